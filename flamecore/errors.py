@@ -1,0 +1,163 @@
+"""Every error a user can meet, in one tree.
+
+    FlameError
+    ├── ConfigError               a job file, option or environment variable that cannot be used
+    │   ├── UnknownKeyError       a key nobody reads
+    │   └── UnknownPluginError    a driver name nobody provides
+    ├── PluginError               a plugin that is there but cannot be used
+    │   ├── PluginLoadError       importing it failed
+    │   ├── MissingDependencyError  its client library is not installed
+    │   ├── PluginConflictError   two distributions provide one name
+    │   └── PluginApiError        it speaks another version of the contract
+    ├── GraphError                a graph that cannot work, found when it is built
+    ├── OperationError            a user function failed on a record
+    ├── SourceError               a record or a source that cannot be read
+    ├── SinkError                 a sink that cannot take or keep what it is given
+    ├── CodecError                a payload that cannot cross a process boundary, or bytes that are none
+    ├── JobError                  a job that cannot go on (a stuck stream, a dead worker)
+    │   └── RunawayLoopError      an item that goes round a cycle without end
+    ├── TransportError            hand-over between addresses failed
+    │   ├── TransportClosedError  used after close
+    │   ├── PeerGoneError         the other side is gone
+    │   ├── SendTimeout           no room at the receiver for too long
+    │   └── FrameError            bytes that are not a frame of this job
+    └── ConsistencyError          a law of the model was broken: a bug in the engine, a plugin or user code
+        ├── TimeRegressionError   a time went backwards
+        ├── OrderViolationError   an item would sort before its ancestor, or order is not total
+        ├── DuplicateItemError    two live items of one identity
+        └── NoInvalideeError      a tombstone whose victim is not there
+
+Every message has three parts: what happened with its values, what is known instead, what to do.
+The same facts are attributes of the error, for programs and tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class FlameError(Exception):
+    """Root of the tree. `hint` says what to do; it is part of the printed message.
+
+    Args:
+        what: What happened, with the values that matter.
+        hint: What to do about it; empty when `what` says it all.
+        fields: The facts in a form for programs; each becomes an attribute.
+    """
+
+    hint: str
+
+    def __init__(self, what: str, *, hint: str = "", **fields: Any) -> None:
+        super().__init__(f"{what}\n  {hint}" if hint else what)
+        self.what = what
+        self.hint = hint
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+
+class ConfigError(FlameError):
+    """A job file, option or environment variable cannot be used. Fields: `path` (dotted key)."""
+
+
+class UnknownKeyError(ConfigError):
+    """A configuration key nobody reads. Fields: `path`, `known`, `nearest`."""
+
+
+class UnknownPluginError(ConfigError):
+    """A driver name nobody provides. Fields: `kind`, `name`, `known`, `nearest`."""
+
+
+class PluginError(FlameError):
+    """A plugin is there but cannot be used. Fields: `kind`, `name`, `distribution`."""
+
+
+class PluginLoadError(PluginError):
+    """Importing the plugin failed; the cause is chained."""
+
+
+class MissingDependencyError(PluginError):
+    """The plugin's client library is not installed. Fields: also `module`, `extra`."""
+
+
+class PluginConflictError(PluginError):
+    """Two distributions provide one name. Fields: also `distributions`."""
+
+
+class PluginApiError(PluginError):
+    """The plugin speaks another version of the contract. Fields: also `api`, `floor`, `current`."""
+
+
+class GraphError(FlameError):
+    """A graph that cannot work. Fields: `vertex` (its name, or None for the whole graph)."""
+
+
+class OperationError(FlameError):
+    """A user function failed on a record.
+
+    The text is at most 15 lines (`flamecore.failure.operation_error` composes it). The user's exception
+    is `__cause__`. Fields: `vertex`, `record`, `key`, `global_time`, `position`, `worker`.
+    """
+
+
+class SourceError(FlameError):
+    """A record or a source cannot be read. Fields: `source`, `position` (file and line, or offset)."""
+
+
+class SinkError(FlameError):
+    """A sink cannot take or keep what it is given. Fields: `sink`."""
+
+
+class CodecError(FlameError):
+    """A payload cannot be encoded, or bytes cannot be decoded. Fields: `type_name`, `path`."""
+
+
+class JobError(FlameError):
+    """The job cannot go on."""
+
+
+class RunawayLoopError(JobError):
+    """An item went round a cycle beyond the limit. Fields: `vertex`, `record`, `rounds`."""
+
+
+class TransportError(FlameError):
+    """Hand-over between two addresses failed. Fields: `address`, `peer`."""
+
+
+class TransportClosedError(TransportError):
+    """The endpoint was used after it was closed."""
+
+
+class PeerGoneError(TransportError):
+    """The peer is not there, or no longer."""
+
+
+class SendTimeout(TransportError):
+    """The receiver gave no room within the limit. Fields: also `timeout_s`."""
+
+
+class FrameError(TransportError):
+    """Bytes that are not a frame of this job and epoch."""
+
+
+class ConsistencyError(FlameError):
+    """A law of the model was broken: a bug in the engine or a plugin, or a user function that is not deterministic."""
+
+
+class TimeRegressionError(ConsistencyError):
+    """A time went backwards. Fields: `time`, `limit`."""
+
+
+class OrderViolationError(ConsistencyError):
+    """An item sorts before its ancestor, or two valid items have one order. Fields: `vertex`, `record`."""
+
+
+class DuplicateItemError(ConsistencyError):
+    """Two live items have one identity. Fields: `vertex`, `record`."""
+
+
+class NoInvalideeError(ConsistencyError):
+    """A tombstone came whose victim is not there. Fields: `vertex`, `record`.
+
+    The usual cause is a user function, key or hash that is not deterministic: it sent the item one way and
+    its tombstone another.
+    """

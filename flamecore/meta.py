@@ -1,0 +1,156 @@
+"""Global time, child ids, trace and tombstone: the meta of an item (paper 000, "Ordering model").
+
+The engine compares metas more often than it does anything else, so the part of a meta that *orders* items
+is kept as one immutable byte string whose byte order is the order of the model:
+
+    order = time (8 bytes) | front (4 bytes) | child id | child id | …
+
+`time` and `front` are fixed-width big-endian numbers with the sign bit flipped; a child id is a
+self-delimiting code that keeps the order of numbers (`encode_child`). A shorter list of child ids is a
+prefix of the longer one and therefore sorts first: an item sorts before all that is derived from it,
+and these before the next item. Strings of bytes are compared by one C call and are not tracked by the
+cyclic garbage collector.
+
+Identity is (order, trace). `trace` only tells apart recomputations that travelled by different workers;
+it never decides between two valid items.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+MIN_TIME: Final = -(2**63)
+MAX_TIME: Final = 2**63 - 1
+TRACE_MASK: Final = 2**64 - 1
+
+_TIME_BIAS: Final = 2**63
+GLOBAL_TIME_BYTES: Final = 12
+"""Length of the global-time prefix of every order: 8 bytes of time, 4 of front."""
+
+
+class FrontId(NamedTuple):
+    """Name of a front: the source it reads and the partition of that source.
+
+    Order: source name, then partition, as tuples do. A job numbers its fronts in this order (1, 2, …), so
+    that the number, which is what items carry, compares as the names do. 0 is before every front, and
+    `MAX_FRONT` after.
+    """
+
+    source: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.source}/{self.partition}"
+
+
+MIN_FRONT: Final = 0
+MAX_FRONT: Final = 2**32 - 1
+
+
+class GlobalTime(NamedTuple):
+    """When an item entered the system: (time, front number), a total order.
+
+    `time` is a signed 64-bit number: a counter (`sequence` clock) or microseconds since the epoch (`wall`
+    clock). Minimum times carry `MIN_FRONT`, so that `item < minimum` means "time strictly below".
+    """
+
+    time: int
+    front: int = MIN_FRONT
+
+    def encode(self) -> bytes:
+        """The 12-byte prefix of the orders of all items of this global time.
+
+        Raises:
+            OverflowError: `time` is not a signed 64-bit number or `front` not an unsigned 32-bit one.
+        """
+        return encode_time(self.time) + self.front.to_bytes(4, "big")
+
+    @classmethod
+    def decode(cls, order: bytes) -> GlobalTime:
+        """Read the global time back from any order that starts with it."""
+        return cls(decode_time(order), int.from_bytes(order[8:12], "big"))
+
+
+def encode_time(time: int) -> bytes:
+    """Eight bytes that sort as the signed number `time` does, and before every order of that time.
+
+    >>> encode_time(-1) < encode_time(0) < encode_time(0) + b"anything" < encode_time(1)
+    True
+    """
+    return (time + _TIME_BIAS).to_bytes(8, "big")
+
+
+def decode_time(order: bytes) -> int:
+    """The time an order starts with."""
+    return int.from_bytes(order[:8], "big") - _TIME_BIAS
+
+
+def _encode_child(number: int) -> bytes:
+    if number < 0xF8:
+        return bytes((number,))
+    width = (number.bit_length() + 7) // 8
+    if width > 8:
+        raise OverflowError(f"child id {number} does not fit 64 bits")
+    return bytes((0xF7 + width,)) + number.to_bytes(width, "big")
+
+
+CHILD: Final = tuple(_encode_child(n) for n in range(0xF8))
+"""The codes of the first 248 child ids, one byte each."""
+
+
+def encode_child(number: int) -> bytes:
+    """Code of one child id: self-delimiting, and codes sort as their numbers do.
+
+    One byte below 248; above, a byte that counts the bytes that follow.
+
+    >>> encode_child(3) < encode_child(247) < encode_child(248) < encode_child(70_000)
+    True
+
+    Raises:
+        ValueError, OverflowError: `number` is negative or wider than 64 bits.
+    """
+    return CHILD[number] if 0 <= number < 0xF8 else _encode_child(number)
+
+
+def decode_children(code: bytes) -> tuple[int, ...]:
+    """Read a concatenation of child codes back."""
+    numbers = []
+    at = 0
+    while at < len(code):
+        head = code[at]
+        width = max(head - 0xF7, 0)
+        numbers.append(int.from_bytes(code[at + 1 : at + 1 + width], "big") if width else head)
+        at += 1 + width
+    return tuple(numbers)
+
+
+class Meta(NamedTuple):
+    """The meta of an item, spelled out: for errors, tests and people. The engine itself carries the three parts.
+
+    Order: global time, child ids, trace, tombstone. A tombstone has the identity of its victim and sorts right
+    after it.
+    """
+
+    global_time: GlobalTime
+    child_ids: tuple[int, ...] = ()
+    trace: int = 0
+    tombstone: bool = False
+
+    @property
+    def order(self) -> bytes:
+        """What the engine compares: global time and child ids as one byte string."""
+        return self.global_time.encode() + b"".join(map(encode_child, self.child_ids))
+
+    @classmethod
+    def decode(cls, order: bytes, trace: int = 0, *, tombstone: bool = False) -> Meta:
+        """Spell out what the engine carries.
+
+        >>> Meta.decode(Meta(GlobalTime(7, 1), (0, 300)).order).child_ids
+        (0, 300)
+        """
+        return cls(GlobalTime.decode(order), decode_children(order[GLOBAL_TIME_BYTES:]), trace, tombstone)
+
+    def __str__(self) -> str:
+        children = ",".join(map(str, self.child_ids))
+        mark = " tombstone" if self.tombstone else ""
+        return f"{self.global_time.time}@{self.global_time.front}[{children}]{mark}"

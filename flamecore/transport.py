@@ -1,0 +1,120 @@
+"""Hand-over between addresses: the contract of transports.
+
+Addresses are names: `worker/3`, `acker/0`, `rear/counts`. There is one channel for each (sender, receiver). The laws:
+
+* FIFO: a channel never reorders, never duplicates, never drops; what is lost is an error, not a gap;
+* no order is promised *between* channels;
+* `send` waits while the receiver has no room, `aclose` first hands over what was sent;
+* a transport knows nothing of progress, operations or the meaning of what it carries.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+API: int = 1
+
+
+class Delivery(NamedTuple):
+    """One message as it arrives: who sent it, and the message."""
+
+    sender: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TransportCapabilities:
+    """What a transport can do.
+
+    Attributes:
+        multi_process: Addresses may live in different processes; the flow must then be importable there.
+        serialises: What is received is a copy made of bytes, not the object that was sent.
+    """
+
+    multi_process: bool
+    serialises: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransportContext:
+    """What a transport is told of the job.
+
+    Attributes:
+        job: Identifies the job; a frame of another job is refused.
+        epoch: Incarnation of the job; a frame of an earlier one is a ghost and is refused.
+        codec: Encodes and decodes messages (`flamecore.codec.MessageCodec`), for transports that carry bytes.
+    """
+
+    job: str = ""
+    epoch: int = 0
+    codec: Any = None
+
+
+class Endpoint(ABC):
+    """One bound address. `receive` is used by one task; `send` may be used by several."""
+
+    address: str
+
+    @abstractmethod
+    def send_nowait(self, to: str, message: Any) -> bool:
+        """Hand over if that needs no waiting; False if there is no room (nothing was sent).
+
+        Raises:
+            TransportClosedError: This endpoint is closed.
+            PeerGoneError: Nobody is bound to `to`, or no longer.
+            CodecError: The message cannot be encoded.
+        """
+
+    @abstractmethod
+    async def send(self, to: str, message: Any) -> None:
+        """Hand over; waits while there is no room at the receiver. Raises as `send_nowait`, and `SendTimeout`.
+
+        Order: messages to one address arrive in the order of these calls. Messages must not be changed afterwards.
+        """
+
+    @abstractmethod
+    async def receive(self) -> Delivery:
+        """The next message; waits for one. Cancelling the wait loses nothing.
+
+        Raises:
+            TransportClosedError: This endpoint is closed, also while waiting.
+        """
+
+    @abstractmethod
+    def receive_nowait(self) -> Delivery | None:
+        """The next message if one is there."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Hand over what was sent, then unbind the address. Twice is once. What was not received is discarded."""
+
+
+class Transport(ABC):
+    """A transport driver: makes endpoints that can reach each other."""
+
+    name: ClassVar[str]
+    api: ClassVar[int] = API
+    Options: ClassVar[Any] = None
+
+    def __init__(self, options: Any, context: TransportContext) -> None:
+        self.options = options
+        self.context = context
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> TransportCapabilities:
+        """What this transport, with these options, can do."""
+
+    @abstractmethod
+    async def bind(self, address: str) -> Endpoint:
+        """Open an address for sending and receiving.
+
+        Raises:
+            TransportError: The address is taken, or cannot be opened.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close every endpoint. Twice is once."""

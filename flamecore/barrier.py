@@ -1,0 +1,121 @@
+"""The barrier: the only buffer, before the rear (paper 004, section 3.1; paper 000, "Minimal time within stream").
+
+It holds every item that arrives, drops what a tombstone cancels, and releases in meta order what the minimum time has
+passed: nothing older is in flight, so no tombstone for it can come.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError, TimeRegressionError
+from flamecore.meta import Meta, encode_time
+from flamecore.operations import Step
+
+
+class Barrier:
+    """Hold, cancel, release. One for each sink and worker.
+
+    Args:
+        name: Name of the sink, for errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.released = b""
+        self._held: dict[bytes, tuple[int, Any]] = {}
+        # Two recomputations of one item that came by different workers are here together for a moment: one order, two
+        # traces. All but the one in `_held` wait here.
+        self._twins: dict[tuple[bytes, int], Any] = {}
+        self.step = self._compile()
+
+    def _compile(self) -> Step:
+        held, insert, cancel = self._held, self._insert_twin, self._cancel
+
+        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            if alive:
+                if order in held:
+                    insert(order, trace, payload)
+                else:
+                    held[order] = (trace, payload)
+            else:
+                cancel(order, trace, payload)
+
+        return step
+
+    def __len__(self) -> int:
+        return len(self._held) + len(self._twins)
+
+    def _insert_twin(self, order: bytes, trace: int, payload: Any) -> None:
+        if self._held[order][0] == trace or (order, trace) in self._twins:
+            raise DuplicateItemError(
+                f"sink {self.name!r}: a second live item of one identity came: {payload!r} ({Meta.decode(order)})",
+                hint="A user function, key or hash on its way is not deterministic.",
+                vertex=self.name,
+                record=payload,
+            )
+        self._twins[order, trace] = payload
+
+    def _cancel(self, order: bytes, trace: int, payload: Any) -> None:
+        """Drop the victim of a tombstone.
+
+        Raises:
+            NoInvalideeError: It is not here.
+        """
+        held = self._held.get(order)
+        if held is not None and held[0] == trace:
+            del self._held[order]
+            for twin in self._twins:
+                if twin[0] == order:
+                    self._held[order] = (twin[1], self._twins.pop(twin))
+                    break
+        elif (order, trace) in self._twins:
+            del self._twins[order, trace]
+        else:
+            raise NoInvalideeError(
+                f"sink {self.name!r}: the item that a tombstone cancels is not here: {payload!r} ({Meta.decode(order)})",
+                hint="A user function, key or hash on its way is not deterministic.",
+                vertex=self.name,
+                record=payload,
+            )
+
+    def release(self, time: int) -> list[tuple[bytes, Any]]:
+        """Take out what has a time strictly below `time`: (order, payload), in meta order.
+
+        Raises:
+            TimeRegressionError: `time` is below an earlier one.
+            OrderViolationError: An item came too late; or two valid items have one order; nothing but a random trace would tell them apart.
+        """
+        limit = encode_time(time)
+        if limit < self.released:
+            raise TimeRegressionError(f"sink {self.name!r}: release at {time} after a later one", time=time, limit=time)
+        previous, self.released = self.released, limit
+        held = self._held
+        if not held:
+            return []
+        for order, _ in self._twins:
+            if order < limit:
+                raise OrderViolationError(
+                    f"sink {self.name!r}: two valid items have one order ({Meta.decode(order)})",
+                    hint="A user function on their way is not deterministic.",
+                    vertex=self.name,
+                    record=held[order][1],
+                )
+        orders = sorted(held)
+        if orders[0] < previous:
+            raise OrderViolationError(
+                f"sink {self.name!r}: an item came after the minimum time had passed it ({Meta.decode(orders[0])})",
+                hint="An acker, a source or a user function breaks its contract.",
+                vertex=self.name,
+                record=held[orders[0]][1],
+            )
+        if orders[-1] < limit:
+            batch = [(order, held[order][1]) for order in orders]
+            held.clear()
+            return batch
+        batch = []
+        for order in orders:
+            if order >= limit:
+                break
+            batch.append((order, held.pop(order)[1]))
+        return batch

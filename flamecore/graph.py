@@ -1,0 +1,428 @@
+"""The graph of a flow: vertices, edges, and the checks that find a graph that cannot work (paper 004, sections 2.2–2.6).
+
+Vertices are the operations of the model. Only a `Broadcast` has several successors, only a `Merge` several
+predecessors; a cycle is drawn by linking back to a merge. Where the items of a vertex's input are to be
+processed is said by the vertex's `route`; without one an item stays on the worker it is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar
+
+from flamecore.errors import GraphError
+from flamecore.hashing import refuse_unhashable, stable_hash
+
+Payload = Any
+V = TypeVar("V", bound="Vertex")
+Ordering = Literal["tombstones", "local_times"]
+
+
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """Route by the hash of a key. `key` must be deterministic; equal keys meet on one worker."""
+
+    key: Callable[[Payload], Any]
+
+    def hash(self, payload: Payload) -> int:
+        return stable_hash(self.key(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class ByHash:
+    """Route by a function from payload to a signed 32-bit number, the paper's balancing function."""
+
+    function: Callable[[Payload], int]
+
+    def hash(self, payload: Payload) -> int:
+        return self.function(payload)
+
+
+@dataclass(frozen=True, slots=True)
+class ByTime:
+    """Spread items over the workers by their global time, for stateless work."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToAll:
+    """Copy every item to every worker; the copies get the workers' ordinals as child ids.
+
+    The only route whose output depends on the number of workers: for what each worker must know.
+    """
+
+
+Route = ByKey | ByHash | ByTime | ToAll | None
+
+
+@dataclass(eq=False, slots=True)
+class Vertex:
+    """One operation of a graph. `name` is unique in the graph; `segment` is the tracked part it belongs to."""
+
+    name: str
+    route: Route = None
+    segment: int = 0
+    index: int = -1
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__.lower()
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r}>"
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Source(Vertex):
+    """Where items enter. `type` is the declared type of payloads."""
+
+    type: Any = object
+
+
+MapShape = Literal["many", "one", "filter", "inspect"]
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Map(Vertex):
+    """From one payload to many. The i-th output appends child id i.
+
+    `shape` says what `function` returns: "many" an iterable of outputs, "one" the only output, "filter" whether the
+    payload itself goes on, "inspect" nothing (the payload goes on).
+    """
+
+    function: Callable[[Payload], Any] = field(kw_only=True)
+    shape: MapShape = "many"
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Broadcast(Vertex):
+    """Copies each item to all successors; the copy to the i-th (in the order of links) appends child id i."""
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Merge(Vertex):
+    """Several inputs become one stream, ordered by meta like every stream. Nothing is added to the meta."""
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Grouping(Vertex):
+    """The only operation that keeps state: windows of consecutive items of a bucket.
+
+    Buckets are told apart by `route`: a key (`ByKey`), or a hash and `equal` (`ByHash`), which is asked only about
+    payloads of equal hash and must imply it.
+
+    Attributes:
+        window: Number of items in a full window, at least 1.
+        equal: With `ByHash`: whether two payloads belong to one bucket. Default: equal hashes are enough.
+        order: Optional sort key of payloads: orders items of one global time inside a bucket before their meta does.
+        undo_partial: While a bucket is smaller than the window its content is one provisional result, retracted when the
+            next item comes.
+    """
+
+    window: int = field(kw_only=True)
+    equal: Callable[[Payload, Payload], bool] | None = None
+    order: Callable[[Payload], Any] | None = None
+    undo_partial: bool = False
+
+
+class _Missing:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final[Any] = _Missing()
+"""The state of a key before its first item, for a reduce: it has none."""
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Drift(Vertex):
+    """Drifting state: the cycle of grouping (window 2), combine and feedback, run as one operation.
+
+    `expand` draws the cycle it means; both forms emit the same items (paper 004, section 2.7).
+
+    Attributes:
+        advance: (state, payload) → (new state, outputs). States are immutable values: a repair hands old ones out again.
+        initial: The state of a key before its first item.
+        accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
+    """
+
+    advance: Callable[[Any, Payload], tuple[Any, Iterable[Payload]]] = field(kw_only=True)
+    initial: Any = field(kw_only=True)
+    accumulate: Callable[[Any, Payload], Any] | None = None
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Sink(Vertex):
+    """Where items leave, through the barrier. `type` is the type of payloads, as far as it is known."""
+
+    type: Any = object
+
+
+class Graph:
+    """Vertices and edges. Build it with `add` and `link`, then `check` it.
+
+    Args:
+        name: Name of the flow, for errors and pictures.
+        ordering: "tombstones" (the default: child ids, trace, tombstones; paper 000) or "local_times" (the earlier
+            model of papers 001 and 004, for its generic operations: see `flamecore.operations.local_times`).
+    """
+
+    def __init__(self, name: str = "graph", *, ordering: Ordering = "tombstones") -> None:
+        self.name = name
+        self.ordering: Ordering = ordering
+        self.vertices: list[Vertex] = []
+        self._successors: dict[Vertex, list[Vertex]] = {}
+        self._predecessors: dict[Vertex, list[Vertex]] = {}
+
+    def add(self, vertex: V) -> V:
+        """Add a vertex; returns it.
+
+        Raises:
+            GraphError: Its name is taken.
+        """
+        if any(other.name == vertex.name for other in self.vertices):
+            raise GraphError(
+                f"two vertices are named {vertex.name!r}",
+                hint="Give one of them another name (every operation takes name=…).",
+                vertex=vertex.name,
+            )
+        vertex.index = len(self.vertices)
+        self.vertices.append(vertex)
+        self._successors[vertex] = []
+        self._predecessors[vertex] = []
+        return vertex
+
+    def link(self, start: Vertex, end: Vertex) -> None:
+        """Draw an edge. The order of links from a broadcast is the order of its child ids.
+
+        Raises:
+            GraphError: The edge starts at a sink, ends at a source, or is there already.
+        """
+        for vertex in (start, end):
+            if vertex not in self._successors:
+                raise GraphError(f"{vertex!r} is not in graph {self.name!r}", vertex=vertex.name)
+        if isinstance(start, Sink) or isinstance(end, Source):
+            raise GraphError(f"no edge can go from {start!r} to {end!r}", vertex=start.name)
+        if end in self._successors[start]:
+            raise GraphError(f"{start!r} and {end!r} are linked twice", hint="Put a map between.", vertex=start.name)
+        self._successors[start].append(end)
+        self._predecessors[end].append(start)
+
+    def chain(self, *vertices: Vertex) -> Vertex:
+        """Link each vertex to the next; returns the last."""
+        for start, end in zip(vertices, vertices[1:], strict=False):
+            self.link(start, end)
+        return vertices[-1]
+
+    def successors(self, vertex: Vertex) -> tuple[Vertex, ...]:
+        """Where its items go, in the order of the links."""
+        return tuple(self._successors[vertex])
+
+    def predecessors(self, vertex: Vertex) -> tuple[Vertex, ...]:
+        """Where its items come from."""
+        return tuple(self._predecessors[vertex])
+
+    @property
+    def edges(self) -> Iterator[tuple[Vertex, Vertex]]:
+        """Every (start, end), in the order of vertices and links."""
+        return ((start, end) for start in self.vertices for end in self._successors[start])
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources, by name: the order in which fronts are numbered."""
+        return tuple(sorted((v for v in self.vertices if isinstance(v, Source)), key=lambda v: v.name))
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The sinks, in the order they were added."""
+        return tuple(v for v in self.vertices if isinstance(v, Sink))
+
+    @property
+    def segments(self) -> tuple[frozenset[int], ...]:
+        """For each segment, the segments that feed it (paper 002, "segment")."""
+        count = 1 + max((v.segment for v in self.vertices), default=0)
+        inbound: list[set[int]] = [set() for _ in range(count)]
+        for start, end in self.edges:
+            if start.segment != end.segment:
+                inbound[end.segment].add(start.segment)
+        return tuple(map(frozenset, inbound))
+
+    def feedback(self) -> frozenset[tuple[Vertex, Vertex]]:
+        """The edges that close cycles: without them the graph has none. Each ends at a merge."""
+        closing = set()
+        state: dict[Vertex, int] = {}  # 1: on the path, 2: done
+        for root in (*self.sources, *self.vertices):
+            if root in state:
+                continue
+            state[root] = 1
+            path = [(root, iter(self._successors[root]))]
+            while path:
+                vertex, rest = path[-1]
+                for successor in rest:
+                    if state.get(successor) == 1:
+                        closing.add((vertex, successor))
+                    elif successor not in state:
+                        state[successor] = 1
+                        path.append((successor, iter(self._successors[successor])))
+                        break
+                else:
+                    state[vertex] = 2
+                    path.pop()
+        return frozenset(closing)
+
+    def check(self, *, barrier: bool = True) -> None:
+        """Find what cannot work.
+
+        Args:
+            barrier: Whether the job runs with the barrier.
+
+        Raises:
+            GraphError: Names the vertex, and says what to do.
+        """
+        if not self.sources:
+            raise GraphError(f"graph {self.name!r} has no source", hint="Start with flow.source(name).", vertex=None)
+        if not self.sinks:
+            raise GraphError(f"graph {self.name!r} has no sink", hint="End a stream with .sink(name).", vertex=None)
+        for vertex in self.vertices:
+            self._check_degree(vertex)
+            _check_settings(vertex, barrier=barrier)
+            if self.ordering == "local_times" and isinstance(vertex, Drift):
+                raise GraphError(
+                    f"{vertex!r} is fused, and the local-times ordering has only the generic operations",
+                    hint="Use graph.expanded(), which draws the cycle.",
+                    vertex=vertex.name,
+                )
+        self._check_reach()
+        self._check_cycles()
+        for start, end in self.edges:
+            if start.segment > end.segment:
+                raise GraphError(
+                    f"the edge from {start!r} (segment {start.segment}) to {end!r} (segment {end.segment}) goes back",
+                    hint="A segment is fed by segments of lower number; a cycle stays within one.",
+                    vertex=end.name,
+                )
+
+    def _check_degree(self, vertex: Vertex) -> None:
+        outgoing, incoming = len(self._successors[vertex]), len(self._predecessors[vertex])
+        if outgoing == 0 and not isinstance(vertex, Sink):
+            raise GraphError(f"{vertex!r} leads nowhere", hint="End the stream with .sink(name).", vertex=vertex.name)
+        if outgoing > 1 and not isinstance(vertex, Broadcast):
+            raise GraphError(f"{vertex!r} has {outgoing} successors", hint="Put a broadcast behind it.", vertex=vertex.name)
+        if incoming == 0 and not isinstance(vertex, Source):
+            raise GraphError(
+                f"nothing flows into {vertex!r}",
+                hint="Connect its input; the feedback of a loop is the first stream its body returns.",
+                vertex=vertex.name,
+            )
+        if incoming > 1 and not isinstance(vertex, Merge):
+            raise GraphError(f"{vertex!r} has {incoming} inputs", hint="Put a merge before it.", vertex=vertex.name)
+
+    def _check_reach(self) -> None:
+        fed = _closure(self.sources, self._successors)
+        drained = _closure(self.sinks, self._predecessors)
+        for vertex in self.vertices:
+            if vertex not in fed:
+                raise GraphError(
+                    f"no source feeds {vertex!r}",
+                    hint="A cycle needs an input besides its feedback.",
+                    vertex=vertex.name,
+                )
+            if vertex not in drained:
+                raise GraphError(
+                    f"nothing that enters {vertex!r} ever reaches a sink",
+                    hint="Give the cycle an exit: the second stream the body of a loop returns.",
+                    vertex=vertex.name,
+                )
+
+    def _check_cycles(self) -> None:
+        for start, head in self.feedback():
+            if not isinstance(head, Merge):
+                raise GraphError(f"the cycle through {head!r} has no merge", hint="Link it back to a merge.", vertex=head.name)
+            # Child ids must grow on every way round, or two rounds of one item would have one identity.
+            growing = (Map, Drift)
+            without_map = {
+                v: [] if isinstance(v, growing) else [s for s in self._successors[v] if not isinstance(s, growing)]
+                for v in self.vertices
+            }
+            if not isinstance(start, growing) and start in _closure((head,), without_map):
+                raise GraphError(
+                    f"the cycle from {start!r} back to {head!r} has no map",
+                    hint="Child ids must grow on every round: put a map into the cycle.",
+                    vertex=head.name,
+                )
+
+    def expanded(self) -> Graph:
+        """The same graph with every fused drifting state drawn as the cycle that it means."""
+        from flamecore.operations.drift import draw_cycle
+
+        graph = Graph(self.name, ordering=self.ordering)
+        entry: dict[Vertex, Vertex] = {}
+        exit_: dict[Vertex, Vertex] = {}
+        for vertex in self.vertices:
+            if isinstance(vertex, Drift):
+                entry[vertex], exit_[vertex] = draw_cycle(graph, vertex)
+            else:
+                entry[vertex] = exit_[vertex] = graph.add(_copy(vertex))
+        for start, end in self.edges:
+            graph.link(exit_[start], entry[end])
+        return graph
+
+
+def _copy(vertex: V) -> V:
+    import copy
+
+    return copy.copy(vertex)
+
+
+def _closure(roots: Iterable[Vertex], step: dict[Vertex, list[Vertex]]) -> set[Vertex]:
+    seen = set(roots)
+    todo = list(seen)
+    while todo:
+        for vertex in step[todo.pop()]:
+            if vertex not in seen:
+                seen.add(vertex)
+                todo.append(vertex)
+    return seen
+
+
+def _check_settings(vertex: Vertex, *, barrier: bool) -> None:
+    if isinstance(vertex, (Grouping, Drift)):
+        if not isinstance(vertex.route, (ByKey, ByHash)):
+            raise GraphError(f"{vertex!r} has no key", hint="Call key_by before it.", vertex=vertex.name)
+        if isinstance(vertex.route, ByKey):
+            reason = refuse_unhashable(_result_hint(vertex.route.key))
+            if reason:
+                raise GraphError(
+                    f"the key function of {vertex!r} is declared to return a type that cannot be a key: {reason}",
+                    hint="Return text, a number, or a tuple of these.",
+                    vertex=vertex.name,
+                )
+        if not barrier:
+            raise GraphError(
+                f"{vertex!r} repairs its output, and the barrier, which takes back what was wrong, is off",
+                hint="Leave the barrier on.",
+                vertex=vertex.name,
+            )
+    if isinstance(vertex, Grouping) and vertex.window < 1:
+        raise GraphError(f"the window of {vertex!r} is {vertex.window}", hint="It must be at least 1.", vertex=vertex.name)
+    if isinstance(vertex, Drift) and isinstance(vertex.initial, (list, dict, set, bytearray)):
+        raise GraphError(
+            f"the initial state of {vertex!r} is a {type(vertex.initial).__name__}, which can be changed in place",
+            hint="Use an immutable value (number, text, tuple, frozenset, frozen dataclass): a repair hands old states out again.",
+            vertex=vertex.name,
+        )
+    if isinstance(vertex, (Source, Sink, Broadcast, Merge)) and vertex.route is not None:
+        raise GraphError(f"{vertex!r} cannot have a route", hint="Route a map, grouping or reduce.", vertex=vertex.name)
+
+
+def _result_hint(function: Callable[..., Any]) -> Any:
+    from typing import get_type_hints
+
+    if isinstance(function, type):
+        return function
+    try:
+        return get_type_hints(function).get("return", object)
+    except (NameError, TypeError, AttributeError):
+        return object  # hints that cannot be resolved here say nothing

@@ -1,0 +1,161 @@
+"""Balancing: process-independent hashes, ranges of the int32 space, key groups (paper 004, section 2.3).
+
+Every process must send equal keys to one place, and a tombstone must follow its victim. Python's own hash of a
+text differs from process to process, so keys are hashed from a canonical encoding instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import struct
+from collections.abc import Callable, Hashable, Iterable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final, NamedTuple, get_origin
+from uuid import UUID
+
+import xxhash
+
+INT32_MIN: Final = -(2**31)
+INT32_MAX: Final = 2**31 - 1
+
+KEY_GROUPS: Final = 128
+"""How many small ranges state is kept in; a power of two, fixed for the life of a job's state."""
+
+
+def _number(value: Any) -> bytes:
+    # Equal numbers of different types are one key to Python (1 == 1.0 == True), and the language gives them
+    # one hash that is the same in every process, unlike that of texts.
+    if value != value:
+        raise TypeError("NaN is not equal to itself and cannot be a key")
+    return b"i" + hash(value).to_bytes(8, "big", signed=True)
+
+
+def _sequence(tag: bytes, parts: Iterable[bytes]) -> bytes:
+    encoded = list(parts)
+    return tag + b"".join(struct.pack(">I", len(part)) + part for part in encoded)
+
+
+def _moment(value: datetime) -> bytes:
+    # Aware moments are equal when they are the same instant, whatever their zone.
+    if value.tzinfo is None or value.utcoffset() is None:
+        return b"d" + value.replace(tzinfo=None, fold=0).isoformat().encode()
+    return b"z" + value.astimezone(UTC).isoformat().encode()
+
+
+_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda _: b"n",
+    str: lambda value: b"s" + value.encode("utf-8", "surrogatepass"),
+    bytes: lambda value: b"b" + value,
+    int: _number,
+    bool: _number,
+    float: _number,
+    complex: _number,
+    Decimal: _number,
+    Fraction: _number,
+    tuple: lambda value: _sequence(b"t", map(canonical, value)),
+    frozenset: lambda value: _sequence(b"f", sorted(map(canonical, value))),
+    datetime: _moment,
+    date: lambda value: b"y" + value.isoformat().encode(),
+    time: lambda value: b"T" + value.isoformat().encode(),
+    timedelta: lambda value: b"D" + repr((value.days, value.seconds, value.microseconds)).encode(),
+    UUID: lambda value: b"u" + value.bytes,
+}
+
+
+def _encoder_for(kind: type) -> Callable[[Any], bytes]:
+    """Encoder of a class seen for the first time: one derived from a known class, an enum, or a frozen record."""
+    name = f"{kind.__module__}.{kind.__qualname__}".encode()
+    if issubclass(kind, enum.Enum) and not issubclass(kind, (int, str)):
+        return lambda value: _sequence(b"e", (name, value.name.encode()))
+    for base in kind.__mro__[1:]:
+        if base in _ENCODERS and base is not object:
+            return _ENCODERS[base]
+    if dataclasses.is_dataclass(kind) and kind.__hash__ is not None:
+        fields = [field.name for field in dataclasses.fields(kind) if field.compare]
+    elif hasattr(kind, "__struct_fields__") and kind.__hash__ is not None:
+        fields = list(kind.__struct_fields__)
+    else:
+        raise TypeError(
+            f"a key of type {kind.__qualname__} has no hash that is the same in every process; "
+            "use text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these"
+        )
+    return lambda value: _sequence(b"r", (name, *(canonical(getattr(value, field)) for field in fields)))
+
+
+def canonical(value: Any) -> bytes:
+    """Bytes that are equal exactly when two keys are equal, in every process.
+
+    Raises:
+        TypeError: A key of this type has no process-independent hash; the text says what to use instead.
+    """
+    kind = type(value)
+    encoder = _ENCODERS.get(kind)
+    if encoder is None:
+        encoder = _ENCODERS[kind] = _encoder_for(kind)
+    return encoder(value)
+
+
+def stable_hash(value: Hashable) -> int:
+    """Hash of a key as a signed 32-bit number, the same in every process, version and machine.
+
+    >>> stable_hash("word") == stable_hash("word") and stable_hash(1) == stable_hash(1.0)
+    True
+    """
+    return int((xxhash.xxh3_64_intdigest(canonical(value)) & 0xFFFFFFFF)) - 2**31
+
+
+_HASHABLE_BY_DECLARATION = (list, dict, set, bytearray)
+
+
+def refuse_unhashable(hint: Any) -> str | None:
+    """Why values of the declared type `hint` cannot be keys, or None if nothing speaks against it."""
+    kind = get_origin(hint) or hint
+    if isinstance(kind, type) and issubclass(kind, _HASHABLE_BY_DECLARATION):
+        return f"{kind.__name__} is mutable and cannot be a key"
+    if isinstance(kind, type) and kind is not object and kind.__hash__ is None:
+        return f"{kind.__qualname__} is not hashable and cannot be a key"
+    return None
+
+
+class HashRange(NamedTuple):
+    """A range of hashes, both ends inclusive. Empty when `first` is greater than `last`."""
+
+    first: int
+    last: int
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int) and self.first <= value <= self.last
+
+
+EMPTY_RANGE: Final = HashRange(INT32_MAX, INT32_MIN)
+
+
+def covering(count: int) -> tuple[HashRange, ...]:
+    """Split the whole int32 space into `count` consecutive ranges of nearly equal width.
+
+    Raises:
+        ValueError: `count` is not positive.
+    """
+    if count <= 0:
+        raise ValueError(f"the hash space is covered by a positive number of ranges, not {count}")
+    edges = [INT32_MIN + i * 2**32 // count for i in range(count + 1)]
+    return tuple(HashRange(edges[i], edges[i + 1] - 1) for i in range(count))
+
+
+def key_group(hashed: int) -> int:
+    """The key group of a 32-bit hash: 0 … KEY_GROUPS − 1, in the order of hashes."""
+    return (hashed - INT32_MIN) * KEY_GROUPS >> 32
+
+
+def owners(workers: int) -> tuple[int, ...]:
+    """Which worker owns each key group: consecutive groups, nearly equally many each.
+
+    Raises:
+        ValueError: There are no workers, or more of them than key groups.
+    """
+    if not 0 < workers <= KEY_GROUPS:
+        raise ValueError(f"between 1 and {KEY_GROUPS} workers can share the key groups, not {workers}")
+    return tuple(group * workers // KEY_GROUPS for group in range(KEY_GROUPS))

@@ -1,0 +1,48 @@
+"""What the parts of a job say to each other. Plain tuples: the codec carries them, and nothing else, between processes.
+
+    worker  --Items-->     worker     items of a hand-over, and the acks the receiver owes for them
+    worker  --Report-->    acker      (flamecore.acker)
+    acker   --MinTime-->   worker     (flamecore.acker)
+    worker  --Released-->  rear       what the barrier lets go
+    rear    --Delivered--> worker     what the sink has stored: credit for the fronts
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flamecore.acker import Ack
+from flamecore.failure import Failure
+
+Routed = tuple[int, bytes, int, bool, Any]
+"""(vertex index, order, trace, alive, payload): an item on its way to a vertex of another worker."""
+
+
+class Items(NamedTuple):
+    """One hand-over between workers: items in the order they were sent.
+
+    `acks` holds one number for each (segment, time) among them. The sender has reported it; the receiver reports it again
+    once it has processed all items *and* reported and sent all that came of them.
+    """
+
+    items: list[Routed]
+    acks: tuple[Ack, ...]
+
+
+class Released(NamedTuple):
+    """What one worker's barrier has let go for one rear: everything it will ever have below `time`.
+
+    `items` are (order, payload) in meta order. `failures` are records that end the job at their place in the order.
+    """
+
+    worker: int
+    time: int
+    items: list[tuple[bytes, Any]]
+    failures: list[tuple[bytes, Failure]]
+
+
+class Delivered(NamedTuple):
+    """A rear's word that everything below `time` is stored."""
+
+    rear: str
+    time: int

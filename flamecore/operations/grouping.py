@@ -1,0 +1,241 @@
+"""Grouping: windows over ordered buckets, repaired by tombstones when an item comes late (paper 004, section 3; paper 000).
+
+A bucket is a list of entries sorted by bucket order. The output of an entry is the list of the last `window` payloads
+ending with it, identified by that entry. An item that arrives in order adds one window. One that arrives late, and a
+tombstone, change some windows: the old ones are retracted first, then the new ones emitted, both in ascending order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError
+from flamecore.graph import ByHash, ByKey, Grouping
+from flamecore.meta import GLOBAL_TIME_BYTES
+from flamecore.operations import Fail, Step
+
+
+class Window(NamedTuple):
+    """One output of a grouping: new (`alive`) or retracted, with the order and trace of its last entry."""
+
+    alive: bool
+    order: bytes
+    trace: int
+    payloads: tuple[Any, ...]
+
+
+class Bucket:
+    """The entries of one key, sorted by bucket order: global time, then the custom order if there is one, then meta.
+
+    An entry is the tuple of what it is sorted by, then its payload; order, trace and payload are its last three parts.
+    """
+
+    __slots__ = ("entries", "shortened", "touched")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Any, ...]] = []
+        self.shortened = False  # history was dropped: what is left is not the start of the bucket
+        self.touched = False
+
+
+class Windows:
+    """The rules of one grouping vertex: what an insertion or removal does to a bucket, and emits.
+
+    Args:
+        vertex: Window, custom order and treatment of partial windows.
+    """
+
+    def __init__(self, vertex: Grouping) -> None:
+        self.name = vertex.name
+        self.window = vertex.window
+        self.undo_partial = vertex.undo_partial
+        self.custom = vertex.order
+
+    def place_of(self, order: bytes, trace: int, payload: Any) -> tuple[Any, ...]:
+        """What an entry is sorted by."""
+        if self.custom is None:
+            return (order, trace)
+        return (order[:GLOBAL_TIME_BYTES], self.custom(payload), order, trace)
+
+    def insert(self, bucket: Bucket, order: bytes, trace: int, payload: Any) -> list[Window]:
+        """Put an item in its place; returns what to emit, in order.
+
+        Raises:
+            DuplicateItemError: An item of the same identity is there.
+            OrderViolationError: A custom order puts the item before its own ancestor.
+        """
+        entries = bucket.entries
+        key = self.place_of(order, trace, payload)
+        place = bisect_left(entries, key)
+        if place < len(entries) and entries[place][-3:-1] == (order, trace):
+            raise DuplicateItemError(
+                f"grouping {self.name!r}: a second live item of one identity came: {payload!r}",
+                hint="A user function, key or hash on its way is not deterministic.",
+                vertex=self.name,
+                record=payload,
+            )
+        if self.custom is not None:
+            self._check_ancestors(entries, place, order, payload)
+        out = self._windows(bucket, place, place + self.window - 1, alive=False)
+        entries.insert(place, (*key, payload))
+        out += self._windows(bucket, place, place + self.window, alive=True)
+        return out
+
+    def remove(self, bucket: Bucket, order: bytes, trace: int, payload: Any) -> list[Window]:
+        """Take out the victim of a tombstone; returns what to emit, in order. The tombstone itself ends here.
+
+        Raises:
+            NoInvalideeError: The victim is not there.
+        """
+        entries = bucket.entries
+        place = bisect_left(entries, self.place_of(order, trace, payload))
+        if place == len(entries) or entries[place][-3:-1] != (order, trace):
+            raise NoInvalideeError(
+                f"grouping {self.name!r}: the item that a tombstone cancels is not there: {payload!r}",
+                hint="A user function, key or hash on its way is not deterministic.",
+                vertex=self.name,
+                record=payload,
+            )
+        out = self._windows(bucket, place, place + self.window, alive=False)
+        del entries[place]
+        out += self._windows(bucket, place, place + self.window - 1, alive=True)
+        return out
+
+    def _windows(self, bucket: Bucket, first: int, end: int, *, alive: bool) -> list[Window]:
+        """The windows whose last entry has an index in [first, end), as the bucket stands."""
+        window, entries = self.window, bucket.entries
+        size = len(entries)
+        end = min(end, size)
+        if self.undo_partial:
+            if 0 < size < window and not bucket.shortened:
+                # Below a full window the whole bucket is one provisional result, whichever entry changed.
+                first, end = size - 1, size
+            else:
+                first = max(first, window - 1)
+        out = []
+        for place in range(first, end):
+            payloads = tuple([entry[-1] for entry in entries[max(place + 1 - window, 0) : place + 1]])
+            out.append(Window(alive, entries[place][-3], entries[place][-2], payloads))
+        return out
+
+    def _check_ancestors(self, entries: list[tuple[Any, ...]], place: int, order: bytes, payload: Any) -> None:
+        """Of the items of the same global time, none behind may be an ancestor and none before a descendant."""
+        moment = order[:GLOBAL_TIME_BYTES]
+        for entry in entries[place:]:
+            if entry[0] != moment:
+                break
+            if order.startswith(entry[-3]) and order != entry[-3]:
+                self._out_of_line(payload)
+        for entry in reversed(entries[:place]):
+            if entry[0] != moment:
+                break
+            if entry[-3].startswith(order) and order != entry[-3]:
+                self._out_of_line(payload)
+
+    def _out_of_line(self, payload: Any) -> None:
+        raise OrderViolationError(
+            f"grouping {self.name!r}: its custom order puts {payload!r} on the wrong side of what it is related to",
+            hint="A custom order may reorder cousins, never put an item before what it was derived from.",
+            vertex=self.name,
+            record=payload,
+        )
+
+    def forget(self, bucket: Bucket, before: bytes) -> None:
+        """Drop what no repair can reach: all but the last window - 1 entries older than `before` (an encoded time)."""
+        old = bisect_left(bucket.entries, (before,))
+        drop = old - self.window + 1
+        if drop > 0:
+            del bucket.entries[:drop]
+            bucket.shortened = True
+
+
+class GroupingStep:
+    """A grouping at work on one worker: its buckets, and its compiled step.
+
+    Args:
+        vertex: The rules.
+        ident: Random id of this physical instance.
+        emit: Step of what comes next.
+        fail: Where items go whose key function fails.
+    """
+
+    def __init__(self, vertex: Grouping, ident: int, emit: Step, fail: Fail) -> None:
+        self.rules = Windows(vertex)
+        self.buckets: dict[Any, Bucket] = {}
+        self.retracted = 0
+        self._touched: list[Any] = []
+        self.step = self._compile(bucket_namer(vertex), ident, emit, fail)
+
+    def _compile(self, name_of: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+        rules, buckets, touched = self.rules, self.buckets, self._touched
+        in_order = rules.custom is None and not rules.undo_partial
+        window = rules.window
+
+        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            try:
+                name = name_of(payload)
+                bucket = buckets.get(name)
+            except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
+                return fail(order, trace, alive, payload, error)
+            if bucket is None:
+                bucket = buckets[name] = Bucket()
+            entries = bucket.entries
+            if not bucket.touched and len(entries) + 1 >= window:
+                bucket.touched = True
+                touched.append(name)
+            if in_order and alive and (not entries or entries[-1][0] < order):
+                entries.append((order, trace, payload))
+                return emit(order, trace ^ ident, True, tuple([entry[2] for entry in entries[-window:]]))
+            windows = (rules.insert if alive else rules.remove)(bucket, order, trace, payload)
+            if not entries:
+                del buckets[name]
+            for window_alive, window_order, window_trace, payloads in windows:
+                self.retracted += not window_alive
+                emit(window_order, window_trace ^ ident, window_alive, payloads)
+            return None
+
+        return step
+
+    def forget(self, before: bytes) -> None:
+        """The minimum time is now `before` (encoded): drop the history that no repair can reach any more."""
+        keep = []
+        for name in self._touched:
+            bucket = self.buckets.get(name)
+            if bucket is None:
+                continue
+            self.rules.forget(bucket, before)
+            if len(bucket.entries) >= self.rules.window:
+                keep.append(name)
+            else:
+                bucket.touched = False
+                if not bucket.entries:
+                    del self.buckets[name]
+        self._touched[:] = keep
+
+
+def bucket_namer(vertex: Grouping) -> Callable[[Any], Any]:
+    """What tells the buckets of a grouping apart, as a function of the payload.
+
+    The key itself; or, for a hash with an equality, the hash and the rank among unequal payloads of that hash.
+    """
+    route = vertex.route
+    if isinstance(route, ByKey):
+        return route.key
+    assert isinstance(route, ByHash)
+    hashed, equal = route.function, vertex.equal
+    if equal is None:
+        return hashed
+    seen: dict[int, list[Any]] = {}
+
+    def name(payload: Any) -> tuple[int, int]:
+        number = hashed(payload)
+        unequal = seen.setdefault(number, [])
+        for rank, other in enumerate(unequal):
+            if equal(other, payload):
+                return (number, rank)
+        unequal.append(payload)
+        return (number, len(unequal) - 1)
+
+    return name

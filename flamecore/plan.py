@@ -1,0 +1,90 @@
+"""The plan of a job: the graph and everything about its deployment that all workers must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flamecore.graph import Graph, Vertex
+from flamecore.hashing import owners
+from flamecore.meta import MAX_FRONT, FrontId
+
+OnError = Literal["fail", "skip", "dead_letter"]
+
+DEAD_LETTERS = "dead_letter"
+"""Name of the rear that takes dead letters."""
+
+MAX_LOOP_BYTES = 65_536
+"""Longest child ids, in bytes, an item may gather: each round of a cycle adds some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every worker of a job knows.
+
+    Attributes:
+        graph: The checked graph.
+        workers: How many workers there are.
+        fronts: The fronts in the order of their numbers, which start at 1.
+        barrier: Whether outputs wait for the minimum time.
+        on_error: What becomes of a record that a user function fails on.
+        dead_letters: Whether there is a rear for dead letters.
+    """
+
+    graph: Graph
+    workers: int
+    fronts: tuple[FrontId, ...]
+    barrier: bool = True
+    on_error: OnError = "fail"
+    dead_letters: bool = False
+
+    def __post_init__(self) -> None:
+        owners(self.workers)  # refuses an impossible number
+        if len(self.fronts) >= MAX_FRONT:
+            raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """Which worker owns each key group."""
+        return owners(self.workers)
+
+    @property
+    def rears(self) -> tuple[str, ...]:
+        """Names of the rears: the sinks, and the one for dead letters."""
+        names = tuple(sink.name for sink in self.graph.sinks)
+        return (*names, DEAD_LETTERS) if self.dead_letters else names
+
+    def number_of(self, front: FrontId) -> int:
+        """The number of a front: its rank, from 1."""
+        return self.fronts.index(front) + 1
+
+    def host_of(self, number: int) -> int:
+        """The worker that hosts a front."""
+        return (number - 1) % self.workers
+
+    @property
+    def sink_segment(self) -> int:
+        """The segment whose minimum time opens barriers: the last one a sink belongs to."""
+        return max(sink.segment for sink in self.graph.sinks)
+
+    def topological(self) -> Sequence[Vertex]:
+        """Vertices so that every edge but feedback goes forward."""
+        feedback = self.graph.feedback()
+        done: dict[Vertex, None] = {}
+
+        for root in self.graph.vertices:
+            path = [root]
+            while path:
+                vertex = path[-1]
+                waiting = [
+                    before
+                    for before in self.graph.predecessors(vertex)
+                    if (before, vertex) not in feedback and before not in done
+                ]
+                if vertex in done or not waiting:
+                    done[vertex] = None
+                    path.pop()
+                else:
+                    path.append(waiting[0])
+        return tuple(done)

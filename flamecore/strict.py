@@ -1,0 +1,189 @@
+"""Strict reading of configuration tables: nothing unknown, nothing of a wrong type, every error with its dotted path."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from flamecore.errors import ConfigError, FlameError, UnknownKeyError
+
+T = TypeVar("T")
+
+_AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_FIELD = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")
+_VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECRET = re.compile(r"passw|secret|token|credential|private|api_?key|access_?key", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+HIDDEN: Final = "***"
+"""What is shown in the place of a value that looks secret."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that looks most like `name`, if one does."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The second line of an error about an unknown name: what was perhaps meant, and all there is."""
+    names = sorted(known)
+    close = nearest(name, names)
+    listing = f"Known: {', '.join(names)}." if names else "There are none."
+    return f"Did you mean {close!r}? {listing}" if close else listing
+
+
+def unknown_key(path: str, known: Iterable[str], *, where: str = "") -> UnknownKeyError:
+    """The error for a key that nobody reads, with the nearest that somebody does."""
+    names = tuple(sorted(known))
+    last = path.rpartition(".")[2]
+    parent = path[: -len(last)]
+    close = nearest(last, names)
+    return UnknownKeyError(
+        f"unknown key {path}{where}",
+        hint=suggestion(last, names),
+        path=path,
+        known=names,
+        nearest=None if close is None else parent + close,
+    )
+
+
+def convert(table: Any, type_: type[T], path: str, *, raw: Any = None, origins: Mapping[str, str] | None = None) -> T:
+    """Make a struct of a table.
+
+    Args:
+        table: The value as read, references to the environment replaced.
+        type_: A `msgspec.Struct` class.
+        path: Dotted key of the table, for errors.
+        raw: The table before references were replaced; this is what errors show. Default: `table`.
+        origins: Where values came from, by dotted key; part of errors.
+
+    Raises:
+        UnknownKeyError: A key that the struct does not have.
+        ConfigError: A key that is missing, or a value of a wrong type.
+    """
+    origins = origins or {}
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(type_)}
+    if isinstance(table, Mapping):
+        for key in table:
+            if key not in fields:
+                full = f"{path}.{key}"
+                raise unknown_key(full, fields, where=_from(full, origins))
+    try:
+        return msgspec.convert(table, type_, strict=True)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), fields, path, table if raw is None else raw, origins) from None
+
+
+def _explain(
+    message: str, fields: Mapping[str, Any], path: str, table: Any, origins: Mapping[str, str]
+) -> ConfigError | UnknownKeyError:
+    at = _AT.search(message)
+    inside = at["path"] if at else ""
+    reason = _AT.sub("", message)
+    full = path + inside
+    if named := _FIELD.search(message):
+        key = f"{full}.{named['name']}"
+        if "unknown" in message:
+            return unknown_key(key, (), where=_from(key, origins))
+        return ConfigError(f"{key} is missing", hint=f"Write it in the file, or give --set {key}=…", path=key)
+    value: Any = table
+    for part in re.findall(r"[^.\[\]]+", inside):
+        try:
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        except (KeyError, IndexError, ValueError, TypeError):
+            break
+    choices = [str(choice) for choice in _choices(fields.get(inside.strip(".")))]
+    hint = suggestion(str(value), choices) if choices else ""
+    if "Expected `str`" in message:
+        hint = "A text that looks like a number or a date needs quotes: --set 'KEY=\"…\"'"
+    what = f"{full} = {shown(full, value)} cannot be used{_from(full, origins)}: {reason[:1].lower()}{reason[1:]}"
+    return ConfigError(what, hint=hint, path=full)
+
+
+def _choices(type_: Any) -> tuple[Any, ...]:
+    return get_args(type_) if get_origin(type_) is Literal else ()
+
+
+def _from(path: str, origins: Mapping[str, str]) -> str:
+    while path:
+        if path in origins:
+            return f" ({origins[path]})"
+        path = path.rpartition(".")[0]
+    return ""
+
+
+def shown(path: str, value: Any) -> str:
+    """A value as errors and listings show it: nothing secret, nothing long."""
+    text = repr(redacted(value, path))
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def redacted(value: Any, path: str = "") -> Any:
+    """A copy in which values whose keys look secret, and credentials in addresses, are replaced by `***`.
+
+    >>> redacted({"user": "ann", "api_token": "s3cret", "server": "nats://ann:s3cret@host"})
+    {'user': 'ann', 'api_token': '***', 'server': 'nats://***@host'}
+    """
+    if isinstance(value, Mapping):
+        return {key: redacted(inner, str(key)) for key, inner in value.items()}
+    if _SECRET.search(path.rpartition(".")[2]):
+        return HIDDEN
+    if isinstance(value, list | tuple):
+        return [redacted(inner, path) for inner in value]
+    return _USERINFO.sub(HIDDEN, value) if isinstance(value, str) else value
+
+
+def expand(value: Any, path: str, environ: Mapping[str, str] | None = None) -> Any:
+    """Replace every `${NAME}` in the texts of a table by that environment variable; `$${` stands for `${`.
+
+    Raises:
+        ConfigError: The variable is not set.
+    """
+    environ = os.environ if environ is None else environ
+    if isinstance(value, Mapping):
+        return {key: expand(inner, f"{path}.{key}", environ) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [expand(inner, f"{path}[{i}]", environ) for i, inner in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def one(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return "${"
+        if name not in environ:
+            raise ConfigError(
+                f"{path} needs the environment variable {name}, which is not set",
+                hint=f"Set {name}, or write $${{{name}}} if the text itself is meant.",
+                path=path,
+            )
+        return environ[name]
+
+    return _VARIABLE.sub(one, value)
+
+
+class Problems(list[FlameError]):
+    """Everything found to be wrong so far, so that a user can mend it in one go."""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Keep an error of the block instead of raising it."""
+        try:
+            yield
+        except FlameError as error:
+            self.append(error)
+
+    def raise_first(self) -> None:
+        """Raise the first problem, if there is any; the others are its notes."""
+        if self:
+            first, *others = self
+            for other in others:
+                first.add_note(f"also: {other}")
+            raise first

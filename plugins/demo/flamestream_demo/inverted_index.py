@@ -1,0 +1,117 @@
+"""The incremental inverted index of the papers' evaluation (paper 004, "Experiments").
+
+    pages → number the version → one (word, positions) a distinct word → index of the word → changes
+
+Every page that comes in makes the change log of the index come out: the words it holds are added, and where an
+earlier version of the page held the word, that posting is removed first. Changes come in order of the pages, within
+a page in order of the words' first occurrence.
+
+Only words of the *new* version are looked at, as in the paper: the posting of a word that a newer version no longer
+holds stays in the index, with the version it was seen in.
+
+Run it over any source of pages (records with `id` and `text`): `flamestream run flamestream_demo.inverted_index`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+import flamecore as fc
+from flamestream_demo.pages import Page
+from flamestream_demo.postings import EMPTY, Index, pack, unpack, update
+from flamestream_demo.text import occurrences
+
+
+class VersionedPage(NamedTuple):
+    """A page, and the 1-based count of how often its id has been seen."""
+
+    id: int
+    version: int
+    text: str
+
+
+class WordPositions(NamedTuple):
+    """Where a word stands in one version of a page: 0-based ordinals of its tokens, ascending, at least one."""
+
+    word: str
+    page: int
+    version: int
+    positions: tuple[int, ...]
+
+
+class Change(NamedTuple):
+    """One change of the index.
+
+    Attributes:
+        change: "add": this version of the page holds the word; "remove": its earlier posting is gone.
+        word: The stem.
+        page: Number of the page.
+        version: 1-based version of the page; of a "remove": that of the posting which is gone.
+        first: 0-based ordinal of the word's first token in that version.
+        count: How many tokens of that version are the word.
+        positions: Ordinals of all of them, ascending; of a "remove": none.
+    """
+
+    change: Literal["add", "remove"]
+    word: str
+    page: int
+    version: int
+    first: int
+    count: int
+    positions: tuple[int, ...]
+
+
+def page_id(page: Page) -> int:
+    return page.id
+
+
+def word_of(item: WordPositions) -> str:
+    return item.word
+
+
+def number_version(seen: int, page: Page) -> tuple[int, tuple[VersionedPage]]:
+    """Count how often the page has been seen."""
+    version = seen + 1
+    return version, (VersionedPage(page.id, version, page.text),)
+
+
+def split_page(page: VersionedPage) -> list[WordPositions]:
+    """One item for each distinct word of the page, in order of first occurrence."""
+    number, version, text = page
+    return [WordPositions(word, number, version, tuple(at)) for word, at in occurrences(text).items()]
+
+
+def index_word(index: Index, item: WordPositions) -> tuple[Index, tuple[Change, ...]]:
+    """Put the posting in the word's index; what was there for the page goes first."""
+    word, page, version, positions = item
+    first, count = positions[0], len(positions)
+    index, replaced = update(index, pack(page, first, version, count))
+    add = Change("add", word, page, version, first, count, positions)
+    if replaced is None:
+        return index, (add,)
+    gone = unpack(replaced)
+    return index, (Change("remove", word, page, gone.version, gone.position, gone.range, ()), add)
+
+
+flow = fc.Flow("inverted-index")
+(
+    flow.source("pages", Page)
+    .key_by(page_id)
+    .stateful_map(0, number_version, name="version")
+    .flat_map(split_page, name="words")
+    .key_by(word_of)
+    .stateful_map(EMPTY, index_word, name="index")
+    .sink("index")
+)
+
+
+def plain_index(pages: Iterable[Page]) -> Iterator[Change]:
+    """The same changes in the same order by a plain loop: the measure for tests and benchmarks."""
+    versions: dict[int, int] = {}
+    indexes: dict[str, Index] = {}
+    for page in pages:
+        versions[page.id], numbered = number_version(versions.get(page.id, 0), page)
+        for item in split_page(numbered[0]):
+            indexes[item.word], changes = index_word(indexes.get(item.word, EMPTY), item)
+            yield from changes

@@ -1,0 +1,122 @@
+"""Pages that are always at hand: the topics of the Python language reference that come with CPython (`pydoc`)."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import msgspec
+
+from flamecore.errors import SourceError
+from flamecore.front import Batch, EdgeContext, Reader, Source, SourceCapabilities
+from flamecore.plugin import hookimpl
+
+
+class Page(NamedTuple):
+    """A page as the inverted index takes it.
+
+    Attributes:
+        id: Number of the page, below 2**24. A page that comes again under one id is a newer version of it.
+        title: For people.
+        text: What is indexed.
+    """
+
+    id: int
+    title: str
+    text: str
+
+
+def topics(limit: int | None = None) -> list[Page]:
+    """The topics in order of their names, numbered from 1; the first `limit` of them if that is given.
+
+    Raises:
+        SourceError: This Python came without them.
+    """
+    try:
+        from pydoc_data.topics import topics as texts
+    except ImportError as error:
+        raise SourceError(
+            f"Python {platform.python_version()} came without the module pydoc_data.topics, which holds the texts",
+            hint="Some distributions put it into a package of its own (documentation); or use another source of pages.",
+            source="pydoc",
+            position=None,
+        ) from error
+    return [Page(number, name, texts[name]) for number, name in enumerate(sorted(texts)[:limit], 1)]
+
+
+def revised(page: Page, version: int) -> Page:
+    """The page as its 1-based version has it: from the second on, a line on top moves every word on."""
+    return page if version == 1 else page._replace(text=f"Revision {version} of {page.title}\n\n{page.text}")
+
+
+class PydocReader(Reader):
+    """Reads every topic in its first version, then every one in its second, and so on.
+
+    A position is the 0-based ordinal of the record.
+    """
+
+    def __init__(self, pages: Sequence[Page], repeat: int, start: int) -> None:
+        self._pages = pages
+        self._next = start
+        self._end = len(pages) * repeat
+
+    async def read(self, limit: int) -> Batch | None:
+        found = range(self._next, min(self._next + limit, self._end))
+        if not found:
+            return None
+        self._next = found.stop
+        count = len(self._pages)
+        return Batch([revised(self._pages[n % count], n // count + 1) for n in found], found)
+
+    def describe(self, position: Any) -> str:
+        version, number = divmod(position, len(self._pages))
+        return f"topic {self._pages[number].title!r}, version {version + 1}"
+
+
+class Pydoc(Source):
+    """The language reference that comes with this Python: some 80 pages, half a million characters."""
+
+    name: ClassVar[str] = "pydoc"
+
+    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+        """Options of the driver.
+
+        Attributes:
+            repeat: How many versions of each page to send; the index can number 255.
+            limit: Send only so many pages (in each version); all when it is left out.
+        """
+
+        repeat: Annotated[int, msgspec.Meta(ge=1, le=255)] = 1
+        limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    options: Options
+
+    def __init__(self, options: Options | None, context: EdgeContext) -> None:
+        super().__init__(options or self.Options(), context)
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(replayable=True, bounded=True)
+
+    def fingerprint(self) -> str:
+        # The texts change with the interpreter's version and with nothing else.
+        return f"pydoc {platform.python_version()} repeat={self.options.repeat} limit={self.options.limit}"
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        pages = topics(self.options.limit)
+        records = len(pages) * self.options.repeat
+        start = 0 if position is None else position + 1
+        if not 0 <= start <= records:
+            raise SourceError(
+                f"source {self.context.name!r} cannot go on after record {position}: there are {records} records",
+                hint="The position is of another Python version or of other options; start from the beginning.",
+                source=self.context.name,
+                position=position,
+            )
+        return PydocReader(pages, self.options.repeat, start)
+
+
+@hookimpl
+def flamestream_source() -> type[Source]:
+    return Pydoc

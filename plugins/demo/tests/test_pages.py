@@ -1,0 +1,98 @@
+"""The source of the demo: topics of the language reference."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pydoc_data.topics import topics as texts
+from typing import Any
+
+import msgspec
+import pytest
+
+from flamecore.errors import SourceError
+from flamecore.front import EdgeContext, Reader
+from flamestream_demo.pages import Page, Pydoc, flamestream_source, topics
+
+
+def source(**options: Any) -> Pydoc:
+    return Pydoc(msgspec.convert(options, Pydoc.Options), EdgeContext("pages", Page))
+
+
+async def drain(reader: Reader, limit: int = 7) -> tuple[list[Page], list[int]]:
+    values: list[Page] = []
+    positions: list[int] = []
+    while (batch := await reader.read(limit)) is not None:
+        assert 1 <= len(batch.values) <= limit
+        assert len(batch.values) == len(batch.positions)
+        assert not batch.rejected
+        values += batch.values
+        positions += batch.positions
+    assert await reader.read(limit) is None
+    await reader.aclose()
+    return values, positions
+
+
+def read(origin: Pydoc, position: int | None = None) -> tuple[list[Page], list[int]]:
+    async def run() -> tuple[list[Page], list[int]]:
+        return await drain(await origin.open(*origin.partitions(), position))
+
+    return asyncio.run(run())
+
+
+def test_pages_are_the_topics_by_name_numbered_from_one() -> None:
+    pages, positions = read(source())
+    assert [page.title for page in pages] == sorted(texts)
+    assert [page.id for page in pages] == list(range(1, len(texts) + 1))
+    assert all(page.text == texts[page.title] for page in pages)
+    assert positions == list(range(len(texts)))
+
+
+def test_a_repeated_page_keeps_its_id_and_every_word_of_it_moves() -> None:
+    pages, _ = read(source(repeat=3, limit=2))
+    assert [page.id for page in pages] == [1, 2] * 3
+    for number in (0, 1):
+        first, second, third = pages[number::2]
+        assert second.text.endswith(first.text)
+        assert third.text.endswith(first.text)
+        assert len({first.text, second.text, third.text}) == 3
+
+
+def test_goes_on_after_any_position() -> None:
+    origin = source(repeat=2, limit=3)
+    pages, positions = read(origin)
+    for at in positions:
+        assert read(origin, at) == (pages[at + 1 :], positions[at + 1 :])
+
+
+@pytest.mark.parametrize("position", [6, -2])
+def test_a_position_that_is_not_there_is_refused(position: int) -> None:
+    with pytest.raises(SourceError, match="there are 6 records") as caught:
+        read(source(repeat=2, limit=3), position)
+    assert caught.value.source == "pages"  # type: ignore[attr-defined]
+    assert caught.value.position == position  # type: ignore[attr-defined]
+
+
+def test_a_position_in_words_names_topic_and_version() -> None:
+    reader = asyncio.run(source(repeat=2, limit=3).open(""))
+    assert reader.describe(4) == f"topic {sorted(texts)[1]!r}, version 2"
+
+
+def test_a_python_without_the_topics_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(SourceError, match="came without the module"):
+        topics()
+
+
+@pytest.mark.parametrize("options", [{"repeat": 0}, {"repeat": 256}, {"limit": 0}, {"path": "x"}, {"repeat": "2"}])
+def test_options_are_strict(options: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(options, Pydoc.Options)
+
+
+def test_what_the_source_promises() -> None:
+    assert flamestream_source() is Pydoc
+    assert source().capabilities.replayable
+    assert source().capabilities.bounded
+    assert source().fingerprint() == source().fingerprint()
+    assert len({source(**options).fingerprint() for options in ({}, {"repeat": 2}, {"limit": 2})}) == 3

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flamecore.graph import Graph, Vertex
+from flamecore.graph import Graph
 from flamecore.hashing import owners
 from flamecore.meta import MAX_FRONT, FrontId
 
@@ -67,24 +66,3 @@ class Plan:
     def sink_segment(self) -> int:
         """The segment whose minimum time opens barriers: the last one a sink belongs to."""
         return max(sink.segment for sink in self.graph.sinks)
-
-    def topological(self) -> Sequence[Vertex]:
-        """Vertices so that every edge but feedback goes forward."""
-        feedback = self.graph.feedback()
-        done: dict[Vertex, None] = {}
-
-        for root in self.graph.vertices:
-            path = [root]
-            while path:
-                vertex = path[-1]
-                waiting = [
-                    before
-                    for before in self.graph.predecessors(vertex)
-                    if (before, vertex) not in feedback and before not in done
-                ]
-                if vertex in done or not waiting:
-                    done[vertex] = None
-                    path.pop()
-                else:
-                    path.append(waiting[0])
-        return tuple(done)

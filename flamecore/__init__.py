@@ -1,0 +1,54 @@
+"""flamestream: deterministic, exactly-once, low-latency stream processing, with cycles.
+
+    import flamecore as fc
+
+    flow = fc.Flow("word-count")
+    flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+    outputs = flow.run({"lines": ["to be or not to be"]})
+
+Importing this package imports no plugin and sets nothing up.
+"""
+
+from __future__ import annotations
+
+from flamecore.errors import (
+    CodecError,
+    ConfigError,
+    ConsistencyError,
+    FlameError,
+    GraphError,
+    JobError,
+    OperationError,
+    PluginError,
+    SinkError,
+    SourceError,
+    TransportError,
+)
+from flamecore.flow import Flow, KeyedStream, Stream
+from flamecore.graph import Graph
+from flamecore.item import DataItem
+from flamecore.meta import GlobalTime, Meta
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CodecError",
+    "ConfigError",
+    "ConsistencyError",
+    "DataItem",
+    "FlameError",
+    "Flow",
+    "GlobalTime",
+    "Graph",
+    "GraphError",
+    "JobError",
+    "KeyedStream",
+    "Meta",
+    "OperationError",
+    "PluginError",
+    "SinkError",
+    "SourceError",
+    "Stream",
+    "TransportError",
+    "__version__",
+]

@@ -1,0 +1,97 @@
+"""The ordered rear's own part: merge what all workers release into one sequence (paper 000, "rear").
+
+Every worker says what it lets go and up to which time; what is below the least of these times is complete, and is delivered
+in meta order, the same in every deployment.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from flamecore.errors import OrderViolationError
+from flamecore.failure import Failure
+from flamecore.messages import Released
+from flamecore.meta import MIN_TIME, GlobalTime, Meta, encode_time
+
+_ORDER = itemgetter(0)
+
+
+class Complete(NamedTuple):
+    """What can be delivered: `payloads` in meta order, everything below `time`.
+
+    `failure` ends the job behind these payloads; `failed_at` is the global time of the record it is about.
+    """
+
+    time: int
+    payloads: list[Any]
+    failure: Failure | None = None
+    failed_at: GlobalTime | None = None
+
+
+class Collector:
+    """Merges the releases of all workers for one rear.
+
+    Args:
+        name: The rear.
+        workers: How many workers release to it.
+        held: Everything below this time is in the sink already, from an earlier run: it is not delivered again.
+        barrier: Whether items come released and complete; without the barrier they are passed on as they come.
+    """
+
+    def __init__(self, name: str, workers: int, *, held: int = MIN_TIME, barrier: bool = True) -> None:
+        self.name = name
+        self.held = held
+        self.barrier = barrier
+        self.time = MIN_TIME
+        self._through = [MIN_TIME] * workers
+        self._pending: list[tuple[bytes, Any]] = []
+        self._failures: list[tuple[bytes, Failure]] = []
+
+    def receive(self, message: Released) -> Complete | None:
+        """Take one release; returns what it completes, if it completes anything."""
+        self._through[message.worker] = message.time
+        self._failures += message.failures
+        time = min(self._through)
+        if not self.barrier:
+            self.time = max(self.time, time)
+            return Complete(self.time, [payload for _, payload in message.items])
+        if len(self._through) == 1:
+            ready = message.items
+        else:
+            self._pending += message.items
+            if time <= self.time:
+                return None
+            ready = self._take(time)
+        self.time = time
+        failure = min((f for f in self._failures if f[0] < encode_time(time)), key=_ORDER, default=None)
+        if self.held > MIN_TIME:
+            limit = encode_time(self.held)
+            ready = [item for item in ready if item[0] >= limit]
+        if failure is None:
+            return Complete(time, [payload for _, payload in ready])
+        before = [payload for order, payload in ready if order < failure[0]]
+        return Complete(time, before, failure[1], GlobalTime.decode(failure[0]))
+
+    def _take(self, time: int) -> list[tuple[bytes, Any]]:
+        """What is pending below `time`, in meta order.
+
+        Raises:
+            OrderViolationError: Two workers have released items of one order.
+        """
+        limit = encode_time(time)
+        ready = [item for item in self._pending if item[0] < limit]
+        if len(ready) == len(self._pending):
+            self._pending = []
+        else:
+            self._pending = [item for item in self._pending if item[0] >= limit]
+        ready.sort(key=_ORDER)
+        if len({order for order, _ in ready}) != len(ready):
+            twice = next(a[0] for a, b in zip(ready, ready[1:], strict=False) if a[0] == b[0])
+            raise OrderViolationError(
+                f"sink {self.name!r}: two valid items have one order ({Meta.decode(twice)})",
+                hint="A user function on their way is not deterministic.",
+                vertex=self.name,
+                record=None,
+            )
+        return ready

@@ -1,0 +1,407 @@
+"""The fluent face of a graph: what a user writes.
+
+A `Stream[T]` is the output of a vertex; each method adds a vertex and returns the stream of what comes out of it. Using a
+stream twice copies it to both uses. Types come from hints and from the second argument of `source`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints, overload
+
+from flamecore.errors import GraphError
+from flamecore.graph import (
+    MISSING,
+    Broadcast,
+    ByKey,
+    ByTime,
+    Drift,
+    Graph,
+    Grouping,
+    Map,
+    Merge,
+    Ordering,
+    Route,
+    Sink,
+    Source,
+    Vertex,
+)
+
+if TYPE_CHECKING:
+    from flamecore.outputs import Outputs
+
+T = TypeVar("T")
+U = TypeVar("U")
+K = TypeVar("K")
+A = TypeVar("A")
+S = TypeVar("S")
+
+
+class Flow:
+    """A named dataflow. Describe it once; where it runs is said elsewhere.
+
+    Args:
+        name: Shows in errors, logs and pictures.
+        ordering: See `flamecore.graph.Graph`.
+
+    Example:
+        >>> flow = Flow("word-count")
+        >>> words = flow.source("lines", str).flat_map(str.split)
+        >>> words.key_by(lambda word: word).count().sink("counts")
+        >>> flow.run({"lines": ["to be or", "not to be"]})["counts"]
+        [('to', 1), ('be', 1), ('or', 1), ('not', 1), ('to', 2), ('be', 2)]
+    """
+
+    def __init__(self, name: str = "flow", *, ordering: Ordering = "tombstones") -> None:
+        self.name = name
+        self._graph = Graph(name, ordering=ordering)
+        self._heads: list[tuple[Vertex, Vertex]] = []
+        self._uses: dict[Vertex, list[Vertex]] = {}
+        caller = sys._getframe(1)
+        self.module: str = caller.f_globals.get("__name__", "")
+        """The module that made the flow; workers in other processes import it from there."""
+
+    @overload
+    def source(self, name: str, type: type[T]) -> Stream[T]: ...
+    @overload
+    def source(self, name: str) -> Stream[Any]: ...
+    def source(self, name: str, type: Any = object) -> Stream[Any]:
+        """Where records enter.
+
+        Args:
+            name: Configuration and `run` refer to it.
+            type: Type of the records; drivers convert to it where they can, and refuse what does not fit.
+        """
+        return Stream(self, self._graph.add(Source(name, type=type)), type)
+
+    def graph(self, *, barrier: bool = True) -> Graph:
+        """The graph as it will run, checked.
+
+        Raises:
+            GraphError: It cannot work; the text names the vertex and says what to do.
+        """
+        graph = self._linked()
+        graph.check(barrier=barrier)
+        return graph
+
+    def _linked(self) -> Graph:
+        """A graph with a broadcast wherever a stream is used more than once."""
+        import copy
+
+        graph = Graph(self._graph.name, ordering=self._graph.ordering)
+        made = {vertex: graph.add(copy.copy(vertex)) for vertex in self._graph.vertices}
+        for start, ends in self._uses.items():
+            if len(ends) > 1 and not isinstance(start, Broadcast):
+                fork = graph.add(Broadcast(f"{start.name}.fork", segment=start.segment))
+                graph.link(made[start], fork)
+                for end in ends:
+                    graph.link(fork, made[end])
+            else:
+                for end in ends:
+                    graph.link(made[start], made[end])
+        return graph
+
+    def _add(self, vertex: Vertex, *inputs: Vertex) -> None:
+        self._graph.add(vertex)
+        for start in inputs:
+            self._use(start, vertex)
+
+    def _use(self, start: Vertex, end: Vertex) -> None:
+        self._uses.setdefault(start, []).append(end)
+
+    def _name(self, wish: str | None, kind: str, function: Any = None) -> str:
+        """A unique name: the one wished for, or the kind and the name of the user's function, numbered if taken."""
+        if wish is not None:
+            return wish
+        label = getattr(function, "__name__", "")
+        base = f"{kind}:{label}" if label and label != "<lambda>" else kind
+        taken = {vertex.name for vertex in self._graph.vertices}
+        number, name = 1, base
+        while name in taken:
+            number += 1
+            name = f"{base}-{number}"
+        return name
+
+    def run(
+        self,
+        inputs: Mapping[str, Iterable[Any]] | None = None,
+        *,
+        workers: int = 1,
+        acker: str = "centralized",
+        transport: str = "inproc",
+        settings: Mapping[str, Any] | None = None,
+    ) -> Outputs:
+        """Run the flow in this process, to the end of its inputs, and return its outputs.
+
+        Args:
+            inputs: For each source, its records. Sources that are not named here need a driver in `settings`.
+            workers: How many workers share the work. The outputs do not depend on it.
+            acker: Name of the acker driver.
+            transport: Name of the transport driver.
+            settings: More configuration, as dotted keys: {"source.pages.use": "jsonl", "source.pages.path": "pages.jsonl"}.
+
+        Returns:
+            For each sink, the list of its outputs in order.
+
+        Raises:
+            GraphError, ConfigError: The flow or the settings cannot work.
+            OperationError: A function of the flow failed; the text shows the record.
+        """
+        from flamecore.launch import run_embedded
+
+        return run_embedded(
+            self, inputs or {}, workers=workers, acker=acker, transport=transport, settings=settings or {}
+        )
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name!r}: {len(self._graph.vertices)} operations>"
+
+
+class Stream(Generic[T]):
+    """What comes out of one vertex: an ordered sequence of payloads of type T."""
+
+    def __init__(self, flow: Flow, vertex: Vertex, type: Any = object, route: Route = None) -> None:
+        self._flow = flow
+        self._vertex = vertex
+        self._type = type
+        self._route = route
+
+    def _then(self, vertex: Vertex, type: Any = object) -> Stream[Any]:
+        self._flow._add(vertex, self._vertex)
+        return Stream(self._flow, vertex, type)
+
+    def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, type: Any) -> Stream[Any]:
+        if not callable(function):
+            raise GraphError(
+                f"{kind} after {self._vertex.name!r} takes a function, not {function!r}", vertex=self._vertex.name
+            )
+        vertex = Map(self._flow._name(name, kind, function), route=self._route, function=function, shape=shape)
+        return self._then(vertex, type)
+
+    def map(self, function: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
+        """One output for each item. `function` must be deterministic and change nothing: repairs run it again."""
+        return self._map("map", name, function, "one", _returned(function))
+
+    def flat_map(self, function: Callable[[T], Iterable[U]], *, name: str | None = None) -> Stream[U]:
+        """Any number of outputs for each item, in the order `function` gives them."""
+        return self._map("flat_map", name, function, "many", _element(_returned(function)))
+
+    def filter(self, predicate: Callable[[T], object], *, name: str | None = None) -> Stream[T]:
+        """Only the items for which `predicate` is true."""
+        return self._map("filter", name, predicate, "filter", self._type)
+
+    def inspect(self, function: Callable[[T], object], *, name: str | None = None) -> Stream[T]:
+        """Call `function` with each item, and pass the item on.
+
+        For a look while developing: it also sees guesses that are taken back later, and tombstones of them.
+        """
+        return self._map("inspect", name, function, "inspect", self._type)
+
+    def rebalance(self) -> Stream[T]:
+        """Spread what follows over all workers, by global time: for costly stateless work."""
+        return Stream(self._flow, self._vertex, self._type, ByTime())
+
+    def key_by(self, key: Callable[[T], K]) -> KeyedStream[K, T]:
+        """Give each item a key. Items of equal key meet on one worker, in order.
+
+        Args:
+            key: A deterministic function to text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these.
+        """
+        return KeyedStream(self, key)
+
+    def branch(self, *predicates: Callable[[T], object], name: str | None = None) -> tuple[Stream[T], ...]:
+        """One stream for each predicate and one for the rest; an item goes to the first predicate that holds."""
+        base = self._flow._name(name, "branch")
+
+        def chosen(payload: T) -> int:
+            return next((i for i, predicate in enumerate(predicates) if predicate(payload)), len(predicates))
+
+        return tuple(
+            self.filter(lambda payload, way=way: chosen(payload) == way, name=f"{base}.{way}")  # type: ignore[misc]
+            for way in range(len(predicates) + 1)
+        )
+
+    def broadcast(self, count: int, *, name: str | None = None) -> tuple[Stream[T], ...]:
+        """Copies of the stream. The i-th copy of an item sorts before the (i+1)-th and before the next item."""
+        fork = Broadcast(self._flow._name(name, "broadcast"))
+        self._flow._add(fork, self._vertex)
+        return tuple(Stream(self._flow, fork, self._type, self._route) for _ in range(count))
+
+    def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]:
+        """One stream of the items of all, in the order of their metas: by global time, not by arrival."""
+        vertex = Merge(self._flow._name(name, "merge"))
+        self._flow._add(vertex, self._vertex, *(other._vertex for other in others))
+        return Stream(self._flow, vertex, self._type)
+
+    def loop(self, body: Callable[[Stream[T]], tuple[Stream[T], Stream[U]]], *, name: str | None = None) -> Stream[U]:
+        """A cycle.
+
+        Args:
+            body: Takes the stream inside the cycle (what enters, and what comes back) and returns two: what goes round
+                again, and what leaves.
+
+        Returns:
+            The stream that leaves.
+        """
+        head = Merge(self._flow._name(name, "loop"))
+        self._flow._add(head, self._vertex)
+        result = body(Stream(self._flow, head, self._type))
+        if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(s, Stream) for s in result)):
+            raise GraphError(
+                f"the body of loop {head.name!r} returned {result!r}",
+                hint="It must return two streams: (what goes round again, what leaves).",
+                vertex=head.name,
+            )
+        feedback, exit_ = result
+        self._flow._use(feedback._vertex, head)
+        return exit_
+
+    def sink(self, name: str) -> None:
+        """Where the stream leaves, in order, each item once. Configuration and `run` refer to the name."""
+        self._flow._add(Sink(name, type=self._type), self._vertex)
+
+
+class KeyedStream(Generic[K, T]):
+    """A stream whose items have keys. State is kept for each key."""
+
+    def __init__(self, stream: Stream[T], key: Callable[[T], K]) -> None:
+        if not callable(key):
+            raise GraphError(
+                f"key_by after {stream._vertex.name!r} takes a function, not {key!r}", vertex=stream._vertex.name
+            )
+        self._stream = stream
+        self._key = key
+        self._route = ByKey(key)
+
+    def _drift(
+        self,
+        kind: str,
+        name: str | None,
+        function: Any,
+        advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]],
+        initial: Any,
+        accumulate: Callable[[Any, Any], Any] | None,
+        type: Any,
+    ) -> Stream[Any]:
+        vertex = Drift(
+            self._stream._flow._name(name, kind, function),
+            route=self._route,
+            advance=advance,
+            initial=initial,
+            accumulate=accumulate,
+        )
+        return self._stream._then(vertex, type)
+
+    def map(self, function: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
+        """As `Stream.map`, on the worker that owns the key."""
+        return self._keyed().map(function, name=name)
+
+    def flat_map(self, function: Callable[[T], Iterable[U]], *, name: str | None = None) -> Stream[U]:
+        """As `Stream.flat_map`, on the worker that owns the key."""
+        return self._keyed().flat_map(function, name=name)
+
+    def _keyed(self) -> Stream[T]:
+        return Stream(self._stream._flow, self._stream._vertex, self._stream._type, self._route)
+
+    def group(
+        self,
+        window: int,
+        *,
+        order: Callable[[T], Any] | None = None,
+        undo_partial: bool = False,
+        name: str | None = None,
+    ) -> Stream[tuple[T, ...]]:
+        """For each item, the last `window` items of its key up to it; fewer at the start.
+
+        Args:
+            window: At least 1.
+            order: Sort key: items of one global time are ordered by it before their place in the stream.
+            undo_partial: Below a full window there is one provisional result, replaced as items come.
+        """
+        vertex = Grouping(
+            self._stream._flow._name(name, "group"),
+            route=self._route,
+            window=window,
+            order=order,
+            undo_partial=undo_partial,
+        )
+        return self._stream._then(vertex, tuple[self._stream._type, ...])
+
+    def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Stream[tuple[K, T]]:
+        """Combine the items of each key one by one; every update comes out, as (key, value so far)."""
+
+        def accumulate(state: Any, item: T) -> Any:
+            return item if state is MISSING else function(state, item)
+
+        return self._accumulate("reduce", name, function, accumulate, MISSING, self._stream._type)
+
+    def fold(self, initial: A, function: Callable[[A, T], A], *, name: str | None = None) -> Stream[tuple[K, A]]:
+        """Fold the items of each key into a state, from `initial`; every update comes out, as (key, state).
+
+        Args:
+            initial: An immutable value.
+            function: (state, item) → new state. It must not change the state it is given.
+        """
+        hint = _returned(function)
+        return self._accumulate("fold", name, function, function, initial, type(initial) if hint is object else hint)
+
+    def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
+        """How many items of each key there have been; every update comes out, as (key, count)."""
+        return self._accumulate("count", name, None, _one_more, 0, int)
+
+    def _accumulate(
+        self, kind: str, name: str | None, function: Any, accumulate: Callable[[Any, Any], Any], initial: Any, type: Any
+    ) -> Stream[Any]:
+        key = self._key
+
+        def advance(state: Any, item: Any) -> tuple[Any, tuple[tuple[Any, Any]]]:
+            after = accumulate(state, item)
+            return after, ((key(item), after),)
+
+        key_type = _returned(key)
+        return self._drift(kind, name, function, advance, initial, accumulate, tuple[key_type, type])
+
+    def stateful_map(
+        self, initial: S, function: Callable[[S, T], tuple[S, Iterable[U]]], *, name: str | None = None
+    ) -> Stream[U]:
+        """The general form: a state for each key, and any outputs.
+
+        Args:
+            initial: State before the first item of a key: an immutable value.
+            function: (state, item) → (new state, outputs in order). It must not change the state it is given.
+        """
+        hint = _returned(function)
+        arguments = getattr(hint, "__args__", ())
+        outputs = _element(arguments[1]) if len(arguments) == 2 else object
+        return self._drift("stateful_map", name, function, function, initial, None, outputs)
+
+
+def _one_more(count: int, _: object) -> int:
+    return count + 1
+
+
+def _returned(function: Any) -> Any:
+    """The declared result type of a function; `object` when nothing is declared."""
+    if isinstance(function, type):
+        return function
+    try:
+        return get_type_hints(function).get("return", object)
+    except (NameError, TypeError, AttributeError):
+        return object  # hints that cannot be resolved here say nothing
+
+
+def _element(hint: Any) -> Any:
+    """The element type of a declared iterable; `object` when it is not told."""
+    arguments = getattr(hint, "__args__", ())
+    if hint is str:
+        return str
+    if len(arguments) == 1 or (len(arguments) == 2 and arguments[1] is Ellipsis):
+        return arguments[0]
+    return object
+
+
+def is_lambda(function: Any) -> bool:
+    """Whether a function has no name it could be imported by."""
+    return inspect.isfunction(function) and ("<lambda>" in function.__qualname__ or "<locals>" in function.__qualname__)

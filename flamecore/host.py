@@ -1,0 +1,200 @@
+"""Brings the parts of a job to life on a transport: one task for each address, which receives, calls, sends.
+
+The parts themselves (worker, tracker, collector) are plain state. Sending never waits here: what finds no room is kept in
+order and sent by a task of its own, so a cycle of workers cannot block itself; the fronts' credit bounds how much that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from flamecore.acker import Report, Tracker
+from flamecore.collect import Collector, Complete
+from flamecore.errors import JobError
+from flamecore.messages import Delivered, Released
+from flamecore.rear import Sink
+from flamecore.transport import Endpoint
+from flamecore.worker import Outgoing, Worker
+
+_BURST: Final = 64
+"""Most messages handled before what they cause is sent."""
+
+_BACKLOG: Final = 1_000_000
+"""Most messages kept for one address that gives no room."""
+
+
+class Post:
+    """Sends from one endpoint without waiting, each channel in order."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.sent: Counter[str] = Counter()
+        self._backlog: dict[str, deque[Any]] = {}
+        self._senders: set[asyncio.Task[None]] = set()
+        self._failed: Callable[[BaseException], None] | None = None
+
+    def on_failure(self, call: Callable[[BaseException], None]) -> None:
+        """Say who is told when sending fails later."""
+        self._failed = call
+
+    def send(self, to: str, message: Any) -> None:
+        """Send now if there is room, later if not; never before what was sent to that address earlier.
+
+        Raises:
+            JobError: The receiver has given no room for too much.
+            TransportError: As `Endpoint.send_nowait`.
+        """
+        self.sent[type(message).__name__] += 1
+        waiting = self._backlog.get(to)
+        if waiting is None:
+            if self.endpoint.send_nowait(to, message):
+                return
+            waiting = self._backlog[to] = deque()
+            task = asyncio.get_running_loop().create_task(self._drain(to, waiting))
+            self._senders.add(task)
+            task.add_done_callback(self._senders.discard)
+        elif len(waiting) >= _BACKLOG:
+            raise JobError(
+                f"{self.endpoint.address} has {_BACKLOG} messages waiting for {to}, which takes none",
+                hint="Lower max_in_flight, or look at why that worker is stuck.",
+            )
+        waiting.append(message)
+
+    async def _drain(self, to: str, waiting: deque[Any]) -> None:
+        try:
+            while waiting:
+                await self.endpoint.send(to, waiting[0])
+                waiting.popleft()
+            del self._backlog[to]
+        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
+            if self._failed is None:
+                raise
+            self._failed(error)
+
+    def send_all(self, outgoing: Outgoing) -> None:
+        """Send in order."""
+        for to, message in outgoing:
+            self.send(to, message)
+
+    async def aclose(self) -> None:
+        """Stop sending what still waits, and close the endpoint."""
+        for task in tuple(self._senders):
+            task.cancel()
+        if self._senders:
+            await asyncio.wait(self._senders)
+        await self.endpoint.aclose()
+
+
+class WorkerHost:
+    """Runs a worker: messages in, calls, messages out."""
+
+    def __init__(self, worker: Worker, post: Post, changed: Callable[[], None]) -> None:
+        self.worker = worker
+        self.post = post
+        self._changed = changed
+
+    def flush(self) -> None:
+        """Send what the worker has to send."""
+        self.post.send_all(self.worker.flush(time.monotonic()))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        worker, endpoint = self.worker, self.post.endpoint
+        while True:
+            due = worker.reporter.due()
+            if due is None:
+                delivery = await endpoint.receive()
+            else:
+                try:
+                    async with asyncio.timeout(max(due - time.monotonic(), 0)):
+                        delivery = await endpoint.receive()
+                except TimeoutError:
+                    self.flush()
+                    continue
+            worker.receive(*delivery)
+            for _ in range(_BURST):
+                more = endpoint.receive_nowait()
+                if more is None:
+                    break
+                worker.receive(*more)
+            self.flush()
+            self._changed()
+
+
+class TrackerHost:
+    """Runs a tracker: reports in, news out to every subscriber."""
+
+    def __init__(self, tracker: Tracker, post: Post) -> None:
+        self.tracker = tracker
+        self.post = post
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        tracker, post = self.tracker, self.post
+        while True:
+            delivery = await post.endpoint.receive()
+            while delivery is not None:
+                if type(delivery.message) is not Report:
+                    raise JobError(f"{post.endpoint.address} was sent a {type(delivery.message).__name__}")
+                for news in tracker.receive(delivery.message):
+                    for subscriber in tracker.subscribers:
+                        post.send(subscriber, news)
+                delivery = post.endpoint.receive_nowait()
+
+
+class RearHost:
+    """Runs a rear: releases in, merged batches to the sink, word of it back to the fronts.
+
+    Args:
+        collector: Merges the releases.
+        sink: Takes the batches.
+        post: Its endpoint.
+        listeners: Addresses told of what is delivered.
+        delivered: Called with (rear, time, count) after each batch.
+        letter: Turns what is collected into what the sink takes; for dead letters.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        sink: Sink,
+        post: Post,
+        *,
+        listeners: Sequence[str],
+        delivered: Callable[[str, int, int], None],
+        failed: Callable[[Complete], Awaitable[None]],
+        letter: Callable[[tuple[bytes, Any]], Any] | None = None,
+    ) -> None:
+        self.collector = collector
+        self.sink = sink
+        self.post = post
+        self.count = 0
+        self._listeners = listeners
+        self._delivered = delivered
+        self._failed = failed
+        self._letter = letter
+
+    async def run(self) -> None:
+        """Until cancelled, or a failed record is reached."""
+        collector, endpoint = self.collector, self.post.endpoint
+        while True:
+            delivery = await endpoint.receive()
+            if type(delivery.message) is not Released:
+                raise JobError(f"{endpoint.address} was sent a {type(delivery.message).__name__}")
+            complete = collector.receive(delivery.message)
+            if complete is None:
+                continue
+            if complete.payloads:
+                await self.sink.write(complete.time, complete.payloads)
+                self.count += len(complete.payloads)
+            if complete.failure is not None:
+                await self._failed(complete)
+                return
+            word = Delivered(collector.name, complete.time)
+            for address in self._listeners:
+                self.post.send(address, word)
+            self._delivered(collector.name, complete.time, len(complete.payloads))

@@ -1,0 +1,171 @@
+"""From the graph to the steps of one worker.
+
+The graph is walked from its sinks back; each vertex becomes a step that calls the step of its successor, so a chain of maps
+is a chain of calls. Only here do routes, cycles and barriers meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+from flamecore.barrier import Barrier
+from flamecore.graph import Broadcast, Drift, Grouping, Map, Merge, Sink, Source, Vertex
+from flamecore.messages import Routed
+from flamecore.operations import Fail, Step
+from flamecore.operations.drift import DriftStep
+from flamecore.operations.grouping import GroupingStep
+from flamecore.operations.map import broadcast_step, map_step
+from flamecore.operations.routing import LoopHead, routed
+from flamecore.plan import MAX_LOOP_BYTES, Plan
+
+
+class Stateful(Protocol):
+    """What the worker needs of an operation that keeps history."""
+
+    retracted: int
+    step: Step
+
+    def forget(self, before: bytes) -> None: ...
+
+
+class Holding(Protocol):
+    """What the worker needs of a barrier."""
+
+    step: Step
+
+    def release(self, time: int) -> list[tuple[bytes, Any]]: ...
+
+
+@dataclass(slots=True)
+class Compiled:
+    """The steps of one worker.
+
+    Attributes:
+        entries: For each source, the step its records enter.
+        arrivals: For each vertex index, the step for items that come from another worker.
+        barriers: For each sink, what holds its items.
+        outlets: For each sink, what it is sent at once when the barrier is off.
+        failures: Holds the records that failed.
+        stateful: The operations that keep history.
+        forgetters: To be called with the encoded minimum time whenever it has grown.
+    """
+
+    entries: dict[str, Step] = field(default_factory=dict)
+    arrivals: dict[int, Step] = field(default_factory=dict)
+    barriers: dict[str, Holding] = field(default_factory=dict)
+    outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
+    failures: Barrier = field(default_factory=lambda: Barrier("failures"))
+    stateful: list[Stateful] = field(default_factory=list)
+    forgetters: list[Callable[[bytes], None]] = field(default_factory=list)
+
+
+def compile_worker(
+    plan: Plan,
+    worker: int,
+    random: Random,
+    outboxes: Sequence[list[Routed]],
+    fail_at: Callable[[Vertex], Fail],
+) -> Compiled:
+    """Compile the graph for one worker.
+
+    Args:
+        plan: The job's plan.
+        worker: Which worker.
+        random: Draws the 64-bit ids of physical instances.
+        outboxes: What is to be sent to each worker; steps append to them.
+        fail_at: Gives the step a vertex calls when user code fails.
+    """
+    compiler = _Compiler(plan, worker, random, outboxes, fail_at)
+    for source in plan.graph.sources:
+        compiler.compiled.entries[source.name] = compiler.successor(source)
+    return compiler.compiled
+
+
+class _Compiler:
+    def __init__(
+        self,
+        plan: Plan,
+        worker: int,
+        random: Random,
+        outboxes: Sequence[list[Routed]],
+        fail_at: Callable[[Vertex], Fail],
+    ) -> None:
+        self.plan, self.worker, self.random, self.outboxes, self.fail_at = plan, worker, random, outboxes, fail_at
+        self.compiled = Compiled()
+        self.owners = plan.owners
+        self.feedback = plan.graph.feedback()
+        self.heads = {
+            head: LoopHead(head.name, MAX_LOOP_BYTES, fail_at(head)) for head in {end for _, end in self.feedback}
+        }
+        self.inputs: dict[Vertex, Step] = {}
+
+    def successor(self, vertex: Vertex) -> Step:
+        """The step that takes what `vertex` emits."""
+        (only,) = self.plan.graph.successors(vertex)
+        return self.way(vertex, only)
+
+    def way(self, start: Vertex, end: Vertex) -> Step:
+        """The step that an edge stands for."""
+        if (start, end) in self.feedback:
+            return self.heads[end].feed_back
+        return self.input_of(end)
+
+    def input_of(self, vertex: Vertex) -> Step:
+        """The step that takes items for `vertex` from this worker: its route and what is behind it."""
+        if vertex not in self.inputs:
+            here = self.operation(vertex)
+            self.compiled.arrivals[vertex.index] = here
+            self.inputs[vertex] = routed(
+                vertex,
+                here,
+                worker=self.worker,
+                owners=self.owners,
+                outboxes=self.outboxes,
+                fail=self.fail_at(vertex),
+            )
+        return self.inputs[vertex]
+
+    def operation(self, vertex: Vertex) -> Step:
+        """The vertex's own work on this worker."""
+        ident = self.random.getrandbits(64)
+        if isinstance(vertex, Map):
+            return map_step(vertex, ident, self.successor(vertex), self.fail_at(vertex))
+        if isinstance(vertex, Broadcast):
+            return broadcast_step([self.way(vertex, end) for end in self.plan.graph.successors(vertex)])
+        if isinstance(vertex, Merge):
+            return self.merge(vertex)
+        if isinstance(vertex, (Grouping, Drift)):
+            kind = GroupingStep if isinstance(vertex, Grouping) else DriftStep
+            operation = kind(vertex, ident, self.successor(vertex), self.fail_at(vertex))  # type: ignore[arg-type]
+            self.compiled.stateful.append(operation)
+            self.compiled.forgetters.append(operation.forget)
+            return operation.step
+        if isinstance(vertex, Sink):
+            return self.sink(vertex)
+        assert not isinstance(vertex, Source)
+        raise TypeError(f"{vertex!r} is no operation")
+
+    def merge(self, vertex: Merge) -> Step:
+        """A merge changes nothing, so it is the step behind it; the head of a cycle also keeps the rounds in order."""
+        head = self.heads.get(vertex)
+        if head is None:
+            return self.successor(vertex)
+        self.inputs[vertex] = head.enter
+        head.inside = self.successor(vertex)
+        return head.enter
+
+    def sink(self, vertex: Sink) -> Step:
+        """Into the barrier; or straight out when there is none."""
+        if self.plan.barrier:
+            barrier = Barrier(vertex.name)
+            self.compiled.barriers[vertex.name] = barrier
+            return barrier.step
+        outlet = self.compiled.outlets.setdefault(vertex.name, [])
+
+        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            outlet.append((order, payload))
+
+        return step

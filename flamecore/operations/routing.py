@@ -1,0 +1,168 @@
+"""Routes: which worker goes on with an item (paper 004, section 2.3). A route is a step like any other.
+
+On one worker there is nothing to route, and an operation's input is its own step. On several, an item either goes on here or
+is put into the outbox of the worker that owns its hash; that is all a step knows of other workers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from flamecore.errors import RunawayLoopError
+from flamecore.graph import ByHash, ByKey, ByTime, Route, ToAll, Vertex
+from flamecore.hashing import key_group, stable_hash
+from flamecore.messages import Routed
+from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, encode_child
+from flamecore.operations import Fail, Step
+
+_PLACES_KEPT: Final = 65_536
+_QUEUE_LIMIT: Final = 1_000_000
+
+Outboxes = Sequence[list[Routed]]
+"""For each worker, what is to be sent to it."""
+
+
+def routed(
+    vertex: Vertex, here: Step, *, worker: int, owners: Sequence[int], outboxes: Outboxes, fail: Fail
+) -> Step:
+    """The step that takes items for `vertex` to where they are to be processed.
+
+    Args:
+        vertex: Whose input it is; its `route` says how.
+        here: The vertex's own step on this worker.
+        worker: This worker.
+        owners: Which worker owns each key group.
+        outboxes: What is to be sent to each worker.
+        fail: Where items go whose key or hash cannot be taken.
+    """
+    route = vertex.route
+    workers = len(outboxes)
+    if isinstance(route, ToAll):
+        return _to_all(vertex.index, here, worker, outboxes)
+    if route is None or workers == 1:
+        return here
+    if isinstance(route, ByTime):
+        return _by_time(vertex.index, here, worker, outboxes)
+    return _by_place(vertex.index, here, worker, outboxes, fail, place_finder(route, owners))
+
+
+def place_finder(route: Route, owners: Sequence[int]) -> Callable[[Any], int]:
+    """The function from payload to owning worker, for a route by key or hash. Keys that were seen are remembered."""
+    if isinstance(route, ByHash):
+        hashed = route.function
+        return lambda payload: owners[key_group(hashed(payload))]
+    assert isinstance(route, ByKey)
+    key_of = route.key
+    places: dict[Any, int] = {}
+
+    def place(payload: Any) -> int:
+        key = key_of(payload)
+        owner = places.get(key)
+        if owner is None:
+            owner = owners[key_group(stable_hash(key))]
+            if len(places) >= _PLACES_KEPT:
+                places.clear()
+            places[key] = owner
+        return owner
+
+    return place
+
+
+def _by_place(
+    index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fail, place: Callable[[Any], int]
+) -> Step:
+    sends = [outbox.append for outbox in outboxes]
+
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        try:
+            owner = place(payload)
+        except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
+            return fail(order, trace, alive, payload, error)
+        if owner == worker:
+            return here(order, trace, alive, payload)
+        return sends[owner]((index, order, trace, alive, payload))
+
+    return step
+
+
+def _by_time(index: int, here: Step, worker: int, outboxes: Outboxes) -> Step:
+    workers = len(outboxes)
+
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        owner = int.from_bytes(order[:8], "big") % workers
+        if owner == worker:
+            return here(order, trace, alive, payload)
+        return outboxes[owner].append((index, order, trace, alive, payload))
+
+    return step
+
+
+def _to_all(index: int, here: Step, worker: int, outboxes: Outboxes) -> Step:
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        for owner, outbox in enumerate(outboxes):
+            copy = order + encode_child(owner)
+            if owner == worker:
+                here(copy, trace, alive, payload)
+            else:
+                outbox.append((index, copy, trace, alive, payload))
+
+    return step
+
+
+class LoopHead:
+    """Where a cycle begins: lets one item at a time go round, on this worker, with all that comes of it.
+
+    What comes back while an item is on its way waits until the operation that made it is through with what it emits;
+    otherwise a repair could overtake the very outputs it repairs. Then it goes round before the next item does: so
+    descendants meet in order, and on a single worker nothing is ever replayed.
+
+    Args:
+        name: The merge that the cycle goes back to.
+        limit_bytes: Longest child ids an item may gather.
+        fail: Where an item goes that exceeds it.
+    """
+
+    def __init__(self, name: str, limit_bytes: int, fail: Fail) -> None:
+        self.name = name
+        self.limit = limit_bytes + GLOBAL_TIME_BYTES
+        self.inside: Step | None = None
+        self._fail = fail
+        self._waiting: deque[tuple[bytes, int, bool, Any]] = deque()
+        self._busy = False
+
+    def enter(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        """An item comes from outside the cycle, or from another worker's part of it."""
+        self._waiting.append((order, trace, alive, payload))
+        if self._busy:
+            return
+        self._busy = True
+        waiting, inside = self._waiting, self.inside
+        assert inside is not None
+        while waiting:
+            inside(*waiting.popleft())
+        self._busy = False
+
+    def feed_back(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        """An item has gone round once more.
+
+        Its trace is turned by one bit: the rounds of a trace must not be exchangeable, or two recomputations that saw the
+        same workers in another sequence would have one identity.
+        """
+        if len(order) > self.limit:
+            error = RunawayLoopError(
+                f"an item has gone round the cycle at {self.name!r} without end: {len(order)} bytes of child ids",
+                hint="Give the cycle an exit condition, or raise max_loop_bytes.",
+                vertex=self.name,
+                record=payload,
+            )
+            return self._fail(order, trace, alive, payload, error)
+        if len(self._waiting) > _QUEUE_LIMIT:
+            raise RunawayLoopError(
+                f"more than {_QUEUE_LIMIT} items of one record go round the cycle at {self.name!r}: {payload!r:.160}",
+                hint="Every round makes more items than it ends; give the cycle an exit condition.",
+                vertex=self.name,
+                record=payload,
+            )
+        return self.enter(order, (trace << 1 | trace >> 63) & TRACE_MASK, alive, payload)

@@ -1,0 +1,94 @@
+"""What a job tells of itself while it runs: counts, progress, release latency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+_BASE: Final = 1.07
+"""Width of a latency bucket: 7 %."""
+
+_FLOOR_S: Final = 1e-6
+
+
+class Histogram:
+    """Latencies in buckets that grow by 7 %: a percentile is right to within that. Constant memory."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._buckets: dict[int, int] = {}
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count `count` latencies of that many seconds."""
+        bucket = _bucket(seconds)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + count
+        self.count += count
+
+    def percentile(self, share: float) -> float | None:
+        """The latency in seconds below which `share` (0 … 1) of all lie; None if there are none."""
+        if not self.count:
+            return None
+        wanted = share * self.count
+        seen = 0
+        for bucket in sorted(self._buckets):
+            seen += self._buckets[bucket]
+            if seen >= wanted:
+                return float(_FLOOR_S * _BASE ** (bucket + 0.5))
+        raise AssertionError("the buckets hold fewer than the count says")
+
+
+def _bucket(seconds: float) -> int:
+    from math import log
+
+    return max(int(log(max(seconds, _FLOOR_S) / _FLOOR_S) / log(_BASE)), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStats:
+    """A look at a job.
+
+    Attributes:
+        items_in: Records admitted.
+        items_out: Outputs delivered, for each sink.
+        min_time: The least minimum time any worker knows.
+        replays: Tombstones that operations have made: outputs taken back because something came late.
+        rejected: Malformed records.
+        failed: Records a user function failed on that did not end the job.
+        latency_p50_ms, latency_p99_ms: From a record's admission to the delivery of all that came of it.
+        elapsed_s: Since the job started.
+        messages: Messages between parts of the job, for each kind.
+    """
+
+    items_in: int = 0
+    items_out: dict[str, int] = field(default_factory=dict)
+    min_time: int = 0
+    replays: int = 0
+    rejected: int = 0
+    failed: int = 0
+    latency_p50_ms: float | None = None
+    latency_p99_ms: float | None = None
+    elapsed_s: float = 0.0
+    messages: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def total_out(self) -> int:
+        """Outputs delivered to all sinks."""
+        return sum(self.items_out.values())
+
+    def rows(self) -> Iterator[tuple[str, object]]:
+        """Names and values, for tables and JSON."""
+        return ((name, getattr(self, name)) for name in self.__slots__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """How a job ended.
+
+    Attributes:
+        stats: The last look.
+        drained: It was asked to stop and ended early; everything admitted was delivered.
+    """
+
+    stats: JobStats
+    drained: bool = False

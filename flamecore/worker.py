@@ -1,0 +1,273 @@
+"""One worker: its part of the key groups, its copy of the graph, its barriers, the fronts it hosts.
+
+A worker is plain state driven by calls. Records are admitted and messages received; `flush` hands out what is to be sent.
+It knows nothing of sockets, tasks or clocks, so a simulation drives it as a transport does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from random import Random
+from typing import Any
+
+from flamecore.acker import Ack, Listener, MinTime, Reporter
+from flamecore.clock import Front
+from flamecore.errors import FlameError, JobError
+from flamecore.failure import Failure, describe, in_words, user_frames
+from flamecore.front import Batch
+from flamecore.graph import ByKey, Vertex
+from flamecore.messages import Delivered, Items, Released, Routed
+from flamecore.meta import GlobalTime, decode_time, encode_time
+from flamecore.operations import Fail
+from flamecore.operations.compiler import compile_worker
+from flamecore.plan import DEAD_LETTERS, Plan
+
+Outgoing = list[tuple[str, Any]]
+"""(address, message), in the order to be sent."""
+
+
+class Worker:
+    """Runs the graph on its share of the data.
+
+    Args:
+        index: Its number, from 0.
+        plan: What all workers agree on.
+        reporter: Its side of the acker.
+        listener: Makes minimum times of what the ackers tell.
+        random: Draws the ids of physical instances and the numbers of acks; a new seed for every incarnation.
+        fronts: The fronts it hosts.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        plan: Plan,
+        *,
+        reporter: Reporter,
+        listener: Listener,
+        random: Random,
+        fronts: Sequence[Front] = (),
+    ) -> None:
+        self.index = index
+        self.plan = plan
+        self.reporter = reporter
+        self.listener = listener
+        self.random = random
+        self.fronts = {front.number: front for front in fronts}
+        self.rejected = 0
+        self.admitted = 0
+        self.outboxes: list[list[Routed]] = [[] for _ in range(plan.workers)]
+        self._owed: list[Ack] = []
+        self._released = min(listener.min_time(plan.sink_segment), 0)
+        self._delivered: dict[str, int] = {}
+        self._segment_of = [vertex.segment for vertex in plan.graph.vertices]
+        self.compiled = compile_worker(plan, index, random, self.outboxes, self._fail_at)
+
+    # -- what comes in ---------------------------------------------------------------------------------------------
+
+    def admit(self, number: int, batch: Batch, at: float, policy: str = "fail") -> None:
+        """Take a batch of a front's records: give them times, run them, promise the next time.
+
+        Args:
+            number: The front.
+            batch: What its reader found.
+            at: When it was found, on a monotonic clock in seconds.
+            policy: What becomes of malformed records: "fail", "skip" or "dead_letter".
+        """
+        front = self.fronts[number]
+        values, positions = batch.values, batch.positions
+        if batch.rejected:
+            self.rejected += len(batch.rejected)
+            if policy != "skip":
+                values, positions = _in_place(batch)
+        first = front.stamp(positions, at)
+        self.admitted += len(positions)
+        suffix = front.suffix
+        step = self.compiled.entries[front.name.source]
+        if batch.rejected and policy != "skip":
+            for time, value in enumerate(values, first):
+                order = encode_time(time) + suffix
+                if isinstance(value, _Malformed):
+                    self.compiled.failures.step(order, 0, True, value.failure(front, fatal=policy == "fail"))
+                else:
+                    step(order, 0, True, value)
+        else:
+            for time, value in enumerate(values, first + 2**63):
+                step(time.to_bytes(8, "big") + suffix, 0, True, value)
+        self.reporter.heartbeat(number, front.next_time)
+
+    def heartbeat(self, number: int) -> None:
+        """The front has nothing to send now: promise what it can."""
+        front = self.fronts[number]
+        self.reporter.heartbeat(number, front.promise())
+
+    def end_front(self, number: int) -> int:
+        """The front will send no more. Returns the time below which all its items are."""
+        self.reporter.unregister(number)
+        return self.fronts[number].next_time
+
+    def receive(self, sender: str, message: Any) -> None:
+        """Take a message: process the items of another worker, or note the news of an acker or a rear."""
+        kind = type(message)
+        if kind is Items:
+            steps = self.compiled.arrivals
+            for index, order, trace, alive, payload in message.items:
+                steps[index](order, trace, alive, payload)
+            self._owed.extend(message.acks)
+        elif kind is MinTime:
+            self.listener.receive(int(sender.rpartition("/")[2]), message)
+        elif kind is Delivered:
+            self._delivered[message.rear] = max(message.time, self._delivered.get(message.rear, message.time))
+        else:
+            raise JobError(f"worker {self.index} does not know what to do with a {kind.__name__}")
+
+    # -- what goes out ---------------------------------------------------------------------------------------------
+
+    def flush(self, now: float) -> Outgoing:
+        """What is to be sent after the last calls, in order.
+
+        Everything sent is reported before what was received is: reports leave in one flush, the highest times first.
+
+        Args:
+            now: A monotonic clock, in seconds.
+        """
+        out: Outgoing = []
+        reporter = self.reporter
+        if self.plan.workers > 1:
+            for target, outbox in enumerate(self.outboxes):
+                if outbox:
+                    out.append((f"worker/{target}", self._hand_over(outbox)))
+        for ack in self._owed:
+            reporter.ack(*ack)
+        self._owed.clear()
+        for tracker, report in reporter.flush(now):
+            out.append((f"acker/{tracker}", report))
+        self._release(out)
+        return out
+
+    def _hand_over(self, outbox: list[Routed]) -> Items:
+        """Empty an outbox into a message with one number for each (segment, time) in it."""
+        segment_of, getrandbits = self._segment_of, self.random.getrandbits
+        if len(set(segment_of)) == 1:
+            groups = {(segment_of[0], order[:8]) for _, order, _, _, _ in outbox}
+        else:
+            groups = {(segment_of[index], order[:8]) for index, order, _, _, _ in outbox}
+        acks = tuple(Ack(segment, decode_time(time), getrandbits(64)) for segment, time in sorted(groups))
+        for ack in acks:
+            self.reporter.ack(*ack)
+        message = Items(outbox.copy(), acks)
+        outbox.clear()
+        return message
+
+    def _release(self, out: Outgoing) -> None:
+        """Let go what the minimum time has passed, and forget the history it makes unreachable."""
+        time = self.listener.min_time(self.plan.sink_segment)
+        compiled = self.compiled
+        if not self.plan.barrier:
+            for name, outlet in compiled.outlets.items():
+                if outlet or time > self._released:
+                    out.append((f"rear/{name}", Released(self.index, time, outlet.copy(), [])))
+                    outlet.clear()
+        if time <= self._released:
+            return
+        self._released = time
+        fatal, letters = self._failures(time)
+        for name, barrier in compiled.barriers.items():
+            out.append((f"rear/{name}", Released(self.index, time, barrier.release(time), fatal)))
+        if self.plan.dead_letters:
+            out.append((f"rear/{DEAD_LETTERS}", Released(self.index, time, letters, fatal)))
+        limit = encode_time(time)
+        for forget in compiled.forgetters:
+            forget(limit)
+
+    def _failures(self, time: int) -> tuple[list[tuple[bytes, Failure]], list[tuple[bytes, Any]]]:
+        fatal: list[tuple[bytes, Failure]] = []
+        letters: list[tuple[bytes, Any]] = []
+        for order, failure in self.compiled.failures.release(time):
+            if failure.fatal:
+                fatal.append((order, failure))
+            elif self.plan.dead_letters:
+                letters.append((order, failure))
+        return fatal, letters
+
+    # -- what others ask -------------------------------------------------------------------------------------------
+
+    def delivered(self) -> int:
+        """The time below which every rear has stored everything, as far as this worker has heard."""
+        rears = self.plan.rears
+        if len(self._delivered) < len(rears):
+            return self._released if not rears else -(2**63)
+        return min(self._delivered.values())
+
+    @property
+    def retracted(self) -> int:
+        """How many outputs its operations have taken back: the tombstones they made."""
+        return sum(operation.retracted for operation in self.compiled.stateful)
+
+    @property
+    def min_time(self) -> int:
+        """The minimum time of the sinks' segment, as this worker knows it."""
+        return self.listener.min_time(self.plan.sink_segment)
+
+    # -- failing user functions ------------------------------------------------------------------------------------
+
+    def _fail_at(self, vertex: Vertex) -> Fail:
+        """What a step of `vertex` calls when user code fails: the failure becomes an item of the failures' barrier."""
+
+        def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
+            key = None
+            if isinstance(vertex.route, ByKey):
+                try:
+                    key = in_words(vertex.route.key(payload))
+                except Exception:  # noqa: BLE001 - the key function may be what failed
+                    key = None
+            failure = Failure(
+                source=None,
+                vertex=vertex.name,
+                record=in_words(payload),
+                key=key,
+                reason=error.what if isinstance(error, FlameError) else describe(error),
+                frames=user_frames(error),
+                fatal=self.plan.on_error == "fail",
+                worker=self.index,
+                error=error,
+            )
+            self.compiled.failures.step(order, trace, alive, failure)
+
+        return fail
+
+    def position_of(self, global_time: GlobalTime) -> tuple[Front, Any] | None:
+        """The front and position of the record of that global time, if this worker hosts the front."""
+        front = self.fronts.get(global_time.front)
+        if front is None:
+            return None
+        position = front.position_of(global_time.time)
+        return None if position is None else (front, position)
+
+
+class _Malformed:
+    """A malformed record at its place among the others."""
+
+    __slots__ = ("rejected",)
+
+    def __init__(self, rejected: Any) -> None:
+        self.rejected = rejected
+
+    def failure(self, front: Front, *, fatal: bool) -> Failure:
+        return Failure(
+            source=front.name.source,
+            vertex=None,
+            record=in_words(self.rejected.raw),
+            key=None,
+            reason=self.rejected.reason,
+            fatal=fatal,
+        )
+
+
+def _in_place(batch: Batch) -> tuple[list[Any], list[Any]]:
+    """Values and malformed records together, in the order of their positions."""
+    records = list(zip(batch.positions, repeat(0), batch.values, strict=False))
+    records += [(rejected.position, 1, _Malformed(rejected)) for rejected in batch.rejected]
+    records.sort(key=lambda record: record[:2])
+    return [record[2] for record in records], [record[0] for record in records]

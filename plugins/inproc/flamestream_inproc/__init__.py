@@ -1,0 +1,148 @@
+"""In-process transport: any number of addresses in one event loop. Objects are handed over as they are.
+
+With `serialise = true` every message is turned into bytes and back, as it would be between processes: for finding, in one
+process, what could not leave it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from flamecore.errors import PeerGoneError, TransportClosedError, TransportError
+from flamecore.plugin import hookimpl
+from flamecore.transport import Delivery, Endpoint, Transport, TransportCapabilities, TransportContext
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the transport.
+
+    Attributes:
+        serialise: Send bytes all the same.
+        room: Most messages waiting at one address before senders wait.
+    """
+
+    serialise: bool = False
+    room: int = 4096
+
+
+class InprocEndpoint(Endpoint):
+    """A queue of deliveries. One task receives; senders are in the same event loop."""
+
+    def __init__(self, address: str, transport: InprocTransport) -> None:
+        self.address = address
+        self._transport = transport
+        self._queue: deque[Delivery] = deque()
+        self._closed = False
+        self._receiver: asyncio.Future[None] | None = None
+        self._senders: deque[asyncio.Future[None]] = deque()
+
+    def _peer(self, to: str) -> InprocEndpoint:
+        if self._closed:
+            raise TransportClosedError(
+                f"{self.address} is closed and cannot send to {to}", address=self.address, peer=to
+            )
+        peer = self._transport.endpoints.get(to)
+        if peer is None:
+            raise PeerGoneError(f"nobody is bound to {to}", address=self.address, peer=to)
+        return peer
+
+    def send_nowait(self, to: str, message: Any) -> bool:
+        peer = self._peer(to)
+        if peer._senders or len(peer._queue) >= self._transport.options.room:
+            return False
+        peer._take(Delivery(self.address, self._transport.copy(message)))
+        return True
+
+    async def send(self, to: str, message: Any) -> None:
+        while not self.send_nowait(to, message):
+            turn = asyncio.get_running_loop().create_future()
+            peer = self._peer(to)
+            peer._senders.append(turn)
+            try:
+                await turn
+            finally:
+                if turn in peer._senders:
+                    peer._senders.remove(turn)
+
+    def _take(self, delivery: Delivery) -> None:
+        self._queue.append(delivery)
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
+
+    def receive_nowait(self) -> Delivery | None:
+        if self._closed:
+            raise TransportClosedError(f"{self.address} is closed", address=self.address, peer="")
+        if not self._queue:
+            return None
+        delivery = self._queue.popleft()
+        self._make_room()
+        return delivery
+
+    def _make_room(self) -> None:
+        if self._senders and len(self._queue) < self._transport.options.room:
+            turn = self._senders.popleft()
+            if not turn.done():
+                turn.set_result(None)
+
+    async def receive(self) -> Delivery:
+        while (delivery := self.receive_nowait()) is None:
+            self._receiver = asyncio.get_running_loop().create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
+        return delivery
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._transport.endpoints.pop(self.address, None)
+        self._queue.clear()
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
+        for turn in self._senders:
+            if not turn.done():
+                turn.set_result(None)
+        self._senders.clear()
+
+
+class InprocTransport(Transport):
+    """All endpoints of one job in one process."""
+
+    name = "inproc"
+    Options = Options
+
+    def __init__(self, options: Any, context: TransportContext) -> None:
+        super().__init__(options or Options(), context)
+        self.endpoints: dict[str, InprocEndpoint] = {}
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        return TransportCapabilities(multi_process=False, serialises=self.options.serialise)
+
+    def copy(self, message: Any) -> Any:
+        """What the receiver gets: the message itself, or what comes back from its bytes."""
+        if not self.options.serialise:
+            return message
+        codec = self.context.codec
+        return codec.decode(codec.encode(message))
+
+    async def bind(self, address: str) -> InprocEndpoint:
+        if address in self.endpoints:
+            raise TransportError(f"{address} is bound already", address=address, peer="")
+        endpoint = self.endpoints[address] = InprocEndpoint(address, self)
+        return endpoint
+
+    async def aclose(self) -> None:
+        for endpoint in tuple(self.endpoints.values()):
+            await endpoint.aclose()
+
+
+@hookimpl
+def flamestream_transport() -> type[Transport]:
+    return InprocTransport

@@ -58,7 +58,7 @@ class Change(NamedTuple):
     page: int
     version: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     positions: tuple[int, ...]
 
 
@@ -98,10 +98,10 @@ flow = fc.Flow("inverted-index")
 (
     flow.source("pages", Page)
     .key_by(page_id)
-    .stateful_map(0, number_version, name="version")
-    .flat_map(split_page, name="words")
+    .stateful_map(0, number_version, name="versions")
+    .flat_map(split_page, name="split")
     .key_by(word_of)
-    .stateful_map(EMPTY, index_word, name="index")
+    .stateful_map(EMPTY, index_word, name="indexer")
     .sink("index")
 )
 

@@ -35,7 +35,8 @@ async def drain(reader: Reader, limit: int = 7) -> tuple[list[Page], list[int]]:
 
 def read(origin: Pydoc, position: int | None = None) -> tuple[list[Page], list[int]]:
     async def run() -> tuple[list[Page], list[int]]:
-        return await drain(await origin.open(*origin.partitions(), position))
+        (partition,) = origin.partitions()
+        return await drain(await origin.open(partition, position))
 
     return asyncio.run(run())
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from flamecore.errors import OrderViolationError
 from flamecore.failure import Failure
 from flamecore.messages import Released
-from flamecore.meta import MIN_TIME, GlobalTime, Meta, encode_time
+from flamecore.meta import MIN_TIME, Meta, encode_time
 
 _ORDER = itemgetter(0)
 
@@ -20,13 +20,12 @@ _ORDER = itemgetter(0)
 class Complete(NamedTuple):
     """What can be delivered: `payloads` in meta order, everything below `time`.
 
-    `failure` ends the job behind these payloads; `failed_at` is the global time of the record it is about.
+    `failure` ends the job behind these payloads.
     """
 
     time: int
     payloads: list[Any]
     failure: Failure | None = None
-    failed_at: GlobalTime | None = None
 
 
 class Collector:
@@ -71,7 +70,7 @@ class Collector:
         if failure is None:
             return Complete(time, [payload for _, payload in ready])
         before = [payload for order, payload in ready if order < failure[0]]
-        return Complete(time, before, failure[1], GlobalTime.decode(failure[0]))
+        return Complete(time, before, failure[1])
 
     def _take(self, time: int) -> list[tuple[bytes, Any]]:
         """What is pending below `time`, in meta order.

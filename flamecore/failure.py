@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import FlameError, OperationError, SourceError
+from flamecore.meta import MIN_TIME, GlobalTime
 
 _ENGINE: Final = str(Path(__file__).parent)
 _WIDTH: Final = 160
@@ -31,6 +32,7 @@ class Failure(NamedTuple):
         position: Where the record stood in its source, in words; empty until it is known.
         fatal: Whether it ends the job; otherwise it is a dead letter, or dropped.
         worker: On which worker.
+        at: Global time of the record, by which its front finds the position.
         error: The exception itself, as long as it stays in its process.
     """
 
@@ -43,6 +45,7 @@ class Failure(NamedTuple):
     position: str = ""
     fatal: bool = True
     worker: int = 0
+    at: GlobalTime = GlobalTime(MIN_TIME)
     error: Exception | None = None
 
     def letter(self) -> dict[str, Any]:

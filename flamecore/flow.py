@@ -6,7 +6,6 @@ stream twice copies it to both uses. Types come from hints and from the second a
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints, overload
@@ -57,7 +56,6 @@ class Flow:
     def __init__(self, name: str = "flow", *, ordering: Ordering = "tombstones") -> None:
         self.name = name
         self._graph = Graph(name, ordering=ordering)
-        self._heads: list[tuple[Vertex, Vertex]] = []
         self._uses: dict[Vertex, list[Vertex]] = {}
         caller = sys._getframe(1)
         self.module: str = caller.f_globals.get("__name__", "")
@@ -83,8 +81,17 @@ class Flow:
             GraphError: It cannot work; the text names the vertex and says what to do.
         """
         graph = self._linked()
+        graph.reference = self.reference
         graph.check(barrier=barrier)
         return graph
+
+    @property
+    def reference(self) -> str | None:
+        """Where another process can import this flow from, as "module:name"; None if nowhere."""
+        module = sys.modules.get(self.module)
+        if module is None or self.module == "__main__":
+            return None
+        return next((f"{self.module}:{name}" for name, value in vars(module).items() if value is self), None)
 
     def _linked(self) -> Graph:
         """A graph with a broadcast wherever a stream is used more than once."""
@@ -400,8 +407,3 @@ def _element(hint: Any) -> Any:
     if len(arguments) == 1 or (len(arguments) == 2 and arguments[1] is Ellipsis):
         return arguments[0]
     return object
-
-
-def is_lambda(function: Any) -> bool:
-    """Whether a function has no name it could be imported by."""
-    return inspect.isfunction(function) and ("<lambda>" in function.__qualname__ or "<locals>" in function.__qualname__)

@@ -172,6 +172,8 @@ class Graph:
     def __init__(self, name: str = "graph", *, ordering: Ordering = "tombstones") -> None:
         self.name = name
         self.ordering: Ordering = ordering
+        self.reference: str | None = None
+        """Where other processes import the flow from, "module:name"; None if they cannot."""
         self.vertices: list[Vertex] = []
         self._successors: dict[Vertex, list[Vertex]] = {}
         self._predecessors: dict[Vertex, list[Vertex]] = {}
@@ -415,6 +417,22 @@ def _check_settings(vertex: Vertex, *, barrier: bool) -> None:
         )
     if isinstance(vertex, (Source, Sink, Broadcast, Merge)) and vertex.route is not None:
         raise GraphError(f"{vertex!r} cannot have a route", hint="Route a map, grouping or reduce.", vertex=vertex.name)
+
+
+def user_functions(vertex: Vertex) -> Iterator[Callable[..., Any]]:
+    """The functions a user gave to a vertex."""
+    names = ("function", "advance", "accumulate", "equal", "order")
+    yield from (getattr(vertex, name) for name in names if getattr(vertex, name, None) is not None)
+    if isinstance(vertex.route, ByKey):
+        yield vertex.route.key
+    elif isinstance(vertex.route, ByHash):
+        yield vertex.route.function
+
+
+def is_local(function: Callable[..., Any]) -> bool:
+    """Whether a function has no name it could be imported by: a lambda, or one defined inside another."""
+    name = getattr(function, "__qualname__", "")
+    return "<lambda>" in name or "<locals>" in name
 
 
 def _result_hint(function: Callable[..., Any]) -> Any:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flamecore.acker import Report, Tracker
-from flamecore.collect import Collector, Complete
+from flamecore.collect import Collector
 from flamecore.errors import JobError
+from flamecore.failure import Failure
 from flamecore.messages import Delivered, Released
+from flamecore.meta import MIN_TIME
 from flamecore.rear import Sink
+from flamecore.stats import Histogram
 from flamecore.transport import Endpoint
 from flamecore.worker import Outgoing, Worker
 
@@ -28,18 +31,19 @@ _BACKLOG: Final = 1_000_000
 
 
 class Post:
-    """Sends from one endpoint without waiting, each channel in order."""
+    """Sends from one endpoint without waiting, each channel in order.
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    Args:
+        endpoint: Where from.
+        fail: Told of an error in what happens later.
+    """
+
+    def __init__(self, endpoint: Endpoint, fail: Callable[[Exception], None]) -> None:
         self.endpoint = endpoint
+        self.fail = fail
         self.sent: Counter[str] = Counter()
         self._backlog: dict[str, deque[Any]] = {}
         self._senders: set[asyncio.Task[None]] = set()
-        self._failed: Callable[[BaseException], None] | None = None
-
-    def on_failure(self, call: Callable[[BaseException], None]) -> None:
-        """Say who is told when sending fails later."""
-        self._failed = call
 
     def send(self, to: str, message: Any) -> None:
         """Send now if there is room, later if not; never before what was sent to that address earlier.
@@ -71,9 +75,7 @@ class Post:
                 waiting.popleft()
             del self._backlog[to]
         except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
-            if self._failed is None:
-                raise
-            self._failed(error)
+            self.fail(error)
 
     def send_all(self, outgoing: Outgoing) -> None:
         """Send in order."""
@@ -90,39 +92,70 @@ class Post:
 
 
 class WorkerHost:
-    """Runs a worker: messages in, calls, messages out."""
+    """Runs a worker: messages in, calls, messages out.
 
-    def __init__(self, worker: Worker, post: Post, changed: Callable[[], None]) -> None:
+    Args:
+        worker: What is run.
+        post: Its endpoint.
+        latency: Told how long each record took from its admission to the delivery of all that came of it.
+        advanced: Called whenever more has been delivered.
+    """
+
+    def __init__(self, worker: Worker, post: Post, latency: Histogram, advanced: Callable[[], None]) -> None:
         self.worker = worker
         self.post = post
-        self._changed = changed
+        self._latency = latency
+        self._advanced = advanced
+        self._seen = MIN_TIME
+        self._timer: asyncio.TimerHandle | None = None
 
     def flush(self) -> None:
-        """Send what the worker has to send."""
-        self.post.send_all(self.worker.flush(time.monotonic()))
+        """Send what the worker has to send, and see to it that what it keeps back is sent when it is due."""
+        now = time.monotonic()
+        self.post.send_all(self.worker.flush(now))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.worker.reporter.due()
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._timer = None
+        try:
+            self.flush()
+        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
+            self.post.fail(error)
 
     async def run(self) -> None:
         """Until cancelled."""
         worker, endpoint = self.worker, self.post.endpoint
         while True:
-            due = worker.reporter.due()
-            if due is None:
-                delivery = await endpoint.receive()
-            else:
-                try:
-                    async with asyncio.timeout(max(due - time.monotonic(), 0)):
-                        delivery = await endpoint.receive()
-                except TimeoutError:
-                    self.flush()
-                    continue
-            worker.receive(*delivery)
+            worker.receive(*await endpoint.receive())
             for _ in range(_BURST):
                 more = endpoint.receive_nowait()
                 if more is None:
                     break
                 worker.receive(*more)
             self.flush()
-            self._changed()
+            self._settle()
+
+    def _settle(self) -> None:
+        """Give back the credit of what has been delivered."""
+        delivered = self.worker.delivered()
+        if delivered <= self._seen:
+            return
+        self._seen = delivered
+        now = time.monotonic()
+        for front in self.worker.fronts.values():
+            for at, count in front.delivered(delivered):
+                self._latency.add(now - at, count)
+        self._advanced()
+
+    def aclose(self) -> None:
+        """Cancel what is scheduled."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class TrackerHost:
@@ -154,8 +187,9 @@ class RearHost:
         sink: Takes the batches.
         post: Its endpoint.
         listeners: Addresses told of what is delivered.
-        delivered: Called with (rear, time, count) after each batch.
-        letter: Turns what is collected into what the sink takes; for dead letters.
+        delivered: Called with (rear, time, count) after each delivery.
+        failed: Called with the failure that ends the job; nothing is delivered after it.
+        translate: Turns what is collected into what the sink takes; for dead letters.
     """
 
     def __init__(
@@ -166,8 +200,8 @@ class RearHost:
         *,
         listeners: Sequence[str],
         delivered: Callable[[str, int, int], None],
-        failed: Callable[[Complete], Awaitable[None]],
-        letter: Callable[[tuple[bytes, Any]], Any] | None = None,
+        failed: Callable[[Failure], None],
+        translate: Callable[[Any], Any] | None = None,
     ) -> None:
         self.collector = collector
         self.sink = sink
@@ -176,7 +210,7 @@ class RearHost:
         self._listeners = listeners
         self._delivered = delivered
         self._failed = failed
-        self._letter = letter
+        self._translate = translate
 
     async def run(self) -> None:
         """Until cancelled, or a failed record is reached."""
@@ -188,13 +222,15 @@ class RearHost:
             complete = collector.receive(delivery.message)
             if complete is None:
                 continue
-            if complete.payloads:
-                await self.sink.write(complete.time, complete.payloads)
-                self.count += len(complete.payloads)
+            payloads = complete.payloads
+            if payloads:
+                if self._translate is not None:
+                    payloads = [self._translate(payload) for payload in payloads]
+                await self.sink.write(complete.time, payloads)
+                self.count += len(payloads)
             if complete.failure is not None:
-                await self._failed(complete)
-                return
+                return self._failed(complete.failure)
             word = Delivered(collector.name, complete.time)
             for address in self._listeners:
                 self.post.send(address, word)
-            self._delivered(collector.name, complete.time, len(complete.payloads))
+            self._delivered(collector.name, complete.time, len(payloads))

@@ -57,6 +57,7 @@ class Worker:
         self.fronts = {front.number: front for front in fronts}
         self.rejected = 0
         self.admitted = 0
+        self.failed = 0
         self.outboxes: list[list[Routed]] = [[] for _ in range(plan.workers)]
         self._owed: list[Ack] = []
         self._released = min(listener.min_time(plan.sink_segment), 0)
@@ -89,7 +90,7 @@ class Worker:
             for time, value in enumerate(values, first):
                 order = encode_time(time) + suffix
                 if isinstance(value, _Malformed):
-                    self.compiled.failures.step(order, 0, True, value.failure(front, fatal=policy == "fail"))
+                    self.compiled.failures.step(order, 0, True, value.failure(front, time, fatal=policy == "fail"))
                 else:
                     step(order, 0, True, value)
         else:
@@ -187,7 +188,9 @@ class Worker:
         for order, failure in self.compiled.failures.release(time):
             if failure.fatal:
                 fatal.append((order, failure))
-            elif self.plan.dead_letters:
+                continue
+            self.failed += failure.vertex is not None
+            if self.plan.dead_letters:
                 letters.append((order, failure))
         return fatal, letters
 
@@ -231,6 +234,7 @@ class Worker:
                 frames=user_frames(error),
                 fatal=self.plan.on_error == "fail",
                 worker=self.index,
+                at=GlobalTime.decode(order),
                 error=error,
             )
             self.compiled.failures.step(order, trace, alive, failure)
@@ -254,7 +258,7 @@ class _Malformed:
     def __init__(self, rejected: Any) -> None:
         self.rejected = rejected
 
-    def failure(self, front: Front, *, fatal: bool) -> Failure:
+    def failure(self, front: Front, time: int, *, fatal: bool) -> Failure:
         return Failure(
             source=front.name.source,
             vertex=None,
@@ -262,6 +266,7 @@ class _Malformed:
             key=None,
             reason=self.rejected.reason,
             fatal=fatal,
+            at=GlobalTime(time, front.number),
         )
 
 

@@ -38,7 +38,7 @@ class InprocEndpoint(Endpoint):
         self._queue: deque[Delivery] = deque()
         self._closed = False
         self._receiver: asyncio.Future[None] | None = None
-        self._senders: deque[asyncio.Future[None]] = deque()
+        self._senders: deque[tuple[asyncio.Future[None], Delivery]] = deque()
 
     def _peer(self, to: str) -> InprocEndpoint:
         if self._closed:
@@ -58,15 +58,19 @@ class InprocEndpoint(Endpoint):
         return True
 
     async def send(self, to: str, message: Any) -> None:
-        while not self.send_nowait(to, message):
-            turn = asyncio.get_running_loop().create_future()
-            peer = self._peer(to)
-            peer._senders.append(turn)
-            try:
-                await turn
-            finally:
-                if turn in peer._senders:
-                    peer._senders.remove(turn)
+        if self.send_nowait(to, message):
+            return
+        peer = self._peer(to)
+        turn = asyncio.get_running_loop().create_future()
+        waiting = (turn, Delivery(self.address, self._transport.copy(message)))
+        peer._senders.append(waiting)
+        try:
+            await turn
+        finally:
+            if waiting in peer._senders:
+                peer._senders.remove(waiting)
+        if peer._closed:
+            raise PeerGoneError(f"{to} was closed while {self.address} waited", address=self.address, peer=to)
 
     def _take(self, delivery: Delivery) -> None:
         self._queue.append(delivery)
@@ -83,9 +87,11 @@ class InprocEndpoint(Endpoint):
         return delivery
 
     def _make_room(self) -> None:
-        if self._senders and len(self._queue) < self._transport.options.room:
-            turn = self._senders.popleft()
+        # The one who makes room also hands over, so that nobody can step between a sender's turn and its message.
+        while self._senders and len(self._queue) < self._transport.options.room:
+            turn, delivery = self._senders.popleft()
             if not turn.done():
+                self._queue.append(delivery)
                 turn.set_result(None)
 
     async def receive(self) -> Delivery:
@@ -105,7 +111,7 @@ class InprocEndpoint(Endpoint):
         self._queue.clear()
         if self._receiver is not None and not self._receiver.done():
             self._receiver.set_result(None)
-        for turn in self._senders:
+        for turn, _ in self._senders:
             if not turn.done():
                 turn.set_result(None)
         self._senders.clear()

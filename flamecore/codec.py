@@ -1,0 +1,209 @@
+"""What crosses a process boundary, and how: MessagePack with a tag for every type MessagePack would forget.
+
+What is sent is what is received, type for type: a tuple comes back a tuple, an enum member an enum member. Nothing that is
+decoded can run code: only classes that were declared to the codec are made again, by name, from their fields. A payload of any
+other type is an error at the sender.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final, get_args
+from uuid import UUID
+
+import msgspec
+
+from flamecore.acker import Ack, MinTime, Report
+from flamecore.errors import CodecError
+from flamecore.failure import Failure
+from flamecore.messages import Delivered, Items, Released
+
+_PLAIN: Final = frozenset({type(None), bool, float, str, bytes})
+_INT_LIMIT: Final = 2**63
+_MESSAGES: Final = (Items, Released, Delivered, Report, MinTime, Ack, Failure)
+
+_TUPLE, _DICT, _SET, _FROZENSET, _INT, _RECORD, _TEXT = range(1, 8)
+_BYTEARRAY: Final = 8
+
+_AS_TEXT: Final[dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]]] = {
+    datetime: (lambda v: f"{v.isoformat()}|{v.fold}", lambda t: _datetime(t)),
+    date: (date.isoformat, date.fromisoformat),
+    time: (time.isoformat, time.fromisoformat),
+    timedelta: (
+        lambda v: f"{v.days} {v.seconds} {v.microseconds}",
+        lambda t: timedelta(*map(int, t.split())),
+    ),
+    Decimal: (str, Decimal),
+    UUID: (str, UUID),
+    complex: (repr, complex),
+}
+
+
+def _datetime(text: str) -> datetime:
+    stamp, _, fold = text.rpartition("|")
+    return datetime.fromisoformat(stamp).replace(fold=int(fold))
+
+
+class Codec:
+    """Encodes payloads and messages.
+
+    Args:
+        types: Declared classes: dataclasses, NamedTuples, enums, `msgspec.Struct`s. Types they are made of are found by
+            their hints; so are the members of unions and generics.
+    """
+
+    def __init__(self, types: Iterable[Any] = ()) -> None:
+        self._names: dict[type, str] = {}
+        self._classes: dict[str, type] = {}
+        for message in _MESSAGES:
+            self._names[message] = name = f"!{message.__name__}"
+            self._classes[name] = message
+        for hint in types:
+            self.declare(hint)
+
+    def declare(self, hint: Any) -> None:
+        """Let values of a class, and of all classes its hints name, cross."""
+        for argument in get_args(hint):
+            self.declare(argument)
+        if not isinstance(hint, type) or hint in self._names or not _is_record(hint):
+            return
+        name = f"{hint.__module__}:{hint.__qualname__}"
+        self._names[hint] = name
+        self._classes[name] = hint
+        for field in _hints(hint).values():
+            self.declare(field)
+
+    def encode(self, value: Any) -> bytes:
+        """Bytes of a value.
+
+        Raises:
+            CodecError: Its type cannot cross; the text names the type and says how to declare it.
+        """
+        return _encoder.encode(self._pack(value))
+
+    def decode(self, data: bytes) -> Any:
+        """The value of some bytes.
+
+        Raises:
+            CodecError: They are no bytes of this codec, or name a class that was not declared.
+        """
+        try:
+            return self._unpack(_decoder.decode(data))
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError) as error:
+            raise CodecError(f"bytes that cannot be decoded: {error}", type_name="", path="") from error
+
+    def _pack(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is int:
+            return value if -_INT_LIMIT <= value < _INT_LIMIT else _ext(_INT, str(value))
+        if kind is list:
+            return [self._pack(part) for part in value]
+        if kind is tuple:
+            return _ext(_TUPLE, [self._pack(part) for part in value])
+        if kind is dict:
+            return _ext(_DICT, [self._pack(part) for pair in value.items() for part in pair])
+        if kind in self._names:
+            return _ext(_RECORD, [self._names[kind], *map(self._pack, _fields(value))])
+        if kind in _AS_TEXT:
+            return _ext(_TEXT, [kind.__name__, _AS_TEXT[kind][0](value)])
+        if kind is set or kind is frozenset:
+            parts = sorted((_encoder.encode(self._pack(part)) for part in value))
+            return _ext(_SET if kind is set else _FROZENSET, parts)
+        if kind is bytearray:
+            return _ext(_BYTEARRAY, bytes(value))
+        raise CodecError(
+            f"a value of type {kind.__module__}.{kind.__qualname__} cannot cross a process boundary: {value!r:.120}",
+            hint="Use plain values, dataclasses, NamedTuples or enums, and declare them as types of the flow (hints of its functions).",
+            type_name=kind.__qualname__,
+            path="",
+        )
+
+    def _unpack(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is list:
+            return [self._unpack(part) for part in value]
+        if kind is not msgspec.msgpack.Ext:
+            return value
+        code, body = value.code, _decoder.decode(value.data)
+        if code == _TUPLE:
+            return tuple([self._unpack(part) for part in body])
+        if code == _DICT:
+            parts = [self._unpack(part) for part in body]
+            return dict(zip(parts[::2], parts[1::2], strict=True))
+        if code == _RECORD:
+            return self._record(body[0], [self._unpack(part) for part in body[1:]])
+        if code == _INT:
+            return int(body)
+        if code == _TEXT:
+            return _FROM_TEXT[body[0]](body[1])
+        if code in (_SET, _FROZENSET):
+            parts = [self._unpack(_decoder.decode(part)) for part in body]
+            return set(parts) if code == _SET else frozenset(parts)
+        if code == _BYTEARRAY:
+            return bytearray(body)
+        raise CodecError(f"bytes with the unknown tag {code}", type_name="", path="")
+
+    def _record(self, name: str, fields: list[Any]) -> Any:
+        kind = self._classes.get(name)
+        if kind is None:
+            raise CodecError(
+                f"bytes of class {name!r}, which was not declared",
+                hint="Declare it as a type of the flow.",
+                type_name=name,
+                path="",
+            )
+        if issubclass(kind, enum.Enum):
+            return kind[fields[0]]
+        if issubclass(kind, tuple):
+            return kind(*fields)
+        made = object.__new__(kind) if dataclasses.is_dataclass(kind) else None
+        if made is None:
+            return kind(*fields)
+        for field, part in zip(dataclasses.fields(kind), fields, strict=True):  # type: ignore[arg-type]
+            object.__setattr__(made, field.name, part)
+        return made
+
+
+_FROM_TEXT: Final = {kind.__name__: decode for kind, (_, decode) in _AS_TEXT.items()}
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder()
+
+
+def _ext(code: int, body: Any) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(code, _encoder.encode(body))
+
+
+def _is_record(kind: type) -> bool:
+    return (
+        dataclasses.is_dataclass(kind)
+        or issubclass(kind, enum.Enum)
+        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+        or (issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct)
+    )
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    from typing import get_type_hints
+
+    try:
+        return get_type_hints(kind)
+    except (NameError, TypeError):
+        return {}
+
+
+def _fields(value: Any) -> Iterable[Any]:
+    if isinstance(value, Failure):
+        return (*value[:-1], None)  # an exception does not leave its process; the words for it do
+    if isinstance(value, enum.Enum):
+        return (value.name,)
+    if isinstance(value, tuple):
+        return value
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return [getattr(value, name) for name in value.__struct_fields__]

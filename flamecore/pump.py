@@ -1,0 +1,111 @@
+"""Feeds a front: reads its partition within its credit, and lets time go on while nothing comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from flamecore.clock import Front
+from flamecore.front import Batch, Reader
+from flamecore.host import WorkerHost
+from flamecore.plan import OnError
+
+_STEP_S: Final = 0.005
+"""How long one batch should keep the event loop: what follows waits that long at most."""
+
+_LEAST: Final = 1
+_MOST: Final = 1024
+
+
+class FrontPump:
+    """Reads one partition and admits its records.
+
+    Args:
+        front: Stamps the records.
+        reader: Reads them.
+        host: The worker that hosts the front.
+        credit: Most records admitted and not yet delivered.
+        policy: What becomes of malformed records.
+        heartbeat_interval_s: How often time goes on while nothing comes; None for the sequence clock, whose time is the
+            count of records and stands still without them.
+        stop: Set when no more is to be read.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        reader: Reader,
+        host: WorkerHost,
+        *,
+        credit: int,
+        policy: OnError,
+        heartbeat_interval_s: float | None,
+        stop: asyncio.Event,
+    ) -> None:
+        self.front = front
+        self.ended: int | None = None
+        """Once the front has ended: all its items are below this time."""
+        self._reader = reader
+        self._host = host
+        self._credit = credit
+        self._policy: OnError = policy
+        self._interval = heartbeat_interval_s
+        self._stop = stop
+        self._limit = 16
+        self._room = asyncio.Event()
+
+    def wake(self) -> None:
+        """Some of what was admitted has been delivered."""
+        self._room.set()
+
+    async def run(self) -> None:
+        """To the end of the partition, or until stopped."""
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            while not self._stop.is_set():
+                batch = await self._next(stopping)
+                if batch is None:
+                    break
+                self._admit(batch)
+                await asyncio.sleep(0)  # everyone else's turn
+        finally:
+            stopping.cancel()
+        self.ended = self._host.worker.end_front(self.front.number)
+        self._host.flush()
+
+    async def _next(self, stopping: asyncio.Task[bool]) -> Batch | None:
+        """The next batch, when there is credit for it; None at the end or when stopped."""
+        while self.front.in_flight >= self._credit:
+            self._room.clear()
+            room = asyncio.ensure_future(self._room.wait())
+            await self._first(room, stopping)
+            if stopping.done():
+                return None
+        reading = asyncio.ensure_future(self._reader.read(min(self._limit, self._credit - self.front.in_flight)))
+        await self._first(reading, stopping)
+        return reading.result() if reading.done() and not reading.cancelled() else None
+
+    async def _first(self, wanted: asyncio.Future[object], stopping: asyncio.Task[bool]) -> None:
+        """Wait for one thing or for the order to stop, letting time go on meanwhile."""
+        try:
+            while not wanted.done() and not stopping.done():
+                await asyncio.wait((wanted, stopping), timeout=self._interval, return_when=asyncio.FIRST_COMPLETED)
+                if not wanted.done() and not stopping.done():
+                    self._host.worker.heartbeat(self.front.number)
+                    self._host.flush()
+        finally:
+            if not wanted.done():
+                wanted.cancel()
+                await asyncio.wait((wanted,))
+
+    def _admit(self, batch: Batch) -> None:
+        start = time.monotonic()
+        self._host.worker.admit(self.front.number, batch, start, self._policy)
+        self._host.flush()
+        # As many records at a time as fit the step, so that a costly flow does not keep the others waiting.
+        took = time.monotonic() - start
+        if took > _STEP_S:
+            self._limit = max(self._limit // 2, _LEAST)
+        elif took < _STEP_S / 3 and len(batch.values) >= self._limit:
+            self._limit = min(self._limit * 2, _MOST)

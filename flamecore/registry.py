@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,7 +19,6 @@ from flamecore.errors import (
     MissingDependencyError,
     PluginApiError,
     PluginConflictError,
-    PluginError,
     PluginLoadError,
     UnknownPluginError,
 )
@@ -85,36 +84,30 @@ class Provider:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What every `PluginError` says of it."""
+        """What every plugin error says of it."""
         return {"kind": self.kind, "name": self.name, "distribution": self.distribution}
 
 
-def _scan() -> Iterable[EntryPoint]:
-    from importlib.metadata import entry_points  # 25 ms that a job made of objects does not need
+def _scan() -> dict[Kind, list[EntryPoint]]:
+    from importlib.metadata import entry_points  # 25 ms, not needed before the first question
 
-    return entry_points()
+    points = entry_points()
+    return {kind: list(points.select(group=GROUP + kind)) for kind in KINDS}
 
 
 class Registry:
     """The installed plugins, as one process sees them. Make one where it is needed; it is cheap until asked.
 
-    Args:
-        scan: Where entry points come from; the installed distributions by default.
+    Plugins installed after the first question are not seen.
     """
 
-    def __init__(self, scan: Callable[[], Iterable[EntryPoint]] = _scan) -> None:
-        self._scan = scan
+    def __init__(self) -> None:
         self._loaded: dict[tuple[Kind, str], Any] = {}
         self._managers: dict[Kind, pluggy.PluginManager] = {}
 
     @cached_property
     def _points(self) -> dict[Kind, list[EntryPoint]]:
-        points: dict[Kind, list[EntryPoint]] = {kind: [] for kind in KINDS}
-        kinds = {GROUP + kind: kind for kind in KINDS}
-        for point in self._scan():
-            if point.group in kinds:
-                points[kinds[point.group]].append(point)
-        return points
+        return _scan()
 
     def names(self, kind: Kind) -> tuple[str, ...]:
         """Every name of a kind, sorted. Imports nothing."""
@@ -279,16 +272,3 @@ def _check_driver(provider: Provider, driver: Any) -> None:
             hint="The class attribute `name` and the entry point must have one name.",
             **provider.fields,
         )
-
-
-__all__ = [
-    "API_CURRENT",
-    "API_FLOOR",
-    "GROUP",
-    "KINDS",
-    "Kind",
-    "PluginError",
-    "Provider",
-    "Registry",
-    "override",
-]

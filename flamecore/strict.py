@@ -1,4 +1,4 @@
-"""Strict reading of configuration tables: nothing unknown, nothing of a wrong type, every error with its dotted path."""
+"""Strict reading of configuration tables: nothing unknown, nothing mistyped, errors with the dotted path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 from flamecore.errors import ConfigError, FlameError, UnknownKeyError
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 _AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")

@@ -1,0 +1,98 @@
+"""What APP and the options beside it mean: a configuration and a flow. Shared by run, check and graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from flamecore import layers
+from flamecore.config import JobConfig, read_config
+from flamecore.errors import ConfigError
+from flamecore.flow import Flow
+from flamecore.reference import load_flow
+from flamecore.strict import Problems
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def app_argument(function: F) -> F:
+    """The argument APP."""
+    return click.argument("app")(function)
+
+
+def config_options(function: F) -> F:
+    """The options that make a configuration."""
+    for option in reversed(
+        (
+            click.option("-w", "--workers", type=click.IntRange(min=1), help="How many workers share the work."),
+            click.option(
+                "--source", "sources", multiple=True, metavar="NAME=DRIVER", help="Read source NAME by DRIVER."
+            ),
+            click.option("--sink", "sinks", multiple=True, metavar="NAME=DRIVER", help="Write sink NAME by DRIVER."),
+            click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                metavar="TABLE.KEY=VALUE",
+                help="Set any key of the configuration, such as source.lines.path=book.txt.",
+            ),
+            click.option(
+                "--config",
+                "config_file",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="A job file for a flow that APP names.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the options of `config_options` said."""
+
+    workers: int | None = None
+    sources: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    config_file: Path | None = None
+
+
+def read_app(app: str, options: Options, problems: Problems | None = None) -> JobConfig:
+    """Read the configuration that APP and the options mean; its `job.flow` says which flow to load.
+
+    Args:
+        app: A job file (.toml), a script, or a module, the latter two with `:flow` if there are several.
+        options: Of the command line.
+        problems: Takes what is wrong with single keys; without it the first problem is raised.
+    """
+    file = options.config_file
+    command = layers.from_command(
+        options.settings, sources=options.sources, sinks=options.sinks, workers=options.workers
+    )
+    if app.endswith(".toml"):
+        if file is not None:
+            raise ConfigError(f"{app} is a job file itself; --config {file} cannot be given too", path="")
+        return read_config(Path(app), command=command, problems=problems)
+    command.put(("job", "flow"), app, app)
+    config = read_config(file, command=command, problems=problems)
+    # What the command line names is relative to where it was typed, not to the file.
+    return JobConfig(**{key: getattr(config, key) for key in config.__struct_fields__} | {"folder": Path()})
+
+
+def load_app_flow(app: str, config: JobConfig) -> Flow:
+    """Load the flow of a configuration.
+
+    Raises:
+        ConfigError: There is none, or it cannot be loaded.
+        GraphError: It cannot work.
+    """
+    if not config.job.flow:
+        hint = 'Write [job] flow = "file.py:flow" (relative to the job file) or "package.module:flow".'
+        raise ConfigError(f"{app} names no flow", hint=hint, path="job.flow")
+    return load_flow(config.job.flow, config.folder)

@@ -1,0 +1,69 @@
+"""The group of all commands: each is imported when it is called; errors end as their text and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from flamecore.cli.exits import Exit, exit_of
+from flamecore.cli.output import print_error
+from flamecore.errors import FlameError
+from flamecore.registry import Registry
+
+BUILT_IN: Final[Mapping[str, str]] = {
+    "run": "Run a flow: a script, a module, or a job file.",
+    "check": "Load everything, start nothing: what would run, and what is wrong.",
+    "graph": "Draw the graph of a flow.",
+    "plugins": "List the plugins that are installed.",
+    "version": "Say which version this is.",
+}
+"""The commands that come with the core; each has a module of its name in this package."""
+
+
+class FlameGroup(click.Group):
+    """Commands of this package, and those that plugins provide (entry-point group `flamestream.command`).
+
+    A plugin's command is imported when it is called by name, never to list it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.registry = Registry()
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the core's commands, then those of plugins."""
+        return [*BUILT_IN, *(name for name in self.registry.names("command") if name not in BUILT_IN)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none of that name.
+
+        Raises:
+            PluginError: A plugin provides it, and cannot be used.
+        """
+        if cmd_name in BUILT_IN:
+            command: click.Command = importlib.import_module(f"flamecore.cli.{cmd_name}").command
+            return command
+        if cmd_name.rpartition(":")[2] not in self.registry.names("command"):
+            return None
+        provided: click.Command = self.registry.get("command", cmd_name)
+        return provided
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing any."""
+        providers = {p.name: f"Provided by {p.distribution} {p.version}." for p in self.registry.providers("command")}
+        rows = [(name, BUILT_IN.get(name) or providers.get(name, "")) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call a command; an error of the project becomes its text on stderr and its exit code."""
+        try:
+            return super().invoke(ctx)
+        except FlameError as error:
+            print_error(ctx, error)
+            ctx.exit(exit_of(error))
+        except KeyboardInterrupt:
+            ctx.exit(Exit.STOPPED)

@@ -1,0 +1,201 @@
+"""How far a job is: a live table on a terminal, one structured line per interval elsewhere. Always on stderr."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from flamecore import events
+from flamecore.stats import JobStats
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+REDRAW_S: Final = 0.25
+"""How often the live table is drawn."""
+
+
+class Progress(ABC):
+    """Shows how far a job is.
+
+    Attributes:
+        interval: Seconds from one look to the next; None: it does not look.
+    """
+
+    interval: float | None = None
+
+    @abstractmethod
+    def show(self, stats: JobStats) -> None:
+        """Show a look at the job."""
+
+    @abstractmethod
+    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+        """Say how the job ended: one of the names in `flamecore.events`."""
+
+
+class Silence(Progress):
+    """Shows nothing."""
+
+    def show(self, stats: JobStats) -> None:
+        """Show nothing."""
+
+    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+        """Say nothing."""
+
+
+class Lines(Progress):
+    """One structured line per interval, and one at the end.
+
+    Args:
+        job: Name of the job; part of each line.
+        interval: Seconds between lines.
+    """
+
+    def __init__(self, job: str, interval: float) -> None:
+        self.interval = interval
+        self._job = job
+
+    def show(self, stats: JobStats) -> None:
+        """Log the look."""
+        self._log(events.JOB_PROGRESSED, stats)
+
+    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+        """Log the last look."""
+        self._log(event, stats, **more)
+
+    def _log(self, event: str, stats: JobStats, **more: Any) -> None:
+        logger().info(event, job=self._job, **_flat(stats), **more)
+
+
+class Screen(Progress):
+    """A live table; it goes away at the end and leaves one line.
+
+    Args:
+        job: Name of the job; its title.
+        live: Whether to draw the table, or only say how it ended.
+    """
+
+    def __init__(self, job: str, *, live: bool = True) -> None:
+        self.interval = REDRAW_S if live else None
+        self._job = job
+        self._live: Live | None = None
+        self._last = JobStats()
+
+    def show(self, stats: JobStats) -> None:
+        """Draw the table anew."""
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(self._table(stats), refresh=True)
+        self._last = stats
+
+    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+        """Leave one line."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        words = {events.JOB_ENDED: "done", events.JOB_DRAINED: "drained", events.JOB_FAILED: "failed"}
+        sys.stderr.write(f"{self._job} {words[event]}: {summary(stats)}\n")
+
+    def _table(self, stats: JobStats) -> Table:
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+        table.add_column(justify="right", style="dim")
+        passed = max(stats.elapsed_s - self._last.elapsed_s, 1e-9)
+        table.add_row(self._job, f"{stats.elapsed_s:.1f} s", "")
+        table.add_row("in", f"{stats.items_in:,}", f"{(stats.items_in - self._last.items_in) / passed:,.0f}/s")
+        for sink, count in stats.items_out.items():
+            table.add_row(f"out {sink}", f"{count:,}", f"{(count - self._last.items_out.get(sink, 0)) / passed:,.0f}/s")
+        if (latency := _latency(stats)) is not None:
+            table.add_row("latency p50, p99", latency, "")
+        for name in ("replays", "rejected", "failed"):
+            if count := getattr(stats, name):
+                table.add_row(name, f"{count:,}", "")
+        return table
+
+
+def summary(stats: JobStats) -> str:
+    """A look in one line."""
+    parts = [f"{stats.items_in:,} in", f"{stats.total_out:,} out", f"{stats.elapsed_s:.2f} s"]
+    if (latency := _latency(stats)) is not None:
+        parts.append(f"latency p50, p99 {latency}")
+    parts += [f"{count:,} {name}" for name in ("replays", "rejected", "failed") if (count := getattr(stats, name))]
+    return ", ".join(parts)
+
+
+def _latency(stats: JobStats) -> str | None:
+    if stats.latency_p50_ms is None or stats.latency_p99_ms is None:
+        return None
+    return f"{stats.latency_p50_ms:.3g}, {stats.latency_p99_ms:.3g} ms"
+
+
+def _flat(stats: JobStats) -> dict[str, Any]:
+    """The look as keys and plain values; what is counted by name becomes `items_out.NAME`."""
+    flat: dict[str, Any] = {}
+    for key, value in stats.rows():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{name}": count for name, count in value.items()}
+        elif value is not None:
+            flat[key] = round(value, 3) if isinstance(value, float) else value
+    return flat
+
+
+def logger() -> Any:
+    """The structured log, set up for stderr on first use: one line of `key=value` an event."""
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+            ],
+            logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        )
+    return structlog.get_logger()
+
+
+def chosen(job: str, *, quiet: bool, interval: float, data_on_stdout: bool) -> Progress:
+    """The progress that fits: nothing when quiet, a table on a terminal, lines elsewhere.
+
+    Args:
+        job: Name of the job.
+        quiet: Whether to show nothing.
+        interval: Seconds between lines.
+        data_on_stdout: Whether a sink writes to stdout; if that is the same terminal, a table would run into it.
+    """
+    if quiet:
+        return Silence()
+    if sys.stderr.isatty():
+        return Screen(job, live=not (data_on_stdout and sys.stdout.isatty()))
+    return Lines(job, interval)
+
+
+@asynccontextmanager
+async def shown(progress: Progress, look: Callable[[], JobStats]) -> AsyncIterator[None]:
+    """Within the block, `progress` looks at the job once per interval."""
+
+    async def watch(interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            progress.show(look())
+
+    task = asyncio.create_task(watch(progress.interval)) if progress.interval is not None else None
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])

@@ -1,0 +1,83 @@
+"""flamestream run"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flamecore import events
+from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
+from flamecore.cli.exits import Exit
+from flamecore.cli.output import json_option, print_json, verbose_option, verbosity, wants_json
+from flamecore.cli.progress import Progress, chosen, shown
+from flamecore.cli.stop import stopping
+from flamecore.launch import lay_out
+from flamecore.layout import Layout
+
+if TYPE_CHECKING:
+    from flamecore.job import Job
+    from flamecore.stats import JobReport
+
+
+@click.command("run")
+@app_argument
+@config_options
+@click.option(
+    "--progress-interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds between lines of progress, where stderr is not a terminal.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; errors are still printed.")
+@json_option
+@verbose_option
+@click.pass_context
+def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bool, **options: Any) -> None:
+    """Run a flow to the end of its sources.
+
+    APP is a job file (job.toml), a script (word_count.py or word_count.py:flow), or a module (package.module:flow).
+    Ctrl-C stops reading, delivers what was read, and ends; a second Ctrl-C ends at once.
+
+    With --json a summary is printed at the end: on stdout, or on stderr if a sink writes to stdout.
+    """
+    if verbosity(ctx):
+        import logging
+
+        logging.basicConfig(level=logging.DEBUG if verbosity(ctx) > 1 else logging.INFO)
+    config = read_app(app, Options(**options))
+    layout = lay_out(config, load_app_flow(app, config))
+    job = layout.job()
+    data_on_stdout = writes_to_stdout(layout)
+    progress = chosen(layout.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
+    report = asyncio.run(_run(job, progress, quiet=quiet))
+    if report is None:
+        ctx.exit(Exit.STOPPED)
+    progress.end(events.JOB_DRAINED if report.drained else events.JOB_ENDED, report.stats)
+    if wants_json(ctx):
+        summary = {"job": layout.name, "drained": report.drained, **dict(report.stats.rows())}
+        print_json(summary, err=data_on_stdout)
+
+
+def writes_to_stdout(layout: Layout) -> bool:
+    """Whether data goes to stdout, which nothing else may write to then."""
+    return any(
+        use.rpartition(":")[2] == "stdout" for part, use in layout.drivers.items() if not part.startswith("source")
+    )
+
+
+async def _run(job: Job, progress: Progress, *, quiet: bool) -> JobReport | None:
+    """Run the job under signals; None if it was stopped at once."""
+    with stopping(job.drain, quiet=quiet) as stop:
+        try:
+            async with shown(progress, job.stats):
+                return await job.run()
+        except asyncio.CancelledError:
+            if stop.count < 2:
+                raise
+            return None
+        except BaseException as error:
+            progress.end(events.JOB_FAILED, job.stats(), error=type(error).__name__)
+            raise

@@ -1,0 +1,237 @@
+"""The configuration of a job: one frozen value made of a file, the environment and the command line.
+
+    schema = 1
+    [job]
+    flow = "word_count.py:flow"
+    workers = 4
+    [transport]
+    use = "inproc"
+    [transport.inproc]
+    serialise = true
+    [source.lines]
+    use = "lines"
+    on_error = "skip"
+    path = "book.txt"
+
+Order of precedence: command line, then FLAMESTREAM__SECTION__KEY, then the file, then defaults. Nothing is imported
+here: whether a driver exists and what its options must be is found by `flamecore.launch`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+
+from flamecore import layers
+from flamecore.errors import ConfigError
+from flamecore.strict import Problems, convert, expand, unknown_key
+
+S = TypeVar("S", bound=msgspec.Struct)
+Table = dict[str, Any]
+Policy = Literal["fail", "skip", "dead_letter"]
+"""What becomes of a record that is malformed or that a user function fails on."""
+
+SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks")
+
+
+class JobTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[job]: what runs, and how.
+
+    Attributes:
+        flow: Reference of the flow: `package.module:flow` or `file.py:flow`, relative to the configuration file.
+        name: Name of the job; the flow's own name by default.
+        workers: How many.
+        clock: Where global times come from: a counter, or the wall clock.
+        guarantee: `exactly_once` refuses sources and sinks that cannot keep it.
+        on_error: What becomes of a record that a user function fails on.
+        max_in_flight: Most items admitted and not yet delivered, for the whole job.
+    """
+
+    flow: str = ""
+    name: str = ""
+    workers: Annotated[int, msgspec.Meta(ge=1)] = 1
+    clock: Literal["sequence", "wall"] = "sequence"
+    guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    on_error: Policy = "fail"
+    max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 4096
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """[transport] and [acker]: which one is used, and the options of each, also of those that are not used."""
+
+    use: str
+    tables: Mapping[str, Mapping[str, Any]] = {}
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """[source.X], [sink.X] and [dead_letter].
+
+    Attributes:
+        use: The driver's name; None: not said.
+        on_error: Sources: what becomes of malformed records.
+        options: The driver's options, references to the environment as written.
+    """
+
+    use: str | None = None
+    on_error: Policy = "fail"
+    options: Mapping[str, Any] = {}
+
+
+class _UseKey(msgspec.Struct, frozen=True):
+    use: str | None = None
+
+
+class _SourceKeys(_UseKey, frozen=True):
+    on_error: Policy = "fail"
+
+
+_EDGE_KEYS: Final[Mapping[str, type[_UseKey]]] = {"source": _SourceKeys, "sink": _UseKey, "dead_letter": _UseKey}
+
+
+class _HooksTable(msgspec.Struct, frozen=True):
+    use: tuple[str, ...] = ()
+
+
+class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a configuration says, checked as far as that goes without importing a driver.
+
+    Attributes:
+        source: By the source's name in the flow.
+        sink: By the sink's name in the flow.
+        dead_letter: Where dead letters go; None: nowhere.
+        hooks: Names of observers, in the order in which they are called.
+        folder: What file references of `job.flow` are relative to.
+        origins: Where values came from, by dotted key, for errors.
+    """
+
+    job: JobTable = JobTable()
+    transport: Choice = Choice(use="inproc")
+    acker: Choice = Choice(use="centralized")
+    source: Mapping[str, Edge] = {}
+    sink: Mapping[str, Edge] = {}
+    dead_letter: Edge | None = None
+    hooks: tuple[str, ...] = ()
+    folder: Path = Path()
+    origins: Mapping[str, str] = {}
+
+
+def read_config(
+    file: Path | None = None,
+    *,
+    command: layers.Layer | None = None,
+    environ: Mapping[str, str] | None = None,
+    problems: Problems | None = None,
+) -> JobConfig:
+    """Read a job's configuration: file, environment and command line.
+
+    Args:
+        file: A TOML file; None: there is none.
+        command: What the command line says (`flamecore.layers.from_command`).
+        environ: The environment; that of the process by default.
+        problems: Takes all that is wrong with single keys; without it the first problem is raised.
+
+    Raises:
+        ConfigError: The file cannot be read, or a value cannot be used.
+        UnknownKeyError: Nobody reads a key.
+    """
+    environ = os.environ if environ is None else environ
+    layer = layers.from_file(file) if file else layers.Layer()
+    layer.overlay(layers.from_environment(environ))
+    layer.overlay(command or layers.Layer())
+    return make_config(layer, environ=environ, folder=file.parent if file else Path(), problems=problems)
+
+
+def make_config(
+    layer: layers.Layer,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path = Path(),
+    problems: Problems | None = None,
+) -> JobConfig:
+    """Make a configuration of settings. Arguments and errors as for `read_config`; `environ` is for `${NAME}` alone."""
+    found = Problems() if problems is None else problems
+    config = _Reading(layer, os.environ if environ is None else environ, found).config(folder)
+    if problems is None:
+        found.raise_first()
+    return config
+
+
+class _Reading:
+    """One pass over the merged tables; what is wrong is noted, and the defaults stand in for it."""
+
+    def __init__(self, layer: layers.Layer, environ: Mapping[str, str], problems: Problems) -> None:
+        self._table = layer.table
+        self._origins = layer.origins
+        self._environ = environ
+        self._problems = problems
+
+    def config(self, folder: Path) -> JobConfig:
+        for key in self._table:
+            if key not in SECTIONS:
+                self._problems.append(unknown_key(key, SECTIONS, where=self._whence(key)))
+        default = JobConfig()
+        return JobConfig(
+            job=self._struct("job", self._section("job"), JobTable),
+            transport=self._choice("transport", default.transport),
+            acker=self._choice("acker", default.acker),
+            source=self._edges("source"),
+            sink=self._edges("sink"),
+            dead_letter=self._edge("dead_letter", self._section("dead_letter"))
+            if "dead_letter" in self._table
+            else None,
+            hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
+            folder=folder,
+            origins=self._origins,
+        )
+
+    def _whence(self, path: str) -> str:
+        under = (origin for key, origin in self._origins.items() if key == path or key.startswith(f"{path}."))
+        return next((f" ({origin})" for origin in under), "")
+
+    def _section(self, key: str) -> Table:
+        return self._as_table(key, self._table.get(key, {}))
+
+    def _as_table(self, path: str, value: Any) -> Table:
+        if isinstance(value, dict):
+            return value
+        hint = f"Write [{path}], and its keys below it."
+        self._problems.append(ConfigError(f"{path} must be a table{self._whence(path)}", hint=hint, path=path))
+        return {}
+
+    def _struct(self, path: str, raw: Table, type_: type[S]) -> S:
+        with self._problems.noted():
+            return convert(expand(raw, path, self._environ), type_, path, raw=raw, origins=self._origins)
+        return type_()
+
+    def _choice(self, section: str, default: Choice) -> Choice:
+        table = self._section(section)
+        tables = {}
+        for name, options in table.items():
+            if name == "use":
+                continue
+            if isinstance(options, dict):
+                tables[name] = options
+            else:
+                hint = f"Options of {section} NAME stand in a table of their own: [{section}.NAME]."
+                path = f"{section}.{name}"
+                self._problems.append(ConfigError(f"{path} must be a table{self._whence(path)}", hint=hint, path=path))
+        keys = self._struct(section, {"use": table.get("use", default.use)}, _UseKey)
+        return Choice(use=keys.use or default.use, tables=tables)
+
+    def _edges(self, section: Literal["source", "sink"]) -> dict[str, Edge]:
+        tables = self._section(section)
+        return {
+            name: self._edge(section, self._as_table(f"{section}.{name}", table), name)
+            for name, table in tables.items()
+        }
+
+    def _edge(self, section: Literal["source", "sink", "dead_letter"], table: Table, name: str = "") -> Edge:
+        keys = _EDGE_KEYS[section]
+        own = {key: value for key, value in table.items() if key in keys.__struct_fields__}
+        options = {key: value for key, value in table.items() if key not in own}
+        read = self._struct(f"{section}.{name}" if name else section, own, keys)
+        return Edge(**msgspec.structs.asdict(read), options=options)

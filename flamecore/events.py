@@ -1,0 +1,26 @@
+"""Names of everything that is logged: `noun.verb_past`. All else of a log line is key and value.
+
+The library itself logs nothing and configures nothing; the command line logs for it, on stderr.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+JOB_STARTED: Final = "job.started"
+"""A job has begun to read. Keys: `job`, `workers`, `transport`, `acker`."""
+
+JOB_PROGRESSED: Final = "job.progressed"
+"""How far a job is, once per interval. Keys: `job` and those of `flamecore.stats.JobStats`."""
+
+JOB_DRAINED: Final = "job.drained"
+"""A job was asked to stop, and has delivered all it had admitted. Keys: as for `job.progressed`."""
+
+JOB_ENDED: Final = "job.ended"
+"""A job has come to the end of its sources, and has delivered everything. Keys: as for `job.progressed`."""
+
+JOB_FAILED: Final = "job.failed"
+"""A job has ended with an error, which is printed after this line. Keys: as for `job.progressed`, and `error`."""
+
+ALL: Final = frozenset({JOB_STARTED, JOB_PROGRESSED, JOB_DRAINED, JOB_ENDED, JOB_FAILED})
+"""Every event there is."""

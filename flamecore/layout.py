@@ -1,0 +1,291 @@
+"""The parts of a job, as a configuration makes them of a flow, and all that is wrong with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from flamecore.acker import Acker, AckerPlan
+from flamecore.config import Choice, Edge, JobConfig
+from flamecore.errors import ConfigError
+from flamecore.flow import Flow
+from flamecore.front import EdgeContext, Source
+from flamecore.graph import Graph
+from flamecore.rear import Sink
+from flamecore.registry import Kind, Registry
+from flamecore.strict import Problems, convert, expand, redacted, unknown_key
+from flamecore.transport import Transport, TransportContext
+
+if TYPE_CHECKING:
+    from flamecore.job import Job
+
+DEAD_LETTER: Final = "dead_letter"
+
+
+def options_of(driver: Any, table: Mapping[str, Any], path: str, origins: Mapping[str, str] | None = None) -> Any:
+    """Build the `Options` of a driver of a table, with references to the environment replaced.
+
+    Args:
+        driver: The driver's class.
+        table: As configured.
+        path: Dotted key of the table, for errors.
+        origins: Where values came from, for errors.
+
+    Returns:
+        The options; None if the driver takes none.
+
+    Raises:
+        UnknownKeyError: The driver has no such option.
+        ConfigError: An option is missing, of a wrong type, or refers to a variable that is not set.
+    """
+    if driver.Options is None:
+        for key in table:
+            raise unknown_key(f"{path}.{key}", ())
+        return None
+    return convert(expand(table, path), driver.Options, path, raw=table, origins=origins)
+
+
+@dataclasses.dataclass(slots=True)
+class Layout:
+    """What a configuration makes of a flow: which part is run by what, and all that is wrong.
+
+    Attributes:
+        graph: The checked graph; None if it cannot work.
+        drivers: Name of the driver of each part, by dotted key: "transport", "source.lines", …
+        problems: Everything found to be wrong.
+    """
+
+    config: JobConfig
+    flow: Flow
+    registry: Registry
+    given: Mapping[str, Any]
+    problems: Problems
+    graph: Graph | None = None
+    drivers: dict[str, str] = dataclasses.field(default_factory=dict)
+    sources: dict[str, Source] = dataclasses.field(default_factory=dict)
+    sinks: dict[str, Sink] = dataclasses.field(default_factory=dict)
+    dead_letter: Sink | None = None
+    observers: list[Any] = dataclasses.field(default_factory=list)
+    _transport: tuple[type[Transport], Any] | None = None
+    _acker: tuple[type[Acker], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.config.job.name or self.flow.name
+
+    def job(self) -> Job:
+        """Build the job.
+
+        Raises:
+            FlameError: The first of the problems; the others are its notes.
+        """
+        from flamecore.job import Job, JobSettings
+
+        self.problems.raise_first()
+        assert self.graph is not None
+        job = self.config.job
+        settings = JobSettings(
+            workers=job.workers,
+            clock=job.clock,
+            max_in_flight=job.max_in_flight,
+            on_error=job.on_error,
+            source_policies={name: edge.on_error for name, edge in self.config.source.items()},
+            dead_letter=self.dead_letter,
+            name=self.name,
+        )
+        return Job(
+            self.graph,
+            sources=self.sources,
+            sinks=self.sinks,
+            acker=self.acker,
+            transport=self.transport,
+            settings=settings,
+            observers=self.observers,
+        )
+
+    def transport(self, context: TransportContext) -> Transport:
+        """Make the configured transport."""
+        assert self._transport is not None
+        driver, options = self._transport
+        return driver(options, context)
+
+    def acker(self, plan: AckerPlan) -> Acker:
+        """Make the configured acker; one that wraps another finds it by name, with the options of its own table."""
+        assert self._acker is not None
+        driver, options = self._acker
+        return driver(options, dataclasses.replace(plan, make=lambda name, table: self._inner_acker(name, table, plan)))
+
+    def _inner_acker(self, name: str, table: Mapping[str, Any], plan: AckerPlan) -> Acker:
+        driver = self.registry.get("acker", name)
+        options = {**self.config.acker.tables.get(name, {}), **table}
+        inner: Acker = driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
+        return inner
+
+    def rehearse(self) -> None:
+        """Go as far as one can without starting: find the partitions of sources, build acker and transport once."""
+        for source in self.sources.values():
+            with self.problems.noted():
+                source.partitions()
+        with self.problems.noted():
+            if self._transport is not None:
+                self.transport(TransportContext(job=self.name))
+        with self.problems.noted():
+            if self._acker is not None and self.graph is not None:
+                fronts = tuple(range(1, len(self.sources) + 1))
+                self.acker(AckerPlan(self.config.job.workers, self.graph.segments, fronts))
+
+    def described(self) -> dict[str, Any]:
+        """What would run where, for people and programs. Holds no secret."""
+        config = self.config
+
+        def edge(section: str, name: str, edges: Mapping[str, Edge]) -> dict[str, Any]:
+            options = redacted(edges.get(name, Edge()).options)
+            return {"use": self.drivers.get(f"{section}.{name}"), "options": options}
+
+        def choice(section: str, chosen: Choice) -> dict[str, Any]:
+            return {"use": chosen.use, "options": redacted(chosen.tables.get(chosen.use, {}))}
+
+        return {
+            "job": self.name,
+            "flow": f"{self.flow.module}:{self.flow.name}",
+            **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
+            "transport": choice("transport", config.transport),
+            "acker": choice("acker", config.acker),
+            "sources": {v.name: edge("source", v.name, config.source) for v in self.graph.sources}
+            if self.graph
+            else {},
+            "sinks": {v.name: edge("sink", v.name, config.sink) for v in self.graph.sinks} if self.graph else {},
+            "dead_letter": self.drivers.get(DEAD_LETTER),
+            "hooks": list(config.hooks),
+        }
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def build(self) -> Layout:
+        """Find and build every part; what is wrong is noted."""
+        with self.problems.noted():
+            self.graph = self.flow.graph()
+        self._transport = self._strategy("transport", self.config.transport)
+        self._acker = self._strategy("acker", self.config.acker)
+        for name in self.config.hooks:
+            with self.problems.noted():
+                self.observers.append(self.registry.get("hooks", name))
+        if self.graph is not None:
+            self._known("source", self.config.source, [source.name for source in self.graph.sources])
+            self._known("sink", self.config.sink, [sink.name for sink in self.graph.sinks])
+            for vertex in self.graph.sources:
+                with self.problems.noted():
+                    self.sources[vertex.name] = self._source(vertex.name, vertex.type)
+            fingerprint = self._fingerprint()
+            for sink in self.graph.sinks:
+                with self.problems.noted():
+                    self.sinks[sink.name] = self._sink(sink.name, sink.type, fingerprint)
+            with self.problems.noted():
+                self.dead_letter = self._dead_letters(fingerprint)
+        if self.config.job.guarantee == "exactly_once":
+            self._demand_exactly_once()
+        return self
+
+    def _strategy(self, kind: Kind, choice: Choice) -> tuple[type[Any], Any] | None:
+        with self.problems.noted():
+            driver = self.registry.get(kind, choice.use)
+            name = choice.use.rpartition(":")[2]
+            table = choice.tables.get(choice.use, choice.tables.get(name, {}))
+            self.drivers[kind] = choice.use
+            return driver, options_of(driver, table, f"{kind}.{name}", self.config.origins)
+        return None
+
+    def _known(self, section: str, edges: Mapping[str, Edge], names: Iterable[str]) -> None:
+        known = list(names)
+        for name in edges:
+            if name not in known:
+                origin = next(
+                    (o for path, o in self.config.origins.items() if path.startswith(f"{section}.{name}")), ""
+                )
+                where = f": flow {self.flow.name!r} has no such {section}" + (f" ({origin})" if origin else "")
+                self.problems.append(unknown_key(f"{section}.{name}", known, where=where))
+
+    def _source(self, name: str, type_: Any) -> Source:
+        if name in self.given:
+            given: Source = self._edge("source", Edge(use="memory"), EdgeContext(name, type_, self.given[name]))
+            return given
+        edge = self.config.source.get(name, Edge())
+        if edge.use is None:
+            raise ConfigError(
+                f"source {name!r} has no driver",
+                hint=f"Name one: --source {name}=stdin, or [source.{name}] use = … in a file. "
+                f"Installed: {', '.join(self.registry.names('source'))}.",
+                path=f"source.{name}.use",
+            )
+        source: Source = self._edge("source", edge, EdgeContext(name, type_))
+        return source
+
+    def _sink(self, name: str, type_: Any, fingerprint: str) -> Sink:
+        edge = self.config.sink.get(name, Edge())
+        sink: Sink = self._edge("sink", edge, EdgeContext(name, type_, self.given.get(name), fingerprint))
+        return sink
+
+    def _edge(self, kind: Kind, edge: Edge, context: EdgeContext) -> Any:
+        name = context.name
+        path = f"{kind}.{name}" if name != DEAD_LETTER else DEAD_LETTER
+        use = edge.use or "stdout"
+        driver = self.registry.get(kind, use)
+        self.drivers[path] = use
+        return driver(options_of(driver, edge.options, path, self.config.origins), context)
+
+    def _dead_letters(self, fingerprint: str) -> Sink | None:
+        config = self.config
+        wanting = [f"source.{name}.on_error" for name, edge in config.source.items() if edge.on_error == DEAD_LETTER]
+        if config.job.on_error == DEAD_LETTER:
+            wanting.insert(0, "job.on_error")
+        if not wanting:
+            return None
+        if config.dead_letter is None or config.dead_letter.use is None:
+            raise ConfigError(
+                f'{wanting[0]} = "dead_letter", and nothing says where dead letters go',
+                hint='For example: [dead_letter] use = "jsonl", path = "dead.jsonl"',
+                path=DEAD_LETTER,
+            )
+        context = EdgeContext(DEAD_LETTER, dict, None, fingerprint)
+        sink: Sink = self._edge("sink", config.dead_letter, context)
+        return sink
+
+    def _fingerprint(self) -> str:
+        """What the outputs depend on: the graph, the file that draws it, and the inputs."""
+        assert self.graph is not None
+        file = getattr(sys.modules.get(self.flow.module), "__file__", None)
+        facts = {
+            "vertices": [(vertex.kind, vertex.name) for vertex in self.graph.vertices],
+            "edges": [(start.name, end.name) for start, end in self.graph.edges],
+            "code": hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else "",
+            "clock": self.config.job.clock,
+            "inputs": {name: (self.drivers[f"source.{name}"], s.fingerprint()) for name, s in self.sources.items()},
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def _demand_exactly_once(self) -> None:
+        """Note every part that cannot keep the guarantee, with what can."""
+        lacking = []
+        if self.config.job.clock == "wall":
+            lacking.append(
+                ("job.clock", "times of the wall clock are others in a second run", 'job.clock = "sequence"')
+            )
+        for name, source in self.sources.items():
+            if not source.capabilities.replayable:
+                path = f"source.{name}"
+                what = f"source {name!r} ({self.drivers[path]}) cannot be read again from where it stopped"
+                lacking.append((path, what, "a source of files, such as lines, jsonl or csv"))
+        for name, sink in self.sinks.items():
+            if sink.guarantee != "exactly_once":
+                path = f"sink.{name}"
+                what = f"sink {name!r} ({self.drivers[path]}) promises only {sink.guarantee}"
+                lacking.append((path, what, "the sink sqlite"))
+        for path, what, instead in lacking:
+            hint = f'Use {instead}; or set job.guarantee = "at_least_once".'
+            self.problems.append(ConfigError(f'job.guarantee = "exactly_once", but {what}', hint=hint, path=path))

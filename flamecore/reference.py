@@ -1,0 +1,123 @@
+"""Finding the flow that a reference names: `package.module:flow` or `file.py:flow`; without a name, the only one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from flamecore.errors import ConfigError, FlameError
+from flamecore.flow import Flow
+from flamecore.strict import suggestion
+
+_REFERENCE = re.compile(r"(?P<place>.+?)(?::(?P<name>[^\W\d]\w*))?")
+_ENGINE: Final = str(Path(__file__).parent)
+
+
+def load_flow(reference: str, folder: Path | None = None) -> Flow:
+    """Import a module or file and find the flow in it.
+
+    A file is imported under its own name, as `import` in a script beside it would, so that the same flow can be found
+    again in another process. Its folder comes first on `sys.path`.
+
+    Args:
+        reference: What to load.
+        folder: What the reference is relative to; the current one by default.
+
+    Raises:
+        ConfigError: There is no such module or file, importing it failed, or it has no flow of that name.
+    """
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise ConfigError(
+            "the flow's reference is empty", hint="Write package.module:flow or file.py:flow", path="job.flow"
+        )
+    place, name = match["place"], match["name"]
+    folder = (folder or Path()).resolve()
+    if place.endswith(".py"):
+        module = _guarded(place, lambda: _from_file(folder / place))
+    else:
+        _put_on_path(folder)
+        module = _guarded(place, lambda: _from_module(place, folder))
+    return _flow_in(module, place, name)
+
+
+def _put_on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}", path="job.flow")
+    path = path.resolve()
+    _put_on_path(path.parent)
+    if path.stem.isidentifier():
+        spec = importlib.util.find_spec(path.stem)
+        if spec and spec.origin and Path(spec.origin).resolve() == path:
+            return importlib.import_module(path.stem)
+    # Something else has that name (a module of the standard library, say): take one that nothing else has.
+    stable = "flamestream_app_" + re.sub(r"\W", "_", path.stem)
+    spec = importlib.util.spec_from_file_location(stable, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[stable] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_module(name: str, folder: Path) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        beside = folder / f"{name}.py"
+        hint = f"Did you mean {beside.name}?" if beside.is_file() else f"Looked in {folder} and what is installed."
+        raise ConfigError(f"there is no module {name!r}", hint=hint, path="job.flow") from error
+
+
+def _guarded(place: str, load: Callable[[], ModuleType]) -> ModuleType:
+    try:
+        return load()
+    except FlameError as error:
+        for line in _user_lines(error):
+            error.add_note(line)
+        raise
+    except (Exception, SystemExit) as error:
+        lines = "".join(f"\n  {line}" for line in _user_lines(error))
+        what = f"{place} cannot be loaded: {type(error).__name__}: {error}{lines}"
+        raise ConfigError(what, path="job.flow") from error
+
+
+def _user_lines(error: BaseException) -> list[str]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return [
+        f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+        for frame in frames
+        if not frame.filename.startswith((_ENGINE, "<frozen"))
+    ][-5:]
+
+
+def _flow_in(module: ModuleType, place: str, name: str | None) -> Flow:
+    flows = {key: value for key, value in vars(module).items() if isinstance(value, Flow)}
+    if name is not None:
+        if name in flows:
+            return flows[name]
+        other = f", but a {type(getattr(module, name)).__name__}" if hasattr(module, name) else ""
+        raise ConfigError(f"{place} has no flow {name!r}{other}", hint=suggestion(name, flows), path="job.flow")
+    if not flows:
+        hint = 'Make one at the top level of the module: flow = fc.Flow("name")'
+        raise ConfigError(f"{place} has no flow", hint=hint, path="job.flow")
+    own = {key: flow for key, flow in flows.items() if flow.module == module.__name__} or flows
+    if len({id(flow) for flow in own.values()}) > 1:
+        references = ", ".join(f"{place}:{key}" for key in own)
+        raise ConfigError(f"{place} has several flows", hint=f"Say which: {references}", path="job.flow")
+    return next(iter(own.values()))

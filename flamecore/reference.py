@@ -14,7 +14,7 @@ from typing import Final
 
 from flamecore.errors import ConfigError, FlameError
 from flamecore.flow import Flow
-from flamecore.strict import suggestion
+from flamecore.names import suggestion
 
 _REFERENCE = re.compile(r"(?P<place>.+?)(?::(?P<name>[^\W\d]\w*))?")
 _ENGINE: Final = str(Path(__file__).parent)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from flamecore.errors import (
     PluginLoadError,
     UnknownPluginError,
 )
+from flamecore.names import nearest, suggestion
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -58,32 +59,41 @@ def override(kind: Kind, name: str, plugin: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One entry of the installed plugins: who provides which name, and where its module is."""
+    """One entry of the installed plugins: who provides which name. Asking it imports nothing."""
 
     kind: Kind
-    name: str
-    distribution: str
-    version: str
-    module: str
-    extras: tuple[str, ...]
-    load: Callable[[], Any]
-
-    @classmethod
-    def of(cls, kind: Kind, point: EntryPoint) -> Provider:
-        """Describe an entry point; imports nothing."""
-        dist = point.dist
-        if dist is None:  # only entry points made by hand have none
-            return cls(kind, point.name, "unknown", "0", point.value, (), point.load)
-        extras = tuple(dist.metadata.get_all("Provides-Extra") or ())
-        return cls(kind, point.name, dist.name, dist.version, point.value, extras, point.load)
+    point: EntryPoint
 
     @property
-    def label(self) -> str:
-        """As errors name it: kind, name, distribution and version."""
+    def name(self) -> str:
+        """The name that configurations use."""
+        return self.point.name
+
+    @property
+    def module(self) -> str:
+        """The module that is imported when the plugin is named."""
+        return self.point.module
+
+    @property
+    def distribution(self) -> str:
+        """Name of the distribution that provides it."""
+        return self.point.dist.name if self.point.dist else "unknown"
+
+    @property
+    def version(self) -> str:
+        """Version of the distribution."""
+        return self.point.dist.version if self.point.dist else "0"
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Extras of the distribution."""
+        return tuple(self.point.dist.metadata.get_all("Provides-Extra") or ()) if self.point.dist else ()
+
+    def __str__(self) -> str:
         return f"{self.kind} {self.name!r} ({self.distribution} {self.version})"
 
     @property
-    def fields(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """What every plugin error says of it."""
         return {"kind": self.kind, "name": self.name, "distribution": self.distribution}
 
@@ -116,7 +126,7 @@ class Registry:
 
     def providers(self, kind: Kind) -> list[Provider]:
         """Who provides what, sorted by name; a name that two provide is there twice. Imports nothing."""
-        found = [Provider.of(kind, point) for point in self._points[kind]]
+        found = [Provider(kind, point) for point in self._points[kind]]
         return sorted(found, key=lambda provider: (provider.name, provider.distribution))
 
     def get(self, kind: Kind, name: str) -> Any:
@@ -147,7 +157,7 @@ class Registry:
     def _provider(self, kind: Kind, name: str) -> Provider:
         distribution, _, short = name.rpartition(":")
         points = [point for point in self._points[kind] if point.name == short]
-        found = [Provider.of(kind, point) for point in points]
+        found = [Provider(kind, point) for point in points]
         if distribution:
             found = [provider for provider in found if _canonical(provider.distribution) == _canonical(distribution)]
         if not found:
@@ -165,8 +175,6 @@ class Registry:
         return found[0]
 
     def _unknown(self, kind: Kind, name: str) -> UnknownPluginError:
-        from flamecore.strict import nearest, suggestion
-
         known = self.names(kind)
         return UnknownPluginError(
             f"no {kind} named {name!r} is installed",
@@ -179,14 +187,14 @@ class Registry:
 
     def _load(self, provider: Provider) -> Any:
         try:
-            module = provider.load()
+            module = provider.point.load()
         except ModuleNotFoundError as error:
             self._missing(provider, error)
         except Exception as error:
             raise PluginLoadError(
-                f"{provider.label} cannot be imported: {type(error).__name__}: {error}",
+                f"{provider} cannot be imported: {type(error).__name__}: {error}",
                 hint=f"Its module is {provider.module}; try: python -c 'import {provider.module}'",
-                **provider.fields,
+                **provider.facts,
             ) from error
         plugin = self._register(provider, module)
         if provider.kind not in ("command", "hooks"):
@@ -198,19 +206,19 @@ class Registry:
         own = provider.module.partition(".")[0]
         if not absent or absent in (own, "flamecore") or absent in sys.stdlib_module_names:
             raise PluginLoadError(
-                f"{provider.label} is broken: {error}",
+                f"{provider} is broken: {error}",
                 hint=f"Install {provider.distribution} again, or report it to its author.",
-                **provider.fields,
+                **provider.facts,
             ) from error
         extra = next((extra for extra in (provider.name, absent) if extra in provider.extras), None)
         others = [name for name in self.names(provider.kind) if name != provider.name]
         command = f"pip install '{provider.distribution}[{extra}]'" if extra else f"pip install {absent}"
         raise MissingDependencyError(
-            f"{provider.label} needs module {absent!r}, which is not installed",
+            f"{provider} needs module {absent!r}, which is not installed",
             hint=f"Other {provider.kind}s: {', '.join(others) or 'none'}. Run: {command}",
             module=absent,
             extra=extra,
-            **provider.fields,
+            **provider.facts,
         ) from error
 
     def _manager(self, kind: Kind) -> pluggy.PluginManager:
@@ -228,13 +236,17 @@ class Registry:
         from pluggy import PluginValidationError
 
         manager = self._manager(provider.kind)
+        name = f"{provider.kind}.{provider.name}"
+        if manager.has_plugin(name):
+            name = f"{provider.kind}.{provider.distribution}:{provider.name}"
         try:
             if not manager.is_registered(module):
-                manager.register(module, f"{provider.kind}.{provider.name}")
+                manager.register(module, name)
             manager.check_pending()
         except PluginValidationError as error:
-            manager.unregister(module)
-            raise PluginLoadError(f"{provider.label} has a wrong hook: {error}", **provider.fields) from error
+            if manager.is_registered(module):
+                manager.unregister(module)
+            raise PluginLoadError(f"{provider} has a wrong hook: {error}", **provider.facts) from error
         if provider.kind == "hooks":
             return module
         hook = f"flamestream_{provider.kind}"
@@ -242,9 +254,9 @@ class Registry:
         plugin = manager.subset_hook_caller(hook, others)()
         if plugin is None:
             raise PluginLoadError(
-                f"{provider.label}: module {provider.module} provides nothing by its hook {hook}",
+                f"{provider}: module {provider.module} provides nothing by its hook {hook}",
                 hint=f"Define {hook}() there, with @hookimpl of flamecore.plugin, and return the {provider.kind}.",
-                **provider.fields,
+                **provider.facts,
             )
         return plugin
 
@@ -259,16 +271,16 @@ def _check_driver(provider: Provider, driver: Any) -> None:
         spoken = str(API_CURRENT) if API_FLOOR == API_CURRENT else f"{API_FLOOR} to {API_CURRENT}"
         other = "flamestream" if isinstance(api, int) and api > API_CURRENT else provider.distribution
         raise PluginApiError(
-            f"{provider.label} was written for version {api} of the plugin contract, and {spoken} is spoken here",
+            f"{provider} was written for version {api} of the plugin contract, and {spoken} is spoken here",
             hint=f"Upgrade {other}: pip install --upgrade {other}",
             api=api,
             floor=API_FLOOR,
             current=API_CURRENT,
-            **provider.fields,
+            **provider.facts,
         )
     if getattr(driver, "name", None) != provider.name:
         raise PluginLoadError(
-            f"{provider.label} calls itself {getattr(driver, 'name', None)!r}",
+            f"{provider} calls itself {getattr(driver, 'name', None)!r}",
             hint="The class attribute `name` and the entry point must have one name.",
-            **provider.fields,
+            **provider.facts,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 import msgspec
 
 from flamecore.errors import ConfigError, FlameError, UnknownKeyError
+from flamecore.names import nearest, suggestion
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -23,20 +23,6 @@ _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 HIDDEN: Final = "***"
 """What is shown in the place of a value that looks secret."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like `name`, if one does."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return close[0] if close else None
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """The second line of an error about an unknown name: what was perhaps meant, and all there is."""
-    names = sorted(known)
-    close = nearest(name, names)
-    listing = f"Known: {', '.join(names)}." if names else "There are none."
-    return f"Did you mean {close!r}? {listing}" if close else listing
 
 
 def unknown_key(path: str, known: Iterable[str], *, where: str = "") -> UnknownKeyError:

@@ -11,6 +11,7 @@ import click
 from flamecore.cli.exits import Exit, exit_of
 from flamecore.cli.output import print_error
 from flamecore.errors import FlameError
+from flamecore.names import nearest
 from flamecore.registry import Registry
 
 BUILT_IN: Final[Mapping[str, str]] = {
@@ -47,6 +48,9 @@ class FlameGroup(click.Group):
             command: click.Command = importlib.import_module(f"flamecore.cli.{cmd_name}").command
             return command
         if cmd_name.rpartition(":")[2] not in self.registry.names("command"):
+            close = nearest(cmd_name, self.list_commands(ctx))
+            if close is not None and not ctx.resilient_parsing:
+                ctx.fail(f"No such command {cmd_name!r}. Did you mean {close!r}?")
             return None
         provided: click.Command = self.registry.get("command", cmd_name)
         return provided

@@ -1,0 +1,38 @@
+"""One tracker for the whole job; every step of a worker is reported at once."""
+
+from __future__ import annotations
+
+from flamecore.acker import Ack, Acker, Listener, Report, Reporter, SingleListener, Tracker
+from flamecore.plugin import hookimpl
+from flamestream_ackers.reporter import Heartbeats, SteppingReporter
+from flamestream_ackers.tracker import XorTracker
+
+
+class CentralizedReporter(SteppingReporter):
+    """One report a step, to the only tracker there is."""
+
+    def _reports(
+        self, tick: int, acks: tuple[Ack, ...], heartbeats: Heartbeats, ended: tuple[int, ...]
+    ) -> list[tuple[int, Report]]:
+        return [(0, Report(self._worker, tick, acks, heartbeats, ended))] if acks or heartbeats or ended else []
+
+
+class Centralized(Acker):
+    """The simplest strategy, and the one of lowest latency (paper 002, "Interface of the tracker")."""
+
+    name = "centralized"
+
+    def tracker(self, index: int) -> Tracker:
+        return XorTracker(self.plan)
+
+    def reporter(self, worker: int) -> Reporter:
+        return CentralizedReporter(worker, self.plan)
+
+    def listener(self) -> Listener:
+        return SingleListener(len(self.plan.segments), self.plan.start)
+
+
+@hookimpl
+def flamestream_acker() -> type[Acker]:
+    """Return the acker class of this module."""
+    return Centralized

@@ -1,0 +1,177 @@
+"""Several trackers, each with the acks of its share of the times (paper 002, "Distributed tracker")."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Annotated
+
+import msgspec
+
+from flamecore.acker import (
+    Ack,
+    Acker,
+    AckerPlan,
+    Listener,
+    MinTime,
+    Report,
+    Reporter,
+    SingleListener,
+    Tracker,
+)
+from flamecore.meta import MAX_TIME
+from flamecore.plugin import hookimpl
+from flamestream_ackers.reporter import Heartbeats, SteppingReporter
+from flamestream_ackers.tracker import XorTracker
+
+Vector = tuple[int, ...]
+
+
+def shard_of(time: int, shards: int, offset: int = 0) -> int:
+    """Which shard keeps the acks of `time`.
+
+    Args:
+        time: Of the items handed over.
+        shards: How many there are.
+        offset: Shifts the assignment; the same on all workers. Acks name no front, so it cannot depend on one.
+    """
+    return (offset + time) % shards
+
+
+def rounded(time: int, shard: int, shards: int, offset: int = 0) -> int:
+    """What the promise "nothing below `time`" means to one shard: the first time from `time` on that is its own."""
+    return time + (shard - offset - time) % shards
+
+
+class ShardedReporter(SteppingReporter):
+    """Sends acks to the shard of their time, and to every shard the node time of each flush that has acks."""
+
+    def __init__(self, worker: int, plan: AckerPlan, shards: int) -> None:
+        super().__init__(worker, plan)
+        self._shards = shards
+        self._promised: list[dict[int, int]] = [{} for _ in range(shards)]
+
+    def _reports(
+        self, tick: int, acks: tuple[Ack, ...], heartbeats: Heartbeats, ended: tuple[int, ...]
+    ) -> list[tuple[int, Report]]:
+        shards = self._shards
+        parts: list[list[Ack]] = [[] for _ in range(shards)]
+        for ack in acks:
+            parts[ack.time % shards].append(ack)
+        reports = []
+        for shard, part in enumerate(parts):
+            grown = self._grown(shard, heartbeats) if heartbeats else ()
+            if tick or grown or ended:
+                reports.append((shard, Report(self._worker, tick, tuple(part), grown, ended)))
+            for front in ended:
+                self._promised[shard].pop(front, None)
+        return reports
+
+    def _grown(self, shard: int, heartbeats: Heartbeats) -> Heartbeats:
+        """The heartbeats that tell this shard anything: one in `shards` does when times go up by one."""
+        promised = self._promised[shard]
+        grown = []
+        for front, time in heartbeats:
+            # At the end of time there is nothing to round up to, and `time` itself is as true.
+            promise = min(rounded(time, shard, self._shards), MAX_TIME)
+            if promise != promised.get(front):
+                promised[front] = promise
+                grown.append((front, promise))
+        return tuple(grown)
+
+
+class _Told:
+    """What one shard has told of one segment: its latest node times, and its reports from the accepted one on.
+
+    Of the reports only the lowest minimum time that follows is wanted. So one that is followed by a lower or equal one
+    is merged with it: it keeps its place, the node times at which it is accepted, and takes the lower time.
+    """
+
+    __slots__ = ("latest", "reports")
+
+    def __init__(self, vector: Vector, time: int) -> None:
+        self.latest = vector
+        self.reports: deque[tuple[Vector, int]] = deque([(vector, time)])
+
+    def add(self, vector: Vector, time: int) -> None:
+        self.latest = place = vector
+        reports = self.reports
+        while reports and reports[-1][1] >= time:
+            place, _ = reports.pop()
+        reports.append((place, time))
+
+    def accept(self, known: Vector) -> int:
+        """Drop what comes before the latest report whose node times are all known; the lowest time of the rest."""
+        reports = self.reports
+        while len(reports) > 1 and all(map(int.__le__, reports[1][0], known)):
+            reports.popleft()
+        return reports[0][1]
+
+
+class ConservativeListener(Listener):
+    """Makes one minimum time of what several shards tell.
+
+    A report says what was in flight on one shard when it had applied the workers' flushes up to its node times. The
+    published rule takes from each shard the latest report whose node times all shards have reached. With two workers
+    that is unsound: the − of an item may reach its shard before its +, so that the item shows only in reports between
+    one that knows of neither and one that knows of both. Here a shard counts with the *lowest* minimum time from that
+    report to its newest one: some report among these knows of exactly one of the two, of the item or an ancestor.
+
+    Reports kept are bounded as items in flight are: while one shard is silent the minimum time stands, and so do the
+    fronts when their credit is used up.
+    """
+
+    def __init__(self, plan: AckerPlan, shards: int) -> None:
+        nothing = (0,) * plan.workers
+        self._told = [[_Told(nothing, plan.start) for _ in range(shards)] for _ in plan.segments]
+        self._times = [plan.start] * len(plan.segments)
+
+    def receive(self, tracker: int, news: MinTime) -> bool:
+        segment, time, vector = news
+        told = self._told[segment]
+        told[tracker].add(vector, time)
+        known = tuple(map(min, *[shard.latest for shard in told]))
+        lowest = min([shard.accept(known) for shard in told])
+        if lowest <= self._times[segment]:
+            return False
+        self._times[segment] = lowest
+        return True
+
+    def min_time(self, segment: int) -> int:
+        return self._times[segment]
+
+
+class Sharded(Acker):
+    """Shares the work of tracking out among several trackers, for jobs that one cannot follow."""
+
+    name = "sharded"
+
+    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+        """Options of the driver.
+
+        Attributes:
+            shards: How many trackers.
+        """
+
+        shards: Annotated[int, msgspec.Meta(ge=1)] = 2
+
+    @property
+    def trackers(self) -> int:
+        shards: int = self.options.shards
+        return shards
+
+    def tracker(self, index: int) -> Tracker:
+        return XorTracker(self.plan, shard=self.trackers > 1)
+
+    def reporter(self, worker: int) -> Reporter:
+        return ShardedReporter(worker, self.plan, self.trackers)
+
+    def listener(self) -> Listener:
+        if self.trackers == 1:
+            return SingleListener(len(self.plan.segments), self.plan.start)
+        return ConservativeListener(self.plan, self.trackers)
+
+
+@hookimpl
+def flamestream_acker() -> type[Acker]:
+    """Return the acker class of this module."""
+    return Sharded

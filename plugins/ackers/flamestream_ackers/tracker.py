@@ -1,0 +1,147 @@
+"""The tracker of every strategy here: ack tables by segment, heartbeats by front, node times by worker.
+
+Paper 002, "Interface of the tracker" and "Distributed tracker". A minimum time m means that nothing *below* m is in
+flight, where the paper says "less or equal".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from flamecore.acker import AckerPlan, MinTime, Report, Tracker
+from flamecore.errors import ConsistencyError, TimeRegressionError
+from flamestream_ackers.table import AckTable
+
+CAPACITY: Final = 2**64
+"""Cells of a table: all times of 64 bits. Memory is bounded by the job's credit, since only cells in use take any."""
+
+
+class XorTracker(Tracker):
+    """Knows what is in flight by the XOR of what the workers report.
+
+    A segment's minimum time is the first time at which its table is not zero, but no more than the minimum times of
+    the segments that feed it, or, if none does, than the lowest heartbeat of the fronts. When the last front has
+    ended, the highest heartbeat that an ended front has given takes its place, so everything sent is released.
+
+    Args:
+        plan: What is to be tracked.
+        shard: This tracker sees the acks of some times only. Its minimum times may then go back, and its news carry
+            the workers' node times, all segments whenever there is a new one, which is what its listeners judge by.
+    """
+
+    def __init__(self, plan: AckerPlan, *, shard: bool = False) -> None:
+        super().__init__()
+        self._inbound = tuple(tuple(sorted(feeding)) for feeding in plan.segments)
+        self._tables = [AckTable(plan.start, CAPACITY, single=not shard) for _ in plan.segments]
+        self._times = [plan.start] * len(plan.segments)
+        self._heartbeats = dict.fromkeys(plan.fronts, plan.start)
+        self._default = plan.start
+        self._bound = plan.start  # lowest heartbeat, or the default
+        self._ticks = [0] * plan.workers
+        self._shard = shard
+
+    def receive(self, report: Report) -> Sequence[MinTime]:
+        worker, tick, acks, heartbeats, unregistered = report
+        moved = False
+        if tick:
+            if tick != self._ticks[worker] + 1:
+                raise self._out_of_step(report)
+            self._ticks[worker] = tick
+        tables = self._tables
+        for segment, time, xor in acks:
+            if tables[segment].ack(time, xor):
+                moved = True
+        for front, time in heartbeats:
+            if self._heartbeat(front, time):
+                moved = True
+        for front in unregistered:
+            self._unregister(front)
+            moved = True
+        if tick and self._shard:
+            self._advance()
+            return self.current()
+        return self._advance() if moved else ()
+
+    def register(self, front: int, time: int | None = None) -> int:
+        # The first segments are furthest: an item of the new front enters there.
+        announced = max(self._times)
+        if time is None:
+            time = announced
+        elif time < announced:
+            raise TimeRegressionError(
+                f"front {front} wants to go on from time {time}, but everything below {announced} is announced as past",
+                hint=f"It must go on from {announced} or later, or be registered before the job starts.",
+                time=time,
+                limit=announced,
+            )
+        self._heartbeats[front] = time
+        self._bound = min(self._heartbeats.values())
+        return time
+
+    def current(self) -> Sequence[MinTime]:
+        vector = self._vector()
+        return [MinTime(segment, time, vector) for segment, time in enumerate(self._times)]
+
+    def _vector(self) -> tuple[int, ...]:
+        return tuple(self._ticks) if self._shard else ()
+
+    def _heartbeat(self, front: int, time: int) -> bool:
+        """Take a promise; True if the lowest one may have grown."""
+        last = self._heartbeats.get(front)
+        if last is None:
+            raise TimeRegressionError(
+                f"front {front} gave heartbeat {time}, but it has ended or was never registered",
+                hint=f"Registered are {sorted(self._heartbeats)}. Register a front before it sends, end it once.",
+                time=time,
+                limit=self._default,
+            )
+        if time < last:
+            raise TimeRegressionError(
+                f"front {front} gave heartbeat {time} after {last}",
+                hint="The global times of a front must grow.",
+                time=time,
+                limit=last,
+            )
+        if time == last:
+            return False
+        self._heartbeats[front] = time
+        if last != self._bound:
+            return False
+        self._bound = min(self._heartbeats.values())
+        return self._bound != last
+
+    def _unregister(self, front: int) -> None:
+        last = self._heartbeats.pop(front, None)
+        if last is None:
+            raise ConsistencyError(
+                f"front {front} was ended, but it has ended already or was never registered",
+                hint=f"Registered are {sorted(self._heartbeats)}. End a front once.",
+                front=front,
+            )
+        self._default = max(self._default, last)
+        self._bound = min(self._heartbeats.values(), default=self._default)
+
+    def _advance(self) -> list[MinTime]:
+        """Bring the minimum times up to date, upstream first, and return those that changed."""
+        news = []
+        times = self._times
+        vector = self._vector()
+        for segment, feeding in enumerate(self._inbound):
+            bound = min([times[index] for index in feeding]) if feeding else self._bound
+            # In a shard the bound may have gone back behind the head; a segment never is ahead of those that feed it.
+            time = min(bound, self._tables[segment].promote(bound))
+            if time != times[segment]:
+                times[segment] = time
+                news.append(MinTime(segment, time, vector))
+        return news
+
+    def _out_of_step(self, report: Report) -> ConsistencyError:
+        last = self._ticks[report.worker]
+        return ConsistencyError(
+            f"worker {report.worker} reported at node time {report.tick} after {last}",
+            hint="Node times go up by one: a report was lost, repeated or overtaken by another.",
+            worker=report.worker,
+            tick=report.tick,
+            limit=last + 1,
+        )

@@ -46,8 +46,12 @@ def topics(limit: int | None = None) -> list[Page]:
 
 
 def revised(page: Page, version: int) -> Page:
-    """The page as its 1-based version has it: from the second on, a line on top moves every word on."""
-    return page if version == 1 else page._replace(text=f"Revision {version} of {page.title}\n\n{page.text}")
+    """The page as its 1-based version has it: each version has one line more moved from its top to its end."""
+    if version == 1:
+        return page
+    lines = page.text.splitlines()
+    moved = (version - 1) % len(lines)
+    return page._replace(text="\n".join([*lines[moved:], *lines[:moved]]))
 
 
 class PydocReader(Reader):
@@ -75,7 +79,7 @@ class PydocReader(Reader):
 
 
 class Pydoc(Source):
-    """The language reference that comes with this Python: some 80 pages, half a million characters."""
+    """The language reference that comes with this Python: 79 pages and half a million characters in 3.11."""
 
     name: ClassVar[str] = "pydoc"
 

@@ -12,7 +12,7 @@ import pytest
 
 from flamecore.errors import SourceError
 from flamecore.front import EdgeContext, Reader
-from flamestream_demo.pages import Page, Pydoc, flamestream_source, topics
+from flamestream_demo.pages import Page, Pydoc, flamestream_source, revised, topics
 
 
 def source(**options: Any) -> Pydoc:
@@ -49,14 +49,19 @@ def test_pages_are_the_topics_by_name_numbered_from_one() -> None:
     assert positions == list(range(len(texts)))
 
 
-def test_a_repeated_page_keeps_its_id_and_every_word_of_it_moves() -> None:
+def test_a_repeated_page_keeps_its_id_and_its_words_which_move() -> None:
     pages, _ = read(source(repeat=3, limit=2))
     assert [page.id for page in pages] == [1, 2] * 3
     for number in (0, 1):
-        first, second, third = pages[number::2]
-        assert second.text.endswith(first.text)
-        assert third.text.endswith(first.text)
-        assert len({first.text, second.text, third.text}) == 3
+        versions = [page.text for page in pages[number::2]]
+        assert len(set(versions)) == 3
+        assert len({tuple(sorted(text.split())) for text in versions}) == 1
+
+
+def test_every_topic_has_every_version() -> None:
+    for page in topics():
+        assert revised(page, 1) == page
+        assert all(revised(page, version).text.split() for version in (2, 100, 255))
 
 
 def test_goes_on_after_any_position() -> None:

@@ -1,0 +1,78 @@
+"""The index as its change log tells it: what a consumer of the job holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from typing import Any, ClassVar, NamedTuple
+
+from flamecore.errors import ConsistencyError
+from flamecore.front import EdgeContext
+from flamecore.rear import Guarantee, Sink
+from flamestream_demo.inverted_index import Change
+
+
+class Held(NamedTuple):
+    """That a page holds a word: the version it was seen in, and the 0-based ordinals of its tokens, ascending."""
+
+    version: int
+    positions: tuple[int, ...]
+
+
+class IndexView:
+    """Words, and for each the pages that hold it. Applying the changes in order is all it takes.
+
+    Attributes:
+        postings: Word → number of a page → what it holds.
+        changes: How many changes have been applied.
+        tokens: How many tokens the pages had, all versions together.
+    """
+
+    def __init__(self) -> None:
+        self.postings: dict[str, dict[int, Held]] = {}
+        self.changes = 0
+        self.tokens = 0
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Take changes, in order.
+
+        Raises:
+            ConsistencyError: A posting is removed that is not there, or added where one is.
+        """
+        for change in changes:
+            pages = self.postings.setdefault(change.word, {})
+            held = pages.pop(change.page, None)
+            if (held.version if held else None) != (change.version if change.change == "remove" else None):
+                raise ConsistencyError(f"{change} does not fit what the changes before it have left: {held}")
+            if change.change == "add":
+                pages[change.page] = Held(change.version, change.positions)
+                self.tokens += change.count
+            self.changes += 1
+
+    def busiest(self, count: int) -> list[tuple[str, int]]:
+        """The words that most pages hold, each with the number of these pages; most first, then by the alphabet."""
+        found = ((word, len(pages)) for word, pages in self.postings.items())
+        return nsmallest(count, found, key=lambda entry: (-entry[1], entry[0]))
+
+    def nearest(self, word: str, count: int = 5) -> list[str]:
+        """Words of the index that are written much like this one, the most alike first."""
+        from difflib import get_close_matches  # needed for a failed query only
+
+        return get_close_matches(word, self.postings, count)
+
+
+class ViewSink(Sink):
+    """A sink that keeps an `IndexView` up to date: the one that is handed over when the job is made."""
+
+    name: ClassVar[str] = "view"
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        self._view: IndexView = context.given
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "at_least_once"  # it starts empty, so there is never anything to resume
+
+    async def write(self, time: int, payloads: Sequence[Change]) -> None:
+        self._view.apply(payloads)

@@ -325,7 +325,8 @@ class KeyedStream(Generic[K, T]):
         Args:
             window: At least 1.
             order: Sort key: items of one global time are ordered by it before their place in the stream.
-            undo_partial: Below a full window there is one provisional result, replaced as items come.
+            undo_partial: Group what comes of one record: below a full window there is one result, of all there is so far,
+                replaced as more comes; windows do not reach over records.
         """
         vertex = Grouping(
             self._stream._flow._name(name, "group"),

@@ -116,7 +116,8 @@ class Grouping(Vertex):
         equal: With `ByHash`: whether two payloads belong to one bucket. Default: equal hashes are enough.
         order: Optional sort key of payloads: orders items of one global time inside a bucket before their meta does.
         undo_partial: While a bucket is smaller than the window its content is one provisional result, retracted when the
-            next item comes.
+            next item comes. A result can only be taken back by its own record, so buckets are then kept for each record
+            (global time) apart: this collects what comes of one record, as rejoining what was split.
     """
 
     window: int = field(kw_only=True)
@@ -273,6 +274,10 @@ class Graph:
                     state[vertex] = 2
                     path.pop()
         return frozenset(closing)
+
+    def cycle_of(self, head: Vertex) -> frozenset[Vertex]:
+        """The vertices that lie on a cycle through `head`."""
+        return frozenset(_closure((head,), self._successors) & _closure((head,), self._predecessors))
 
     def check(self, *, barrier: bool = True) -> None:
         """Find what cannot work.

@@ -18,7 +18,7 @@ from flamecore.operations import Fail, Step
 from flamecore.operations.drift import DriftStep
 from flamecore.operations.grouping import GroupingStep
 from flamecore.operations.map import broadcast_step, map_step
-from flamecore.operations.routing import LoopHead, routed
+from flamecore.operations.routing import LoopHead, arriving, routed
 from flamecore.plan import MAX_LOOP_BYTES, Plan
 
 
@@ -98,8 +98,11 @@ class _Compiler:
         self.owners = plan.owners
         self.feedback = plan.graph.feedback()
         self.heads = {
-            head: LoopHead(head.name, MAX_LOOP_BYTES, fail_at(head)) for head in {end for _, end in self.feedback}
+            head: LoopHead(head.name, MAX_LOOP_BYTES, fail_at(head))
+            for head in plan.graph.vertices
+            if any(end is head for _, end in self.feedback)
         }
+        self.cycles = {head: plan.graph.cycle_of(head) for head in self.heads}
         self.inputs: dict[Vertex, Step] = {}
 
     def successor(self, vertex: Vertex) -> Step:
@@ -117,7 +120,8 @@ class _Compiler:
         """The step that takes items for `vertex` from this worker: its route and what is behind it."""
         if vertex not in self.inputs:
             here = self.operation(vertex)
-            self.compiled.arrivals[vertex.index] = here
+            heads = [head for at, head in self.heads.items() if vertex in self.cycles[at]]
+            self.compiled.arrivals[vertex.index] = arriving(here, heads)
             self.inputs[vertex] = routed(
                 vertex,
                 here,

@@ -68,12 +68,12 @@ def draw_cycle(graph: Graph, vertex: Drift) -> tuple[Vertex, Vertex]:
 
     name = vertex.name
     settings = {"segment": vertex.segment}
-    entry = graph.add(Merge(f"{name}.entry", **settings))
-    grouping = graph.add(Grouping(f"{name}.grouping", route=ByKey(bucket), window=2, **settings))
-    combined = graph.add(Map(f"{name}.combine", function=combine, **settings))
-    fork = graph.add(Broadcast(f"{name}.fork", **settings))
-    out = graph.add(Map(f"{name}.outputs", function=outputs_only, **settings))
-    back = graph.add(Map(f"{name}.states", function=states_only, **settings))
+    entry = graph.add(Merge(f"{name}/entry", **settings))
+    grouping = graph.add(Grouping(f"{name}/grouping", route=ByKey(bucket), window=2, **settings))
+    combined = graph.add(Map(f"{name}/combine", function=combine, **settings))
+    fork = graph.add(Broadcast(f"{name}/fork", **settings))
+    out = graph.add(Map(f"{name}/outputs", function=outputs_only, **settings))
+    back = graph.add(Map(f"{name}/states", function=states_only, **settings))
     graph.chain(entry, grouping, combined, fork, out)
     graph.chain(fork, back, entry)
     return entry, out

@@ -170,12 +170,15 @@ class GroupingStep:
 
     def _compile(self, name_of: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
         rules, buckets, touched = self.rules, self.buckets, self._touched
-        in_order = rules.custom is None and not rules.undo_partial
-        window = rules.window
+        by_record = rules.undo_partial
+        in_order = rules.custom is None and not by_record
+        window = 1 if by_record else rules.window
 
         def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             try:
                 name = name_of(payload)
+                if by_record:
+                    name = (order[:GLOBAL_TIME_BYTES], name)
                 bucket = buckets.get(name)
             except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
                 return fail(order, trace, alive, payload, error)
@@ -200,6 +203,11 @@ class GroupingStep:
 
     def forget(self, before: bytes) -> None:
         """The minimum time is now `before` (encoded): drop the history that no repair can reach any more."""
+        if self.rules.undo_partial:
+            for name in [name for name in self._touched if name[0] < before]:
+                self.buckets.pop(name, None)
+            self._touched[:] = [name for name in self._touched if name in self.buckets]
+            return
         keep = []
         for name in self._touched:
             bucket = self.buckets.get(name)

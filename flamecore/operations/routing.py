@@ -127,22 +127,18 @@ class LoopHead:
     def __init__(self, name: str, limit_bytes: int, fail: Fail) -> None:
         self.name = name
         self.limit = limit_bytes + GLOBAL_TIME_BYTES
-        self.inside: Step | None = None
+        self.inside: Step = _nowhere
+        self.busy = False
+        self.waiting: deque[tuple[bytes, int, bool, Any]] = deque()
         self._fail = fail
-        self._waiting: deque[tuple[bytes, int, bool, Any]] = deque()
-        self._busy = False
 
     def enter(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """An item comes from outside the cycle, or from another worker's part of it."""
-        self._waiting.append((order, trace, alive, payload))
-        if self._busy:
-            return
-        self._busy = True
-        waiting, inside = self._waiting, self.inside
-        assert inside is not None
-        while waiting:
-            inside(*waiting.popleft())
-        self._busy = False
+        """An item comes from outside the cycle."""
+        self.waiting.append((order, trace, alive, payload))
+        if not self.busy:
+            self.busy = True
+            self.drain()
+            self.busy = False
 
     def feed_back(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """An item has gone round once more.
@@ -153,12 +149,12 @@ class LoopHead:
         if len(order) > self.limit:
             error = RunawayLoopError(
                 f"an item has gone round the cycle at {self.name!r} without end: {len(order)} bytes of child ids",
-                hint="Give the cycle an exit condition, or raise max_loop_bytes.",
+                hint="Give the cycle an exit condition.",
                 vertex=self.name,
                 record=payload,
             )
             return self._fail(order, trace, alive, payload, error)
-        if len(self._waiting) > _QUEUE_LIMIT:
+        if len(self.waiting) > _QUEUE_LIMIT:
             raise RunawayLoopError(
                 f"more than {_QUEUE_LIMIT} items of one record go round the cycle at {self.name!r}: {payload!r:.160}",
                 hint="Every round makes more items than it ends; give the cycle an exit condition.",
@@ -166,3 +162,34 @@ class LoopHead:
                 record=payload,
             )
         return self.enter(order, (trace << 1 | trace >> 63) & TRACE_MASK, alive, payload)
+
+    def drain(self) -> None:
+        """Let everything that waits go round, oldest first."""
+        waiting, inside = self.waiting, self.inside
+        while waiting:
+            inside(*waiting.popleft())
+
+
+def arriving(here: Step, heads: Sequence[LoopHead]) -> Step:
+    """The step for items that come from another worker to a vertex on a cycle, in the midst of it.
+
+    The vertex is then what is at work: what comes back to a head of its cycles waits until it is through.
+    """
+    if not heads:
+        return here
+
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        for head in heads:
+            head.busy = True
+        here(order, trace, alive, payload)
+        while any(head.waiting for head in heads):
+            for head in heads:
+                head.drain()
+        for head in heads:
+            head.busy = False
+
+    return step
+
+
+def _nowhere(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    raise AssertionError("the inside of a cycle has not been compiled")

@@ -130,7 +130,7 @@ class _Interpreter:
 
     def group(self, vertex: Grouping, order: bytes, alive: bool, payload: Any) -> list[tuple[bytes, bool, Any]]:
         """Change the bucket; compare the windows that ended at or behind the change with those that do now."""
-        bucket = self.bucket(vertex, payload)
+        bucket = self.bucket(vertex, order, payload)
         key = (order,) if vertex.order is None else (order[:12], vertex.order(payload), order)
         place = sum(entry[:-1] < key for entry in bucket) if bucket and bucket[-1][:-1] >= key else len(bucket)
         before = _windows(vertex, bucket, place)
@@ -145,11 +145,15 @@ class _Interpreter:
         come = [(at, True, window) for at, window in after.items() if at not in same]
         return gone + come
 
-    def bucket(self, vertex: Grouping, payload: Any) -> list[tuple[Any, ...]]:
-        """The bucket of a payload: that of its key, or the first of its hash with an equal payload."""
+    def bucket(self, vertex: Grouping, order: bytes, payload: Any) -> list[tuple[Any, ...]]:
+        """The bucket of a payload: that of its key, or the first of its hash with an equal payload.
+
+        Where partial windows are undone, each record has buckets of its own.
+        """
         route, buckets = vertex.route, self.buckets.setdefault(vertex, {})
         if isinstance(route, ByKey):
-            return buckets.setdefault(route.key(payload), [])
+            key = route.key(payload)
+            return buckets.setdefault((order[:12], key) if vertex.undo_partial else key, [])
         assert isinstance(route, ByHash)
         hashed = route.function(payload)
         for (other, example), bucket in buckets.items():

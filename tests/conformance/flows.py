@@ -1,0 +1,235 @@
+"""The flows of the conformance suite: each stresses another part of the model. `FLOWS` holds (name, flow, inputs)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import flamecore as fc
+from flamecore.graph import ByHash, ByKey, Graph, Grouping, Map, Merge, Sink, Source
+from flamecore.graph import Broadcast as Fork
+
+
+class Case(NamedTuple):
+    """A flow and how to make inputs for it: `inputs(seed, size)`."""
+
+    name: str
+    graph: Callable[[], Graph]
+    inputs: Callable[[int, int], Mapping[str, Sequence[Any]]]
+
+
+def _lines(seed: int, size: int) -> dict[str, list[str]]:
+    random = Random(seed)
+    return {"lines": [" ".join(random.choices("abcdef", k=random.randrange(5))) for _ in range(size)]}
+
+
+def _numbers(seed: int, size: int) -> dict[str, list[int]]:
+    random = Random(seed)
+    return {"numbers": [random.randrange(30) for _ in range(size)]}
+
+
+def _three(seed: int, size: int) -> dict[str, list[int]]:
+    random = Random(seed)
+    return {name: [random.randrange(100) for _ in range(random.randrange(size) + 1)] for name in ("x", "y", "z")}
+
+
+def word_count() -> Graph:
+    flow = fc.Flow("word-count")
+    flow.source("lines", str).rebalance().flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+    return flow.graph()
+
+
+def word_count_drawn() -> Graph:
+    return word_count().expanded()
+
+
+def sum_over_cycle() -> Graph:
+    """The paper's cycle for a sum, drawn by hand as in acceptance case 43."""
+
+    class Sum(NamedTuple):
+        value: int
+
+    graph = Graph("sum")
+
+    def pair(window: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return [(Sum(0), *window)] if len(window) == 1 else [window]
+
+    def ready(window: tuple[Any, ...]) -> bool:
+        return isinstance(window[0], Sum) and not isinstance(window[1], Sum)
+
+    source = graph.add(Source("numbers", type=int))
+    head = graph.add(Merge("head"))
+    group = graph.add(Grouping("group", route=ByHash(lambda _: 0), window=2))
+    pairs = graph.add(Map("pair", function=pair))
+    ordered = graph.add(Map("ordered", function=ready, shape="filter"))
+    add = graph.add(Map("add", function=lambda pair: Sum(pair[0].value + pair[1]), shape="one"))
+    fork = graph.add(Fork("fork"))
+    spread = graph.add(Map("spread", function=lambda number: [number], route=ByKey(lambda number: number)))
+    graph.chain(source, spread, head, group, pairs, ordered, add, fork)
+    graph.link(fork, graph.add(Sink("sums")))
+    graph.link(fork, head)
+    return graph
+
+
+def triple_grouping() -> Graph:
+    """Windows of windows of windows, by changing keys: repairs cascade."""
+    flow = fc.Flow("triple")
+    (
+        flow.source("numbers", int)
+        .rebalance()
+        .map(lambda n: n + 1)
+        .key_by(lambda n: n % 3)
+        .group(2)
+        .key_by(lambda pair: sum(pair) % 4)
+        .group(3)
+        .key_by(lambda windows: sum(map(sum, windows)) % 2)
+        .group(2)
+        .sink("out")
+    )
+    return flow.graph()
+
+
+def broadcast_and_merge() -> Graph:
+    flow = fc.Flow("diamond")
+    numbers = flow.source("numbers", int).rebalance().map(lambda n: n)
+    left, right = numbers.broadcast(2)
+    doubled = left.key_by(lambda n: n).map(lambda n: ("double", 2 * n))
+    halves = right.filter(lambda n: n % 2 == 0).map(lambda n: ("half", n // 2))
+    both = doubled.merge(halves)
+    both.key_by(lambda pair: pair[1] % 5).group(3).sink("windows")
+    both.key_by(lambda pair: pair[0]).fold(0, lambda total, pair: total + pair[1]).sink("totals")
+    return flow.graph()
+
+
+def several_fronts() -> Graph:
+    """Three sources of unequal length, merged in the order of their times."""
+    flow = fc.Flow("fronts")
+    x, y, z = (flow.source(name, int).map(lambda n, name=name: (name, n)) for name in ("x", "y", "z"))
+    x.merge(y, z).key_by(lambda pair: pair[1] % 3).stateful_map(
+        (), lambda seen, pair: ((*seen, pair)[-3:], [(*seen, pair)[-3:]])
+    ).sink("last")
+    return flow.graph()
+
+
+def collatz() -> Graph:
+    """A drawn cycle whose items change workers on every round, with a count behind it."""
+
+    def body(stream: fc.Stream[tuple[int, int]]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
+        def turn(pair: tuple[int, int]) -> tuple[int, int]:
+            start, n = pair
+            return (start, n // 2 if n % 2 == 0 else 3 * n + 1)
+
+        done, more = stream.key_by(lambda pair: pair[1] % 7).map(turn).branch(lambda pair: pair[1] <= 1)
+        return more, done
+
+    flow = fc.Flow("collatz")
+    exit_ = flow.source("numbers", int).rebalance().map(lambda n: (n, n)).loop(body)
+    exit_.key_by(lambda pair: pair[0] % 3).count().sink("out")
+    return flow.graph()
+
+
+def repaired_cycle() -> Graph:
+    """A grouping before a cycle: guesses are taken back while they go round."""
+
+    def body(stream: fc.Stream[tuple[int, ...]]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
+        shorter = stream.key_by(lambda window: sum(window) % 5).map(lambda window: window[1:])
+        more, done = shorter.branch(len)
+        return more, done
+
+    flow = fc.Flow("repaired-cycle")
+    windows = flow.source("numbers", int).rebalance().map(lambda n: n).key_by(lambda n: n % 2).group(4)
+    windows.loop(lambda s: _tagged(s, body)).key_by(len).count().sink("out")
+    return flow.graph()
+
+
+def _tagged(stream: fc.Stream[Any], body: Any) -> Any:
+    return body(stream)
+
+
+def cycle_with_state() -> Graph:
+    """A drawn cycle with a reduce inside: each round meets state, and sends some items round again."""
+
+    def body(stream: fc.Stream[tuple[str, int]]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
+        def visit(best: int, item: tuple[str, int]) -> tuple[int, list[tuple[str, int]]]:
+            name, depth = item
+            return (depth, [item]) if depth > best else (best, [])
+
+        seen = stream.key_by(lambda item: item[0]).stateful_map(-1, visit)
+        further = seen.flat_map(
+            lambda item: [(chr((ord(item[0]) - 97 + step) % 8 + 97), item[1] - 1) for step in (1, 3)] if item[1] else []
+        )
+        return further, seen
+
+    flow = fc.Flow("search")
+    flow.source("lines", str).rebalance().flat_map(lambda line: [(c, len(line) % 4) for c in line[:1]]).loop(body).sink(
+        "visits"
+    )
+    return flow.graph()
+
+
+def custom_order() -> Graph:
+    """Words of a line reach their bucket by length before their place in the line."""
+    flow = fc.Flow("custom-order")
+    flow.source("lines", str).rebalance().flat_map(str.split).map(lambda word: (word, word < "c")).key_by(
+        lambda pair: pair[1]
+    ).group(3, order=lambda pair: pair[0]).sink("out")
+    return flow.graph()
+
+
+def undo_partial() -> Graph:
+    flow = fc.Flow("undo-partial")
+    parts = flow.source("numbers", int).flat_map(lambda n: [(n, part) for part in range(n % 6)])
+    (
+        parts.key_by(lambda pair: pair[1])
+        .map(lambda pair: pair)
+        .key_by(lambda pair: pair[0])
+        .group(4, undo_partial=True)
+        .sink("out")
+    )
+    return flow.graph()
+
+
+def failing() -> Graph:
+    """A function that fails on a valid item, behind another that makes guesses."""
+
+    def check(pair: tuple[int, int]) -> tuple[int, int]:
+        if pair[1] == 40:
+            raise ValueError(f"too many of {pair[0]}")
+        return pair
+
+    flow = fc.Flow("failing")
+    counted = flow.source("numbers", int).rebalance().map(lambda n: n % 3).key_by(lambda n: n).fold(0, lambda s, n: s + n + 1)
+    counted.map(check).key_by(lambda pair: pair[1] % 2).group(2).sink("out")
+    counted.sink("sums")
+    return flow.graph()
+
+
+def failing_state() -> Graph:
+    """A reduce whose function fails on some items, also on guesses."""
+
+    def add(total: int, n: int) -> int:
+        if total % 7 == 3 and n == 5:
+            raise ValueError("five after three")
+        return total + n
+
+    flow = fc.Flow("failing-state")
+    flow.source("numbers", int).rebalance().map(lambda n: n % 6).key_by(lambda n: n % 2).fold(0, add).sink("out")
+    return flow.graph()
+
+
+CASES = [
+    Case("word_count", word_count, _lines),
+    Case("word_count_drawn", word_count_drawn, _lines),
+    Case("sum_over_cycle", sum_over_cycle, _numbers),
+    Case("triple_grouping", triple_grouping, _numbers),
+    Case("broadcast_and_merge", broadcast_and_merge, _numbers),
+    Case("several_fronts", several_fronts, _three),
+    Case("collatz", collatz, _numbers),
+    Case("repaired_cycle", repaired_cycle, _numbers),
+    Case("cycle_with_state", cycle_with_state, _lines),
+    Case("custom_order", custom_order, _lines),
+    Case("undo_partial", undo_partial, _numbers),
+    Case("failing", failing, _numbers),
+    Case("failing_state", failing_state, _numbers),
+]

@@ -1,0 +1,10 @@
+"""The edges of a flow that come with flamestream: sources and sinks for memory, files, standard streams and SQLite.
+
+Each module that is named in an entry point is one driver, or a source and a sink of one name:
+
+    memory, lines, jsonl, csv, wikipedia, stdio (stdin and stdout), sqlite
+
+The others are what these share: `files` (paths, partitions, fingerprints), `splitting` and `linereader` (a stream of
+bytes as lines), `outfile` (a file that takes batches exactly once), `plain` (payloads as JSON) and `shapes` (types as
+columns).
+"""

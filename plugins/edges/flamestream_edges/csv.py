@@ -1,0 +1,217 @@
+"""Source and sink `csv`: comma-separated values (RFC 4180), a header line unless told otherwise."""
+
+from __future__ import annotations
+
+import base64
+import csv
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import Annotated, Any, ClassVar, Final, get_args, get_origin
+
+import msgspec
+
+from flamecore.errors import ConfigError, SourceError
+from flamecore.front import EdgeContext, Reader, Source
+from flamecore.plugin import hookimpl
+from flamecore.rear import Sink
+from flamecore.names import suggestion
+from flamestream_edges.csvreader import Convert, CsvLines, CsvReader
+from flamestream_edges.files import FileSource, LineOptions, line_encoding, unreadable, wrong_type
+from flamestream_edges.linereader import resume_offset
+from flamestream_edges.outfile import FileSink, FileSinkOptions
+from flamestream_edges.plain import Unencodable, cell
+from flamestream_edges.shapes import Column, is_named_tuple, record_columns, twin
+from flamestream_edges.splitting import Splitter
+from flamestream_edges.tables import Row, Table
+
+_BARE: Final = frozenset({str, int, float, type(None)})  # what csv.writer writes as it should be read
+
+Delimiter = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
+
+
+class CsvOptions(LineOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the source.
+
+    Attributes:
+        delimiter: One character.
+        header: Whether the first line of each file names the columns.
+        columns: Names of the columns: in the place of those in the header, or because there is none.
+    """
+
+    delimiter: Delimiter = ","
+    header: bool = True
+    columns: tuple[str, ...] = ()
+
+
+class CsvSource(FileSource):
+    """CSV files: `dict[str, str]` by column, or records of the declared type."""
+
+    name: ClassVar[str] = "csv"
+    Options: ClassVar[Any] = CsvOptions
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        self._encoding = line_encoding(context, options.encoding)
+        self._fields = _declared(context)
+        if not options.header and not options.columns and self._fields is None:
+            raise ConfigError(
+                f"source {context.name!r}: csv without a header does not know the names of its columns",
+                hint=f'Set [source.{context.name}] columns = ["…"], or declare a NamedTuple as payload type.',
+                path=f"source.{context.name}.columns",
+            )
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        # A field may be as long as a record; the limit is one for the whole process, so it is only ever raised.
+        csv.field_size_limit(max(csv.field_size_limit(), self.options.max_line_bytes))
+        reader = self._reader(partition, 0, 0)
+        try:
+            names = self._names(partition, reader)
+            if position is not None:
+                offset, _, last = resume_offset(self.context.name, partition, position, size=3)
+                await reader.aclose()
+                reader = self._reader(partition, offset, last)
+            if names is not None:
+                reader.expect(len(names), self._converter(partition, names))
+        except BaseException:
+            await reader.aclose()
+            raise
+        return reader
+
+    def _reader(self, partition: str, offset: int, line: int) -> CsvReader:
+        splitter = Splitter(self.options.max_line_bytes, offset, line, keep_returns=True)
+        try:
+            lines = CsvLines(partition, self._encoding, splitter, offset, line)
+        except OSError as error:
+            raise unreadable(self.context.name, partition, error) from error
+        return CsvReader(self.context.name, partition, lines, self.options.delimiter)
+
+    def _names(self, partition: str, reader: CsvReader) -> tuple[str, ...] | None:
+        """Names of the columns, the header read off the file if it has one; None of an empty file that should."""
+        options = self.options
+        names = options.columns or tuple(column.name for column in self._fields or ())
+        if options.header:
+            try:
+                header = reader.next_row()
+            except ValueError as error:
+                raise self._error(partition, f"the header is malformed: {error}", "Mend it.") from error
+            if header is None:
+                return None
+            names = options.columns or tuple(header)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise self._error(partition, f"two columns are named {twice!r}", "Set columns = […] with a name for each.")
+        return names
+
+    def _converter(self, partition: str, names: tuple[str, ...]) -> Convert:
+        """Makes records of rows that have these columns."""
+        type_ = self.context.type
+        if self._fields is None:
+            if type_ in (object, Any, dict, dict[str, str]):
+                return lambda row: dict(zip(names, row, strict=True))
+            return lambda row: msgspec.convert(dict(zip(names, row, strict=True)), type_, strict=False)
+        missing = [column.name for column in self._fields if column.name not in names and not column.optional]
+        if missing:
+            what = f"there is no column {missing[0]!r}, which {type_.__name__} needs"
+            raise self._error(partition, what, suggestion(missing[0], names))
+        wanted = [column for column in self._fields if column.name in names]
+        cells = [(column.name, names.index(column.name), _null_when_empty(column.type)) for column in wanted]
+        named = twin(type_) if is_named_tuple(type_) else type_
+
+        def convert(row: list[str]) -> Any:
+            found = {name: (None if null and not row[place] else row[place]) for name, place, null in cells}
+            return msgspec.convert(found, named, strict=False)
+
+        values = msgspec.structs.astuple
+        return convert if named is type_ else lambda row: type_(*values(convert(row)))
+
+    def _error(self, partition: str, what: str, hint: str) -> SourceError:
+        position = f"{partition} line 1"
+        return SourceError(
+            f"source {self.context.name!r}: {position}: {what}", hint=hint, source=self.context.name, position=position
+        )
+
+
+def _declared(context: EdgeContext) -> tuple[Column, ...] | None:
+    """Fields of the declared record type; None if rows are handed out as dicts."""
+    fields = record_columns(context.type)
+    if fields is None and context.type not in (object, Any) and (get_origin(context.type) or context.type) is not dict:
+        hint = "Declare dict[str, str], a NamedTuple, dataclass, TypedDict or msgspec.Struct, or nothing."
+        raise wrong_type(context, "csv", "dict[str, str] or records", hint)
+    return fields
+
+
+def _null_when_empty(type_: Any) -> bool:
+    """Whether an empty field is None: where None is allowed and text is not."""
+    kinds = get_args(type_)
+    return type(None) in kinds and str not in kinds
+
+
+class CsvSinkOptions(FileSinkOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the sink.
+
+    Attributes:
+        delimiter: One character.
+        header: Whether an empty file gets a line with the names of the columns.
+        columns: Other names for the columns.
+    """
+
+    delimiter: Delimiter = ","
+    header: bool = True
+    columns: tuple[str, ...] = ()
+
+
+class CsvSink(FileSink):
+    """CSV lines that end with LF; columns as `flamestream_edges.tables` has them."""
+
+    name: ClassVar[str] = "csv"
+    Options: ClassVar[Any] = CsvSinkOptions
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        self._table = Table.of(context.type)
+        self._names = options.columns or tuple(column.name for column in self._table.columns)
+        if len(self._names) != len(self._table.columns):
+            own = ", ".join(column.name for column in self._table.columns)
+            path = f"sink.{context.name}.columns"
+            raise ConfigError(
+                f"{path} has {len(self._names)} names, and the payloads {len(self._table.columns)} columns: {own}",
+                hint="Give a name for each, or leave it out.",
+                path=path,
+            )
+
+    def preamble(self) -> bytes:
+        return self._lines([self._names]) if self.options.header else b""
+
+    def encode(self, payloads: Sequence[Any]) -> bytes:
+        try:
+            return self._lines(self._table.rows(payloads))
+        except UnicodeEncodeError as error:
+            raise Unencodable(payloads[0], str(error)) from error
+
+    def _lines(self, rows: Iterable[Row]) -> bytes:
+        text = StringIO(newline="")
+        write = csv.writer(text, delimiter=self.options.delimiter, lineterminator="\n").writerow
+        quoted = csv.writer(text, delimiter=self.options.delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL).writerow
+        for row in rows:
+            if not _BARE.issuperset(map(type, row)):
+                row = tuple(map(_csv_cell, row))
+            # Left bare, a CR would end the row for most readers.
+            (quoted if any("\r" in field for field in row if type(field) is str) else write)(row)
+        return text.getvalue().encode()
+
+
+def _csv_cell(value: Any) -> Any:
+    value = cell(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+@hookimpl
+def flamestream_source() -> type[Source]:
+    return CsvSource
+
+
+@hookimpl
+def flamestream_sink() -> type[Sink]:
+    return CsvSink

@@ -1,0 +1,146 @@
+"""Reading CSV (RFC 4180) a record at a time, with the bytes and lines each record took.
+
+A record goes over several lines when a field in it is quoted. What cannot be read as CSV costs all the lines it took:
+nothing is handed out that may be the inside of a quoted field.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flamecore.front import Batch, Reader, Rejected
+from flamestream_edges.linereader import read_error, reason, rejected
+from flamestream_edges.splitting import RAW_BYTES, Block, Splitter, TooLong
+
+Convert = Callable[[list[str]], Any]
+"""Makes a record of a row. Raises ValueError."""
+
+
+class _TooLongError(ValueError):
+    pass
+
+
+class CsvLines(Iterator[str]):
+    """Lines of a file as `csv.reader` takes them; knows what it took for the record that is being read."""
+
+    def __init__(self, name: str, encoding: str, splitter: Splitter, offset: int, line: int) -> None:
+        self._file = open(name, "rb", buffering=0)  # noqa: SIM115, PTH123 – closed by close()
+        self._file.seek(offset)
+        self._encoding = encoding
+        self._splitter = splitter
+        self._found = self._read()
+        self._block = Block([], offset, line, offset)
+        self._at = 0
+        self.offset = offset
+        self.line = line
+        self.begin()
+
+    def begin(self) -> None:
+        """A new record begins with the next line."""
+        self.raw: list[bytes] = []
+        self.length = 0
+        self.problem = ""
+
+    def _read(self) -> Iterator[TooLong | Block]:
+        while chunk := self._file.read(self._splitter.chunk_bytes):
+            yield from filter(None, self._splitter.push(chunk))
+        yield from filter(None, self._splitter.finish())
+
+    def __next__(self) -> str:
+        while self._at == len(self._block.lines):
+            found = next(self._found)
+            if isinstance(found, TooLong):
+                self.offset, self.line = found.position
+                self.raw.append(found.head)
+                raise _TooLongError(rejected(found, self._splitter.max_line_bytes).reason)
+            self._block, self._at = found, 0
+        raw = self._block.lines[self._at]
+        self.offset, self.line = self._block.position(self._at)
+        self._at += 1
+        self.raw.append(raw)
+        self.length += len(raw)
+        if self.length > self._splitter.max_line_bytes:
+            raise _TooLongError(f"longer than max_line_bytes, {self._splitter.max_line_bytes:,}: a quote is not closed")
+        try:
+            return raw.decode(self._encoding) + "\n"
+        except UnicodeDecodeError as error:
+            # The line may be inside a field that goes on in the next, so the record is read to its end.
+            self.problem = self.problem or reason(error)
+            return raw.decode(self._encoding, "replace") + "\n"
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class CsvReader(Reader):
+    """Rows of one file. A position is (offset of the byte after the record, its first line, its last line)."""
+
+    def __init__(self, source: str, name: str, lines: CsvLines, delimiter: str) -> None:
+        self._source = source
+        self._name = name
+        self._lines = lines
+        self._rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        self._width = 0
+        self._convert: Convert = list
+        self._ended = False
+
+    def expect(self, width: int, convert: Convert) -> None:
+        """Say what the rows that follow are like."""
+        self._width = width
+        self._convert = convert
+
+    def next_row(self) -> list[str] | None:
+        """The next row that is not blank; None at the end.
+
+        Raises:
+            ValueError: The record that was read is malformed.
+            SourceError: The file cannot be read.
+        """
+        lines = self._lines
+        try:
+            while not self._ended:
+                lines.begin()
+                row = next(self._rows, None)
+                if row is None:
+                    self._ended = True
+                elif lines.problem:
+                    raise ValueError(lines.problem)
+                elif row:
+                    return row
+        except csv.Error as error:
+            raise ValueError(f"not CSV: {error}") from error
+        except OSError as error:
+            raise read_error(self._source, self._name, error) from error
+        return None
+
+    async def read(self, limit: int) -> Batch | None:
+        values: list[Any] = []
+        positions: list[tuple[int, int, int]] = []
+        bad: list[Rejected] = []
+        lines, width, convert = self._lines, self._width, self._convert
+        for _ in range(limit):
+            try:
+                row = self.next_row()
+                if row is None:
+                    break
+                if len(row) != width:
+                    raise ValueError(f"{len(row)} fields where {width} are expected")
+                values.append(convert(row))
+            except ValueError as error:
+                raw = b"\n".join(lines.raw)[:RAW_BYTES]
+                bad.append(Rejected(self._position(), str(error), raw))
+            else:
+                positions.append(self._position())
+        return Batch(values, positions, bad) if values or bad else None
+
+    def _position(self) -> tuple[int, int, int]:
+        lines = self._lines
+        return lines.offset, lines.line - max(len(lines.raw) - 1, 0), lines.line
+
+    def describe(self, position: tuple[int, int, int]) -> str:
+        return f"{self._name} line {position[1]}"
+
+    async def aclose(self) -> None:
+        self._lines.close()

@@ -1,0 +1,175 @@
+"""Sources that read files: what `path` may be, a partition for each file, and a fingerprint of what is in them."""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import os
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+
+from flamecore.errors import ConfigError, SourceError
+from flamecore.front import EdgeContext, Source, SourceCapabilities
+from flamecore.names import nearest
+
+_SAMPLE_BYTES: Final = 64 * 1024
+_SIDE_FILES: Final = (".position", ".position.new")  # what file sinks leave beside their output
+
+
+class PathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of every source that reads files.
+
+    Attributes:
+        path: A file, a directory (the files in it, not those below, none that is hidden), a glob (`**` goes down), or
+            several of these. Relative to the working directory.
+    """
+
+    path: str | tuple[str, ...]
+
+
+class LineOptions(PathOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of every source that reads files line by line.
+
+    Attributes:
+        encoding: Any encoding that ends a line with the one byte 0A. A UTF-8 byte order mark is dropped.
+        max_line_bytes: A longer line is malformed; it is never held in memory.
+    """
+
+    encoding: str = "utf-8"
+    max_line_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16 * 1024 * 1024
+
+
+class FileSource(Source):
+    """A source of files; each file is a partition, named by its path, in sorted order."""
+
+    options: Any
+    Options: ClassVar[Any] = PathOptions
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(replayable=True, bounded=True)
+
+    def partitions(self) -> tuple[str, ...]:
+        paths = self.options.path
+        patterns = (paths,) if isinstance(paths, str) else paths
+        found = {name for pattern in patterns for name in _expand(self.context.name, pattern)}
+        if not found:
+            raise _error(self.context.name, "", "path names no file", "Give a file, a directory or a glob.")
+        return tuple(sorted(found))
+
+    def fingerprint(self) -> str:
+        """Of each file the name, the size and a hash of its first and last 64 KiB; and of all options but `path`.
+
+        Cheap, and honest: a change in the middle of a large file that keeps its size is not seen.
+        """
+        digest = blake2b(digest_size=16)
+        options = {name: value for name, value in msgspec.structs.asdict(self.options).items() if name != "path"}
+        digest.update(msgspec.json.encode([self.name, options]))
+        for name in self.partitions():
+            try:
+                with open(name, "rb") as file:  # noqa: PTH123
+                    size = os.fstat(file.fileno()).st_size
+                    head = file.read(_SAMPLE_BYTES)
+                    file.seek(max(size - _SAMPLE_BYTES, 0))
+                    tail = file.read(_SAMPLE_BYTES)
+            except OSError as error:
+                raise unreadable(self.context.name, name, error) from error
+            for part in (Path(name).name.encode(errors="surrogateescape"), str(size).encode(), head, tail):
+                digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.hexdigest()
+
+
+def _expand(source: str, pattern: str) -> list[str]:
+    path = Path(pattern).expanduser()
+    if path.is_file():
+        return [str(path)]
+    if path.is_dir():
+        try:
+            names = [str(entry) for entry in path.iterdir() if entry.is_file() and _is_input(entry)]
+        except OSError as error:
+            raise unreadable(source, pattern, error) from error
+        if not names:
+            raise _error(
+                source, pattern, f"directory {pattern} has no files in it", "Files further down: a glob with **."
+            )
+        return names
+    if glob.has_magic(pattern):
+        found = (Path(name) for name in glob.iglob(str(path), recursive=True))  # noqa: PTH207 – may be absolute
+        names = [str(entry) for entry in found if entry.is_file() and _is_input(entry)]
+        if not names:
+            raise _error(source, pattern, f"no file matches {pattern}", _near(path))
+        return names
+    if path.exists():
+        hint = "Read what a pipe delivers through the source stdin: flamestream run … --source NAME=stdin < PIPE"
+        raise _error(source, pattern, f"{pattern} is neither a file nor a directory", hint)
+    raise _error(source, pattern, f"there is no file {pattern}", _near(path))
+
+
+def _is_input(path: Path) -> bool:
+    return not path.name.startswith(".") and not path.name.endswith(_SIDE_FILES)
+
+
+def _near(path: Path) -> str:
+    """What there is instead: the nearest name in the nearest directory that exists."""
+    folder = path
+    while folder != folder.parent and not folder.is_dir():
+        path, folder = folder, folder.parent
+    try:
+        names = sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        names = []  # this is only a hint
+    where = folder.absolute()
+    if close := nearest(path.name, names):
+        return f"Did you mean {folder / close}? (looked in {where})"
+    some = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return f"In {where} there is: {some}." if names else f"{where} is empty."
+
+
+def _error(source: str, path: str, what: str, hint: str) -> SourceError:
+    return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position=path)
+
+
+def unreadable(source: str, name: str, error: OSError) -> SourceError:
+    """A file that cannot be opened."""
+    hint = (
+        f"Let this user read it: chmod +r {name}"
+        if isinstance(error, PermissionError)
+        else "Check the path and its device."
+    )
+    return _error(source, name, f"{name} cannot be opened: {error.strerror or error}", hint)
+
+
+def line_encoding(context: EdgeContext, encoding: str) -> str:
+    """Python's name of an encoding in which bytes can be cut into lines before they are decoded.
+
+    Raises:
+        ConfigError: It is unknown, or its line end is not the single byte 0A.
+    """
+    path = f"source.{context.name}.encoding"
+    try:
+        name = codecs.lookup(encoding).name
+        single = "\n".encode(name.removesuffix("-sig")) == b"\n"
+    except (LookupError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} = {encoding!r} is no text encoding", hint="For instance: utf-8, latin-1, cp1251.", path=path
+        ) from error
+    if not single:
+        raise ConfigError(
+            f"{path} = {encoding!r}: its lines do not end with the one byte 0A, so they cannot be cut before decoding",
+            hint=f"Convert the file first: iconv -f {encoding} -t utf-8",
+            path=path,
+        )
+    return name.removesuffix("-sig")
+
+
+def wrong_type(context: EdgeContext, driver: str, gives: str, hint: str) -> ConfigError:
+    """The flow declares a payload type that a driver does not give."""
+    wanted = getattr(context.type, "__name__", str(context.type))
+    return ConfigError(
+        f"source {context.name!r}: the flow declares {wanted}, and {driver} gives {gives}",
+        hint=hint,
+        path=f"source.{context.name}.use",
+    )

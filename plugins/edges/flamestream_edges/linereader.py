@@ -1,0 +1,194 @@
+"""Readers of one record a line, over anything that gives bytes chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from flamecore.errors import SourceError
+from flamecore.front import Batch, Reader, Rejected
+from flamestream_edges.splitting import RAW_BYTES, Block, LinePosition, Positions, Splitter, TooLong
+
+Decode = Callable[[bytes], Any]
+"""Makes a record of a line. Raises ValueError or RecursionError if it cannot, with the reason as its text."""
+
+
+class Chunks(ABC):
+    """Where bytes come from."""
+
+    name: str
+
+    @abstractmethod
+    async def read(self, size: int) -> bytes:
+        """At most `size` bytes, as soon as there are any; none at the end. Cancelling the wait loses nothing.
+
+        Raises:
+            OSError: They cannot be read.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is held. May be called twice."""
+
+
+class FileChunks(Chunks):
+    """The bytes of a file. Reads are synchronous: a chunk of a plain file is there in some microseconds."""
+
+    def __init__(self, name: str, offset: int = 0) -> None:
+        self.name = name
+        self.file = open(name, "rb", buffering=0)  # noqa: SIM115, PTH123 – closed by close()
+        self.file.seek(offset)
+
+    async def read(self, size: int) -> bytes:
+        return self.file.read(size)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class LineReader(Reader):
+    """Records of one line each.
+
+    Costs some 0.1 µs a line beyond `decode`: lines are cut a chunk at a time and positions are made when asked for.
+
+    Args:
+        source: Name of the source, for errors.
+        chunks: The bytes.
+        splitter: Made for the offset and the line at which `chunks` starts.
+        decode: Makes a record of a line.
+        skip_blank: Whether a line of white space is no record at all.
+    """
+
+    def __init__(
+        self, source: str, chunks: Chunks, splitter: Splitter, decode: Decode, *, skip_blank: bool = False
+    ) -> None:
+        self._source = source
+        self._chunks = chunks
+        self._splitter = splitter
+        self._decode = decode
+        self._skip_blank = skip_blank
+        self._block: Block | None = None
+        self._at = 0
+        self._rejected: list[Rejected] = []
+        self._ended = False
+
+    async def read(self, limit: int) -> Batch | None:
+        while True:
+            if self._rejected:
+                batch = Batch((), (), self._rejected)
+                self._rejected = []
+                return batch
+            while self._block is not None:
+                batch = self._take(self._block, limit)
+                if batch.values or batch.rejected:
+                    return batch
+            if self._ended:
+                return None
+            await self._fill()
+
+    async def _fill(self) -> None:
+        try:
+            chunk = await self._chunks.read(self._splitter.chunk_bytes)
+        except OSError as error:
+            raise read_error(self._source, self._chunks.name, error) from error
+        too_long, self._block = self._splitter.push(chunk) if chunk else self._splitter.finish()
+        self._at = 0
+        self._ended = not chunk
+        if too_long is not None:
+            self._rejected.append(rejected(too_long, self._splitter.max_line_bytes))
+        elif self._block is None and chunk:
+            await asyncio.sleep(0)  # a line of many chunks must not hold the event loop from its first to its last
+
+    def _take(self, block: Block, limit: int) -> Batch:
+        indexes = range(self._at, min(self._at + limit, len(block.lines)))
+        self._at = indexes.stop
+        if self._at == len(block.lines):
+            self._block = None
+        lines = block.lines if len(indexes) == len(block.lines) else block.lines[indexes.start : indexes.stop]
+        try:
+            return Batch(list(map(self._decode, lines)), Positions(block, indexes))
+        except (ValueError, RecursionError):
+            return self._sort_out(block, indexes)
+
+    def _sort_out(self, block: Block, indexes: range) -> Batch:
+        """As `_take`, one by one: something in these lines is malformed, or blank."""
+        values: list[Any] = []
+        positions: list[LinePosition] = []
+        bad: list[Rejected] = []
+        for index in indexes:
+            line = block.lines[index]
+            try:
+                value = self._decode(line)
+            except (ValueError, RecursionError) as error:
+                if self._skip_blank and not line.strip():
+                    continue
+                bad.append(Rejected(block.position(index), reason(error), line[:RAW_BYTES]))
+            else:
+                values.append(value)
+                positions.append(block.position(index))
+        return Batch(values, positions, bad)
+
+    def describe(self, position: LinePosition) -> str:
+        return f"{self._chunks.name} line {position[1]}"
+
+    async def aclose(self) -> None:
+        self._chunks.close()
+
+
+def rejected(found: TooLong, max_line_bytes: int) -> Rejected:
+    """A line beyond the limit, as the contract has it."""
+    why = f"the line is {found.length:,} bytes long, and max_line_bytes is {max_line_bytes:,}"
+    return Rejected(found.position, why, found.head)
+
+
+def reason(error: Exception) -> str:
+    """Why a record is malformed, in a line."""
+    if isinstance(error, UnicodeDecodeError):
+        bad = error.object[error.start : error.end].hex(" ")
+        return f"not {error.encoding}: byte {error.start + 1} of the record is {bad} ({error.reason})"
+    return f"nested too deep: {error}" if isinstance(error, RecursionError) else str(error)
+
+
+def read_error(source: str, name: str, error: OSError) -> SourceError:
+    """A file or stream that fails while it is read."""
+    return SourceError(
+        f"source {source!r}: {name} cannot be read: {error.strerror or error}",
+        hint="Check that the file is there, is yours to read, and that its device is well.",
+        source=source,
+        position=name,
+    )
+
+
+def resume_offset(source: str, name: str, position: Any, size: int = 2) -> tuple[int, ...]:
+    """Check a position that a file of lines is to be opened at: `size` numbers, the first of them the offset.
+
+    Raises:
+        SourceError: It is no such position, or no line ends there: the file has become another one.
+    """
+    shape = isinstance(position, tuple | list) and len(position) == size
+    if not shape or not all(isinstance(number, int) and number >= 0 for number in position):
+        raise SourceError(
+            f"source {source!r}: {position!r} is no position in {name}",
+            hint=f"A position here is {size} numbers, offset and line; take it from the reader.",
+            source=source,
+            position=position,
+        )
+    offset: int = position[0]
+    try:
+        with open(name, "rb") as file:  # noqa: PTH123
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(offset - 1, 0))
+            at_line_end = offset == length or file.read(1) == b"\n"
+    except OSError as error:
+        raise read_error(source, name, error) from error
+    if offset > length or not at_line_end:
+        raise SourceError(
+            f"source {source!r}: no line of {name} ends at offset {offset}, and it is {length} bytes long",
+            hint="The file has changed since the position was noted: put the old one back, or start afresh.",
+            source=source,
+            position=f"{name} line {position[1]}",
+        )
+    return tuple(position)

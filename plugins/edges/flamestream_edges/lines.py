@@ -1,0 +1,55 @@
+"""Source `lines`: text files, one `str` a line, without the line end. Empty lines are records too."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from flamecore.front import EdgeContext, Reader, Source
+from flamecore.plugin import hookimpl
+from flamestream_edges.files import FileSource, LineOptions, line_encoding, unreadable, wrong_type
+from flamestream_edges.linereader import Decode, FileChunks, LineReader, resume_offset
+from flamestream_edges.splitting import Splitter
+
+
+class LineSource(FileSource):
+    """What sources of one record a line share: how a file is opened, at its start or after a record."""
+
+    skip_blank: ClassVar[bool] = False
+    Options: ClassVar[Any] = LineOptions
+    decode: Decode
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        offset, line = (0, 0) if position is None else resume_offset(self.context.name, partition, position)
+        try:
+            chunks = FileChunks(partition, offset)
+        except OSError as error:
+            raise unreadable(self.context.name, partition, error) from error
+        splitter = Splitter(self.options.max_line_bytes, offset, line)
+        return LineReader(self.context.name, chunks, splitter, self.decode, skip_blank=self.skip_blank)
+
+
+class Lines(LineSource):
+    """Text files, line by line."""
+
+    name: ClassVar[str] = "lines"
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        self.decode = text_decoder(context, "lines", line_encoding(context, options.encoding))
+
+
+def text_decoder(context: EdgeContext, driver: str, encoding: str) -> Decode:
+    """Makes a `str` of a line.
+
+    Raises:
+        ConfigError: The flow wants something else.
+    """
+    if context.type not in (object, Any, str):
+        hint = "Declare str and convert in a map, or use a source that reads records: jsonl, csv."
+        raise wrong_type(context, driver, "str", hint)
+    return bytes.decode if encoding == "utf-8" else lambda line: line.decode(encoding)
+
+
+@hookimpl
+def flamestream_source() -> type[Source]:
+    return Lines

@@ -1,0 +1,217 @@
+"""Source and sink `memory`: values handed over in a program, and a list that takes the outputs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
+from time import perf_counter
+from typing import Any, ClassVar, Final
+
+from flamecore.errors import SinkError, SourceError
+from flamecore.front import Batch, EdgeContext, Reader, Source, SourceCapabilities
+from flamecore.plugin import hookimpl
+from flamecore.rear import Guarantee, Sink
+
+_AHEAD: Final = 1024
+"""Most values taken from an async iterable before they are asked for."""
+_HURRY_S: Final = 0.001
+"""Longest that values of an iterator are gathered before they are handed out."""
+_CLOSE_S: Final = 5.0
+
+
+class _Counted(Reader):
+    """Readers whose position is the 0-based ordinal of the value."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.next = 0
+
+    def batch(self, values: Sequence[Any]) -> Batch:
+        positions = range(self.next, self.next + len(values))
+        self.next = positions.stop
+        return Batch(values, positions)
+
+    def describe(self, position: int) -> str:
+        return f"value {position + 1} of {self.source}"
+
+    def failed(self, error: Exception) -> SourceError:
+        return SourceError(
+            f"source {self.source!r}: the iterable raised {type(error).__name__}: {error}, after {self.next} values",
+            hint="The error is in the program that gave the values; it is the cause of this one.",
+            source=self.source,
+            position=self.next,
+        )
+
+
+class SequenceReader(_Counted):
+    """Slices of a sequence."""
+
+    def __init__(self, source: str, values: Sequence[Any], start: int) -> None:
+        super().__init__(source)
+        self._values = values
+        self.next = start
+
+    async def read(self, limit: int) -> Batch | None:
+        values = self._values[self.next : self.next + limit]
+        return self.batch(values) if len(values) else None
+
+
+class IteratorReader(_Counted):
+    """Values of an iterator. One that waits holds up the event loop: what is not there yet is for an async iterable."""
+
+    def __init__(self, source: str, values: Iterator[Any]) -> None:
+        super().__init__(source)
+        self._values = values
+        self._error: Exception | None = None
+
+    async def read(self, limit: int) -> Batch | None:
+        if self._error is not None:
+            raise self.failed(self._error) from self._error
+        found: list[Any] = []
+        until = perf_counter() + _HURRY_S
+        try:
+            for value in islice(self._values, limit):
+                found.append(value)
+                if perf_counter() > until:
+                    break  # a slow iterator: what it has given so far must not wait for more
+        except Exception as error:  # noqa: BLE001 – raised by the next read, after the values before it
+            self._error = error
+        if not found and self._error is not None:
+            raise self.failed(self._error) from self._error
+        return self.batch(found) if found else None
+
+
+class AsyncReader(_Counted):
+    """Values of an async iterator. A task of its own takes them, so that a `read` that is cancelled loses nothing."""
+
+    def __init__(self, source: str, values: AsyncIterator[Any]) -> None:
+        super().__init__(source)
+        self._values = values
+        self._ready: deque[Any] = deque()
+        self._changed = asyncio.Event()  # there are more values, or no more will come
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def _take(self) -> None:
+        async for value in self._values:
+            self._ready.append(value)
+            self._changed.set()
+            while len(self._ready) >= _AHEAD:
+                self._room.clear()
+                await self._room.wait()
+
+    async def read(self, limit: int) -> Batch | None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._take(), name=f"source {self.source}")
+            self._task.add_done_callback(lambda _: self._changed.set())
+        while not self._ready and not self._task.done():
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._ready:
+            error = asyncio.CancelledError() if self._task.cancelled() else self._task.exception()
+            if isinstance(error, Exception):
+                raise self.failed(error) from error
+            return None
+        values = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+        self._room.set()
+        return self.batch(values)
+
+    async def aclose(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=_CLOSE_S)
+            if not self._task.done():
+                raise SourceError(
+                    f"source {self.source!r}: the async iterable does not end; it was cancelled {_CLOSE_S} s ago",
+                    hint="It must not catch CancelledError.",
+                    source=self.source,
+                    position=self.next,
+                )
+            if not self._task.cancelled():
+                self._task.exception()  # either raised by a read, or of a value nobody asked for
+        close = getattr(self._values, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class MemorySource(Source):
+    """What the program gives: any iterable, or an async one. A sequence can be read again, everything else once."""
+
+    name: ClassVar[str] = "memory"
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        self._opened = False
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(replayable=isinstance(self.context.given, Sequence), bounded=True)
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        given, name = self.context.given, self.context.name
+        if isinstance(given, str | bytes):
+            raise self._error(
+                f"a {type(given).__name__} is given, not values", f"Give a list: {{{name!r}: [{given[:20]!r}]}}"
+            )
+        if isinstance(given, Sequence):
+            if position is not None and not (isinstance(position, int) and 0 <= position < len(given)):
+                raise self._error(
+                    f"there is no value {position!r}; {len(given)} are given", "Start from the beginning."
+                )
+            return SequenceReader(name, given, 0 if position is None else position + 1)
+        if not isinstance(given, Iterable | AsyncIterable):
+            what = (
+                "no values are given" if given is None else f"a {type(given).__name__} is given, which is not iterable"
+            )
+            hint = f"In a program: flow.run({{{name!r}: [...]}}); on the command line: --source {name}=DRIVER."
+            raise self._error(what, hint)
+        if position is not None or self._opened:
+            raise self._error(f"a {type(given).__name__} can be read once only", "Give a list or another sequence.")
+        self._opened = True
+        return (
+            AsyncReader(name, aiter(given)) if isinstance(given, AsyncIterable) else IteratorReader(name, iter(given))
+        )
+
+    def _error(self, what: str, hint: str) -> SourceError:
+        name = self.context.name
+        return SourceError(f"source {name!r}: {what}", hint=hint, source=name, position=None)
+
+
+class MemorySink(Sink):
+    """Appends to the list the program gives; without one to a list of its own.
+
+    Attributes:
+        values: The list.
+    """
+
+    name: ClassVar[str] = "memory"
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        given = context.given
+        if given is not None and not isinstance(given, list):
+            raise SinkError(
+                f"sink {context.name!r}: a {type(given).__name__} is given to take the outputs",
+                hint="Give a list, or nothing.",
+                sink=context.name,
+            )
+        self.values: list[Any] = [] if given is None else given
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "at_least_once"
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        self.values.extend(payloads)
+
+
+@hookimpl
+def flamestream_source() -> type[Source]:
+    return MemorySource
+
+
+@hookimpl
+def flamestream_sink() -> type[Sink]:
+    return MemorySink

@@ -1,0 +1,167 @@
+"""A stream of bytes cut into lines, with the position of every line at no cost until somebody asks for it.
+
+Nothing here reads or waits: chunks are pushed in, blocks of whole lines come out. A line ends with LF or CRLF; the last
+one may end with the stream. A line longer than the limit is never held: its head is kept, its length counted.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple, overload
+
+CHUNK_BYTES: Final = 64 * 1024
+"""How much is read at once: enough to make the cost of a read vanish, little enough to stay in the cache."""
+
+RAW_BYTES: Final = 64 * 1024
+"""Most of a malformed record that is kept to be shown or sent to a dead-letter sink."""
+
+LinePosition = tuple[int, int]
+"""(offset of the byte after the line's end, 1-based number of the line)."""
+
+
+class TooLong(NamedTuple):
+    """A line beyond the limit: where it stood, its length in bytes, and its first `RAW_BYTES`."""
+
+    position: LinePosition
+    length: int
+    head: bytes
+
+
+class Block:
+    """Some whole lines in a row.
+
+    Attributes:
+        lines: Their bytes, without line end.
+        first: 1-based number of the first of them.
+        end: Offset of the byte after the last of them.
+    """
+
+    __slots__ = ("_ends", "_raw", "_start", "end", "first", "lines")
+
+    def __init__(self, raw: list[bytes], start: int, first: int, end: int) -> None:
+        self._raw = raw
+        self._start = start
+        self._ends: list[int] = []
+        self.first = first
+        self.end = end
+        self.lines = raw
+
+    def strip(self, *, returns: bool) -> None:
+        """Take the byte order mark off line 1 and, if `returns`, the CR off all lines. Offsets stay as they are."""
+        if returns:
+            self.lines = [line[:-1] if line.endswith(b"\r") else line for line in self._raw]
+        if self.first == 1 and self.lines[0].startswith(codecs.BOM_UTF8):
+            self.lines = [self.lines[0][len(codecs.BOM_UTF8) :], *self.lines[1:]]
+
+    def position(self, index: int) -> LinePosition:
+        """Position of one of the lines, by its 0-based index in the block."""
+        if not self._ends:
+            self._ends = list(accumulate(map(len, self._raw), initial=self._start))[1:]
+        # One byte of line end each; the last line of the stream may have none.
+        return min(self._ends[index] + index + 1, self.end), self.first + index
+
+
+class Positions(Sequence[LinePosition]):
+    """Positions of a run of lines in a block, made one by one when asked for."""
+
+    __slots__ = ("_block", "_range")
+
+    def __init__(self, block: Block, indexes: range) -> None:
+        self._block = block
+        self._range = indexes
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    @overload
+    def __getitem__(self, index: int) -> LinePosition: ...
+    @overload
+    def __getitem__(self, index: slice) -> Positions: ...
+    def __getitem__(self, index: int | slice) -> LinePosition | Positions:
+        if isinstance(index, slice):
+            return Positions(self._block, self._range[index])
+        return self._block.position(self._range[index])
+
+
+class Splitter:
+    """Cuts chunks into blocks of lines.
+
+    Args:
+        max_line_bytes: Longest line that is kept, line end not counted. Chunks must not be larger, so that only a
+            line that began in an earlier chunk can be too long.
+        offset: Where the stream starts, in bytes.
+        line: Number of the line before the first.
+        keep_returns: Leave the CR of a line that ends with CRLF.
+    """
+
+    def __init__(self, max_line_bytes: int, offset: int = 0, line: int = 0, *, keep_returns: bool = False) -> None:
+        self.max_line_bytes = max_line_bytes
+        self.chunk_bytes = min(CHUNK_BYTES, max_line_bytes)
+        self._offset = offset
+        self._next = line + 1
+        self._keep_returns = keep_returns
+        self._parts: list[bytes] = []  # of the line whose end has not been seen
+        self._length = 0
+
+    def push(self, chunk: bytes) -> tuple[TooLong | None, Block | None]:
+        """Take the next chunk, not empty.
+
+        Returns:
+            What it completes: a line that is too long, and the lines after it. Both None if it completes no line.
+        """
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
+            self._hold(chunk)
+            return None, None
+        body, rest = chunk[:cut], chunk[cut:]
+        too_long = None
+        if self._parts:
+            first = body.index(b"\n") + 1
+            if self._length + first - 1 > self.max_line_bytes:
+                self._hold(body[: first - 1])
+                too_long = self._give_up(1)
+                body = body[first:]
+            else:
+                body = b"".join((*self._parts, body))
+                self._parts.clear()
+                self._length = 0
+        block = None
+        if body:
+            raw = body[:-1].split(b"\n")
+            block = Block(raw, self._offset, self._next, self._offset + len(body))
+            block.strip(returns=not self._keep_returns and b"\r" in body)
+            self._offset += len(body)
+            self._next += len(raw)
+        if rest:
+            self._hold(rest)
+        return too_long, block
+
+    def finish(self) -> tuple[TooLong | None, Block | None]:
+        """The stream has ended; returns its last line if that had no end."""
+        if not self._parts:
+            return None, None
+        if self._length > self.max_line_bytes:
+            return self._give_up(0), None
+        raw = [b"".join(self._parts)]
+        block = Block(raw, self._offset, self._next, self._offset + self._length)
+        block.strip(returns=False)
+        self._parts.clear()
+        return None, block
+
+    def _hold(self, part: bytes) -> None:
+        self._length += len(part)
+        if self._length <= self.max_line_bytes:
+            self._parts.append(part)
+        else:  # too long by now: only the head will ever be shown
+            self._parts = [b"".join((*self._parts, part[:RAW_BYTES]))[:RAW_BYTES]]
+
+    def _give_up(self, line_end: int) -> TooLong:
+        end = self._offset + self._length + line_end
+        found = TooLong((end, self._next), self._length, b"".join(self._parts)[:RAW_BYTES])
+        self._offset = end
+        self._next += 1
+        self._parts = []
+        self._length = 0
+        return found

@@ -1,0 +1,225 @@
+"""Sink `sqlite`: a table in an SQLite file, one row a payload, in order.
+
+A batch and its time are one transaction, which is what makes it exactly-once. Calls go to SQLite directly and not
+through a thread: a batch of some thousand small rows takes milliseconds, and the hand-over to a thread would cost every
+small one more than the write itself.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+
+from flamecore.errors import ConfigError, SinkError, TimeRegressionError
+from flamecore.front import EdgeContext
+from flamecore.meta import MIN_TIME
+from flamecore.plugin import hookimpl
+from flamecore.rear import Guarantee, Sink
+from flamestream_edges.outfile import Mode
+from flamestream_edges.plain import Unencodable
+from flamestream_edges.shapes import scalar_kinds
+from flamestream_edges.tables import Table
+
+POSITIONS: Final = "flamestream_position"
+"""The table that says, for each table written by a sink, up to which time it goes."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HINTS: Final = {
+    "SQLITE_NOTADB": "It is another kind of file; give another path.",
+    "SQLITE_CORRUPT": "Look at it with: sqlite3 FILE 'PRAGMA integrity_check'",
+    "SQLITE_BUSY": "Another program holds it; end that, or raise busy_timeout_s.",
+    "SQLITE_LOCKED": "Another program holds it; end that, or raise busy_timeout_s.",
+    "SQLITE_FULL": "Make room on the disk; the rows of earlier batches are safe.",
+    "SQLITE_READONLY": "Make the file and its directory writable for this user.",
+    "SQLITE_CANTOPEN": "Its directory must be there and be writable: mkdir -p DIRECTORY",
+    "SQLITE_IOERR": "Is the disk well, and is the file still there?",
+}
+
+
+class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the sink.
+
+    Attributes:
+        path: The database file; made if it is not there.
+        table: The table; the sink's name by default. Letters, digits and underscores.
+        mode: What becomes of a table that is there: `replace` it (no other table is touched), `append` to it, or
+            `resume` the run that wrote it.
+        busy_timeout_s: How long to wait, in seconds, for another program that holds the database.
+    """
+
+    path: str
+    table: str = ""
+    mode: Mode = "replace"
+    busy_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
+
+
+class Sqlite(Sink):
+    """Rows of an SQLite table; columns as `flamestream_edges.tables` has them, and `seq`, the order of delivery."""
+
+    name: ClassVar[str] = "sqlite"
+    Options: ClassVar[Any] = SqliteOptions
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        self._path = Path(options.path).expanduser()
+        self._name = options.table or context.name
+        if not _NAME.fullmatch(self._name) or self._name.lower().startswith("sqlite_") or self._name == POSITIONS:
+            path = f"sink.{context.name}.table"
+            raise ConfigError(
+                f"{path}: {self._name!r} cannot be the name of a table",
+                hint=f'Set table = "…" under [sink.{context.name}]: letters, digits and underscores.',
+                path=path,
+            )
+        self._table = Table.of(context.type)
+        self._database: sqlite3.Connection | None = None
+        self._time = MIN_TIME
+        names = ", ".join(_quoted(column.name) for column in self._table.columns)
+        places = ", ".join("?" * len(self._table.columns))
+        self._insert = f"INSERT INTO {_quoted(self._name)} ({names}) VALUES ({places})"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "exactly_once"
+
+    async def open(self) -> int:
+        try:
+            # Calls come one after another, but an engine may make them from another thread than this one.
+            self._database = database = sqlite3.connect(
+                self._path, timeout=self.options.busy_timeout_s, isolation_level=None, check_same_thread=False
+            )
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")  # with WAL: consistent whatever happens
+            database.execute("BEGIN IMMEDIATE")
+            database.execute(
+                f"CREATE TABLE IF NOT EXISTS {POSITIONS} (sink TEXT PRIMARY KEY, time INTEGER, fingerprint TEXT)"
+            )
+            self._time = self._prepare(database)
+            database.execute("COMMIT")
+        except sqlite3.Error as error:
+            await self.aclose()
+            raise self._failed("opened", error) from error
+        except BaseException:
+            await self.aclose()
+            raise
+        return self._time
+
+    def _prepare(self, database: sqlite3.Connection) -> int:
+        """Make the table what the mode says; returns the time it goes up to."""
+        table, mode = _quoted(self._name), self.options.mode
+        if mode == "replace":
+            database.execute(f"DROP TABLE IF EXISTS {table}")
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        expected = ["seq", *(column.name for column in self._table.columns)]
+        if columns and columns != expected:
+            raise self._error(
+                f"table {self._name} has the columns {', '.join(columns)}, and {', '.join(expected)} are to be written",
+                'Write to another table, or start afresh with mode = "replace".',
+            )
+        if not columns:
+            kinds = [f"{_quoted(column.name)} {_affinity(column.type)}" for column in self._table.columns]
+            database.execute(f"CREATE TABLE {table} (seq INTEGER PRIMARY KEY, {', '.join(kinds)})")
+        query = f"SELECT time, fingerprint FROM {POSITIONS} WHERE sink = ?"
+        held = database.execute(query, (self._name,)).fetchone() if mode == "resume" else None
+        if held is not None and columns:
+            if held[1] != self.context.fingerprint:
+                raise self._error(
+                    f"table {self._name} cannot be resumed: it was written by another flow or from other inputs",
+                    'Go back to those, or: start afresh with mode = "replace", or write to another table.',
+                )
+            return int(held[0])
+        if mode == "resume" and database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():
+            raise self._error(
+                f"table {self._name} cannot be resumed: {POSITIONS} does not say what it holds",
+                'Start afresh with mode = "replace", or write to another table.',
+            )
+        self._note(database, MIN_TIME)
+        return MIN_TIME
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        database = self._database
+        assert database is not None, "write before open"
+        if time < self._time:
+            raise TimeRegressionError(
+                f"sink {self.context.name!r}: a batch of time {time} after one of time {self._time}",
+                time=time,
+                limit=self._time,
+            )
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                self._insert_rows(database, payloads)
+                self._note(database, time)
+                database.execute("COMMIT")
+            except BaseException:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+                raise
+        except (Unencodable, OverflowError, UnicodeEncodeError) as error:
+            hint = "A cell takes text, bytes and numbers of 64 bits; map the payload before the sink."
+            raise self._error(f"{self._path}, table {self._name}: {error}", hint) from error
+        except sqlite3.Error as error:
+            raise self._failed("written to", error) from error
+        self._time = time
+
+    def _insert_rows(self, database: sqlite3.Connection, payloads: Sequence[Any]) -> None:
+        if self._table.exact:
+            database.execute("SAVEPOINT batch")
+            with suppress(sqlite3.ProgrammingError, sqlite3.InterfaceError):
+                database.executemany(self._insert, self._table.rows(payloads))
+                return
+            # Something is not of its declared type and no scalar. It is written as such, at the cost of a second try.
+            database.execute("ROLLBACK TO batch")
+        database.executemany(self._insert, self._table.safe_rows(payloads))
+
+    def _note(self, database: sqlite3.Connection, time: int) -> None:
+        position = (self._name, time, self.context.fingerprint)
+        database.execute(f"INSERT OR REPLACE INTO {POSITIONS} VALUES (?, ?, ?)", position)
+
+    async def aclose(self) -> None:
+        database, self._database = self._database, None
+        if database is None:
+            return
+        try:
+            database.close()
+        except sqlite3.Error as error:
+            raise self._failed("closed", error) from error
+
+    def _error(self, what: str, hint: str) -> SinkError:
+        return SinkError(f"sink {self.context.name!r}: {self._path}: {what}", hint=hint, sink=self.context.name)
+
+    def _failed(self, done: str, error: sqlite3.Error) -> SinkError:
+        code: str = getattr(error, "sqlite_errorname", "")
+        hint = next((hint for name, hint in _HINTS.items() if code.startswith(name)), "Earlier batches are safe.")
+        return self._error(f"cannot be {done}: {error} ({code})" if code else f"cannot be {done}: {error}", hint)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _affinity(type_: Any) -> str:
+    """SQLite's type of a column. Values keep their own type in a column that has none."""
+    if type_ in (object, Any):
+        return ""
+    kinds = scalar_kinds(type_)
+    if kinds is None:
+        return "TEXT"
+    kinds = kinds - {type(None)}
+    if kinds <= {int, bool}:
+        return "INTEGER"
+    if kinds <= {int, float, bool}:
+        return "REAL"
+    if kinds == {str}:
+        return "TEXT"
+    return "BLOB" if kinds == {bytes} else ""
+
+
+@hookimpl
+def flamestream_sink() -> type[Sink]:
+    return Sqlite

@@ -1,0 +1,180 @@
+"""Source `stdin` and sink `stdout`: the standard streams, for pipes, files and terminals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from io import UnsupportedOperation
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+
+from flamecore.errors import SinkError, SourceError
+from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
+from flamecore.plugin import hookimpl
+from flamecore.rear import Guarantee, Sink
+from flamestream_edges.files import line_encoding
+from flamestream_edges.linereader import Chunks, LineReader
+from flamestream_edges.lines import text_decoder
+from flamestream_edges.plain import Unencodable, encode, encode_lines
+from flamestream_edges.splitting import Splitter
+
+
+class StdinOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the source.
+
+    Attributes:
+        encoding: Any encoding that ends a line with the one byte 0A. A UTF-8 byte order mark is dropped.
+        max_line_bytes: A longer line is malformed; it is never held in memory.
+    """
+
+    encoding: str = "utf-8"
+    max_line_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16 * 1024 * 1024
+
+
+class StreamChunks(Chunks):
+    """Bytes of a descriptor as they arrive. The event loop waits for them; the descriptor stays as it is, so a terminal
+    that is shared with others is not switched to non-blocking."""
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        self.name = name
+        self._descriptor = descriptor
+
+    async def read(self, size: int) -> bytes:
+        await self._readable()
+        return os.read(self._descriptor, size)
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        try:
+            loop.add_reader(self._descriptor, _resolve, ready)
+        except PermissionError:
+            return  # a plain file, which is always readable and which epoll will not watch
+        except NotImplementedError as error:
+            raise OSError("this event loop cannot wait for it (on Windows: use asyncio's selector loop)") from error
+        try:
+            await ready
+        finally:
+            loop.remove_reader(self._descriptor)
+
+    def close(self) -> None:
+        """Leaves the descriptor open: it is the process's."""
+
+
+def _resolve(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+class Stdin(Source):
+    """Lines of standard input, each handed out as soon as it is there."""
+
+    name: ClassVar[str] = "stdin"
+    Options: ClassVar[Any] = StdinOptions
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        self._decode = text_decoder(context, "stdin", line_encoding(context, options.encoding))
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(replayable=False, bounded=True)
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        if position is not None:
+            raise self._error(
+                "what has been read is gone; it cannot go on from a position", "Read a file: source lines."
+            )
+        try:
+            descriptor = sys.stdin.fileno()
+        except (UnsupportedOperation, AttributeError, ValueError) as error:
+            hint = "Start with input: flamestream run … < FILE; in a program: flow.run({NAME: [...]})."
+            raise self._error("this process has none", hint) from error
+        splitter = Splitter(self.options.max_line_bytes)
+        return LineReader(self.context.name, StreamChunks("stdin", descriptor), splitter, self._decode)
+
+    def _error(self, what: str, hint: str) -> SourceError:
+        name = self.context.name
+        return SourceError(f"source {name!r}: standard input: {what}", hint=hint, source=name, position="stdin")
+
+
+class StdoutOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the sink.
+
+    Attributes:
+        format: `auto`: text as it is, a tuple with spaces between, records as JSON. `jsonl`: everything as JSON.
+    """
+
+    format: Literal["auto", "jsonl"] = "auto"
+
+
+class Stdout(Sink):
+    """One output a line, flushed after every batch. A slow reader holds up the process, as it does with `print`."""
+
+    name: ClassVar[str] = "stdout"
+    Options: ClassVar[Any] = StdoutOptions
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "at_least_once"
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        name = self.context.name
+        try:
+            if self.options.format == "jsonl":
+                text = encode_lines(payloads).decode()
+            else:
+                text = "".join([_line(payload) for payload in payloads])
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except Unencodable as error:
+            hint = "Map it to text, numbers, tuples, dicts, NamedTuples or dataclasses before the sink."
+            raise SinkError(f"sink {name!r}: {error}", hint=hint, sink=name) from error
+        except UnicodeEncodeError as error:
+            hint = "Set PYTHONIOENCODING=utf-8 (or backslashreplace), or write to a file: sink jsonl."
+            raise SinkError(f"sink {name!r}: stdout takes no such text: {error}", hint=hint, sink=name) from error
+        except BrokenPipeError as error:
+            _mute_stdout()
+            what = f"sink {name!r}: whoever read stdout is gone; nothing more is written"
+            raise SinkError(what, sink=name, reader_gone=True) from error
+        except (OSError, ValueError) as error:
+            hint = "Is the disk full that it is redirected to, or is it closed?"
+            raise SinkError(f"sink {name!r}: stdout cannot be written: {error}", hint=hint, sink=name) from error
+
+
+_SHOW: dict[type, Callable[[Any], str]] = {str: str, int: str, float: str}
+
+
+def _line(payload: Any) -> str:
+    if type(payload) is tuple:
+        return " ".join(map(_word, payload)) + "\n"
+    return _word(payload) + "\n"
+
+
+def _word(value: Any) -> str:
+    show = _SHOW.get(type(value))
+    return show(value) if show is not None else encode(value).decode()
+
+
+def _mute_stdout() -> None:
+    """Point the descriptor at nothing, so that Python does not complain of the pipe again when it exits."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (UnsupportedOperation, AttributeError, ValueError):
+        return  # stdout is no stream of the system
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+@hookimpl
+def flamestream_source() -> type[Source]:
+    return Stdin
+
+
+@hookimpl
+def flamestream_sink() -> type[Sink]:
+    return Stdout

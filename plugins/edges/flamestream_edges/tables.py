@@ -1,0 +1,87 @@
+"""Payloads as rows: which columns a payload type has, and how its payloads become tuples of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from flamestream_edges.plain import Unencodable, cell
+from flamestream_edges.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The shape of a sink's output.
+
+    Attributes:
+        columns: In order, at least one.
+        kind: The class whose instances the payloads are; None if any payload will do.
+        split: Takes a payload apart, one value a column; None if the payload itself is that already.
+        exact: Whether the declared types let nothing but scalars into any column.
+    """
+
+    columns: tuple[Column, ...]
+    kind: type | None
+    split: Callable[[Any], Row] | None
+    exact: bool
+
+    @classmethod
+    def of(cls, type_: Any) -> Table:
+        """The columns of a payload type.
+
+        A record type (NamedTuple, dataclass, TypedDict, Struct) has a column for each field, a tuple of two `key` and
+        `value`, a longer one of fixed length `c0`, `c1`, …; everything else, unions and `object` too, is in one column
+        `value`.
+        """
+        split: Callable[[Any], Row] | None = None
+        if (columns := record_columns(type_)) and isinstance(type_, type):
+            names = [column.name for column in columns]
+            kind: type | None = type_
+            if issubclass(type_, dict):
+                kind, split = dict, _by_key(names)
+            elif not is_named_tuple(type_):
+                split = _by_attribute(type_, names)
+        elif columns := tuple_columns(type_):
+            kind = tuple
+        else:
+            columns, kind, split = (Column("value", type_),), None, lambda payload: (payload,)
+        return cls(columns, kind, split, all(scalar_kinds(column.type) is not None for column in columns))
+
+    def rows(self, payloads: Sequence[Any]) -> Iterable[Row]:
+        """A row of cells for each payload.
+
+        Raises:
+            Unencodable: A payload is not of the declared type, or something in it cannot be written.
+        """
+        kind, split, width = self.kind, self.split, len(self.columns)
+        if kind is not None and not {kind}.issuperset(map(type, payloads)):
+            for payload in payloads:
+                if not isinstance(payload, kind):
+                    raise Unencodable(payload, f"the flow declares {kind.__name__} for it")
+        rows: Iterable[Row] = payloads if split is None else map(split, payloads)
+        if kind is tuple:
+            for payload in payloads:
+                if len(payload) != width:
+                    raise Unencodable(payload, f"it has {len(payload)} places, and the flow declares {width}")
+        return rows if self.exact else [tuple(map(cell, row)) for row in rows]
+
+    def safe_rows(self, payloads: Sequence[Any]) -> list[Row]:
+        """As `rows`, for payloads that hold other values than their type declares."""
+        rows: Iterable[Row] = payloads if self.split is None else map(self.split, payloads)
+        return [tuple(map(cell, row)) for row in rows]
+
+
+def _by_key(names: Sequence[str]) -> Callable[[Any], Row]:
+    return lambda payload: [payload.get(name) for name in names]
+
+
+def _by_attribute(type_: type, names: Sequence[str]) -> Callable[[Any], Row]:
+    # A Struct may be encoded under other names than those of its attributes.
+    attributes = getattr(type_, "__struct_fields__", names)
+    if len(attributes) == 1:
+        return lambda payload: (getattr(payload, attributes[0]),)
+    return attrgetter(*attributes)

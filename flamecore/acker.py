@@ -75,9 +75,11 @@ class Reporter(ABC):
 
     @abstractmethod
     def ack(self, segment: int, time: int, xor: int) -> None:
-        """Report one hand-over (or the XOR of several of one segment and time): once by the sender, once by the receiver.
+        """Report one hand-over (or the XOR of several of one segment and time): once by the sender, once by the
+        receiver.
 
-        Order: what a worker sends must be reported no later than the receipt that caused it, within one flush at the latest.
+        Order: what a worker sends must be reported no later than the receipt that caused it, within one flush at the
+            latest.
         """
 
     @abstractmethod

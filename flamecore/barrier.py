@@ -73,7 +73,8 @@ class Barrier:
             del self._twins[order, trace]
         else:
             raise NoInvalideeError(
-                f"sink {self.name!r}: the item that a tombstone cancels is not here: {payload!r} ({Meta.decode(order)})",
+                f"sink {self.name!r}: the item that a tombstone cancels is not here: "
+                f"{payload!r} ({Meta.decode(order)})",
                 hint="A user function, key or hash on its way is not deterministic.",
                 vertex=self.name,
                 record=payload,
@@ -84,7 +85,8 @@ class Barrier:
 
         Raises:
             TimeRegressionError: `time` is below an earlier one.
-            OrderViolationError: An item came too late; or two valid items have one order; nothing but a random trace would tell them apart.
+            OrderViolationError: An item came too late; or two valid items have one order, which nothing but a random
+                trace would tell apart.
         """
         limit = encode_time(time)
         if limit < self.released:

@@ -27,8 +27,8 @@ class Front:
     Args:
         name: Source and partition.
         number: Its rank among the job's fronts, from 1: the front part of global times.
-        clock: "sequence" counts records from `start`: a replay gives the same times. "wall" takes microseconds since the
-            epoch, so that fronts interleave by arrival.
+        clock: "sequence" counts records from `start`: a replay gives the same times. "wall" takes microseconds since
+            the epoch, so that fronts interleave by arrival.
         start: No time below it is given.
         now_us: The wall clock, in microseconds.
     """

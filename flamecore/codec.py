@@ -1,8 +1,8 @@
 """What crosses a process boundary, and how: MessagePack with a tag for every type MessagePack would forget.
 
-What is sent is what is received, type for type: a tuple comes back a tuple, an enum member an enum member. Nothing that is
-decoded can run code: only classes that were declared to the codec are made again, by name, from their fields. A payload of any
-other type is an error at the sender.
+What is sent is what is received, type for type: a tuple comes back a tuple, an enum member an enum member. Nothing
+that is decoded can run code: only classes that were declared to the codec are made again, by name, from their
+fields. A payload of any other type is an error at the sender.
 """
 
 from __future__ import annotations
@@ -113,13 +113,13 @@ class Codec:
         if kind in _AS_TEXT:
             return _ext(_TEXT, [kind.__name__, _AS_TEXT[kind][0](value)])
         if kind is set or kind is frozenset:
-            parts = sorted((_encoder.encode(self._pack(part)) for part in value))
+            parts = sorted(_encoder.encode(self._pack(part)) for part in value)
             return _ext(_SET if kind is set else _FROZENSET, parts)
         if kind is bytearray:
             return _ext(_BYTEARRAY, bytes(value))
         raise CodecError(
             f"a value of type {kind.__module__}.{kind.__qualname__} cannot cross a process boundary: {value!r:.120}",
-            hint="Use plain values, dataclasses, NamedTuples or enums, and declare them as types of the flow (hints of its functions).",
+            hint="Use plain values, dataclasses, NamedTuples or enums; declare classes by the hints of the flow.",
             type_name=kind.__qualname__,
             path="",
         )

@@ -1,11 +1,12 @@
 """The ordered rear's own part: merge what all workers release into one sequence (paper 000, "rear").
 
-Every worker says what it lets go and up to which time; what is below the least of these times is complete, and is delivered
-in meta order, the same in every deployment.
+Every worker says what it lets go and up to which time; what is below the least of these times is complete, and is
+delivered in meta order, the same in every deployment.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -86,7 +87,7 @@ class Collector:
             self._pending = [item for item in self._pending if item[0] >= limit]
         ready.sort(key=_ORDER)
         if len({order for order, _ in ready}) != len(ready):
-            twice = next(a[0] for a, b in zip(ready, ready[1:], strict=False) if a[0] == b[0])
+            twice = next(a[0] for a, b in pairwise(ready) if a[0] == b[0])
             raise OrderViolationError(
                 f"sink {self.name!r}: two valid items have one order ({Meta.decode(twice)})",
                 hint="A user function on their way is not deterministic.",

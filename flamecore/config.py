@@ -20,6 +20,7 @@ here: whether a driver exists and what its options must be is found by `flamecor
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -203,9 +204,16 @@ class _Reading:
         return {}
 
     def _struct(self, path: str, raw: Table, type_: type[S]) -> S:
-        with self._problems.noted():
-            return convert(expand(raw, path, self._environ), type_, path, raw=raw, origins=self._origins)
-        return type_()
+        # What is wrong is left out and the rest read again, so that one bad key does not hide what the others say.
+        raw = dict(raw)
+        while True:
+            try:
+                return convert(expand(raw, path, self._environ), type_, path, raw=raw, origins=self._origins)
+            except ConfigError as error:
+                self._problems.append(error)
+                key = re.split(r"[.\[]", str(getattr(error, "path", "")).removeprefix(f"{path}."))[0]
+                if raw.pop(key, None) is None:
+                    return type_()
 
     def _choice(self, section: str, default: Choice) -> Choice:
         table = self._section(section)

@@ -1,13 +1,14 @@
 """The fluent face of a graph: what a user writes.
 
-A `Stream[T]` is the output of a vertex; each method adds a vertex and returns the stream of what comes out of it. Using a
-stream twice copies it to both uses. Types come from hints and from the second argument of `source`.
+A `Stream[T]` is the output of a vertex; each method adds a vertex and returns the stream of what comes out of it.
+Using a stream twice copies it to both uses. Types come from hints and from the second argument of `source`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints, overload
 
 from flamecore.errors import GraphError
@@ -147,7 +148,8 @@ class Flow:
             workers: How many workers share the work. The outputs do not depend on it.
             acker: Name of the acker driver.
             transport: Name of the transport driver.
-            settings: More configuration, as dotted keys: {"source.pages.use": "jsonl", "source.pages.path": "pages.jsonl"}.
+            settings: More configuration, as dotted keys: {"source.pages.use": "jsonl", "source.pages.path":
+                "pages.jsonl"}.
 
         Returns:
             For each sink, the list of its outputs in order.
@@ -169,23 +171,23 @@ class Flow:
 class Stream(Generic[T]):
     """What comes out of one vertex: an ordered sequence of payloads of type T."""
 
-    def __init__(self, flow: Flow, vertex: Vertex, type: Any = object, route: Route = None) -> None:
+    def __init__(self, flow: Flow, vertex: Vertex, declared: Any = object, route: Route = None) -> None:
         self._flow = flow
         self._vertex = vertex
-        self._type = type
+        self._type: Any = declared
         self._route = route
 
-    def _then(self, vertex: Vertex, type: Any = object) -> Stream[Any]:
+    def _then(self, vertex: Vertex, declared: Any = object) -> Stream[Any]:
         self._flow._add(vertex, self._vertex)
-        return Stream(self._flow, vertex, type)
+        return Stream(self._flow, vertex, declared)
 
-    def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, type: Any) -> Stream[Any]:
+    def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, declared: Any) -> Stream[Any]:
         if not callable(function):
             raise GraphError(
                 f"{kind} after {self._vertex.name!r} takes a function, not {function!r}", vertex=self._vertex.name
             )
         vertex = Map(self._flow._name(name, kind, function), route=self._route, function=function, shape=shape)
-        return self._then(vertex, type)
+        return self._then(vertex, declared)
 
     def map(self, function: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
         """One output for each item. `function` must be deterministic and change nothing: repairs run it again."""
@@ -214,7 +216,8 @@ class Stream(Generic[T]):
         """Give each item a key. Items of equal key meet on one worker, in order.
 
         Args:
-            key: A deterministic function to text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these.
+            key: A deterministic function to text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of
+                these.
         """
         return KeyedStream(self, key)
 
@@ -290,7 +293,7 @@ class KeyedStream(Generic[K, T]):
         advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]],
         initial: Any,
         accumulate: Callable[[Any, Any], Any] | None,
-        type: Any,
+        declared: Any,
     ) -> Stream[Any]:
         vertex = Drift(
             self._stream._flow._name(name, kind, function),
@@ -299,7 +302,7 @@ class KeyedStream(Generic[K, T]):
             initial=initial,
             accumulate=accumulate,
         )
-        return self._stream._then(vertex, type)
+        return self._stream._then(vertex, declared)
 
     def map(self, function: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
         """As `Stream.map`, on the worker that owns the key."""
@@ -325,8 +328,8 @@ class KeyedStream(Generic[K, T]):
         Args:
             window: At least 1.
             order: Sort key: items of one global time are ordered by it before their place in the stream.
-            undo_partial: Group what comes of one record: below a full window there is one result, of all there is so far,
-                replaced as more comes; windows do not reach over records.
+            undo_partial: Group what comes of one record: below a full window there is one result, of all there is so
+                far, replaced as more comes; windows do not reach over records.
         """
         vertex = Grouping(
             self._stream._flow._name(name, "group"),
@@ -335,7 +338,8 @@ class KeyedStream(Generic[K, T]):
             order=order,
             undo_partial=undo_partial,
         )
-        return self._stream._then(vertex, tuple[self._stream._type, ...])
+        element = self._stream._type
+        return self._stream._then(vertex, GenericAlias(tuple, (element, ...)))
 
     def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Stream[tuple[K, T]]:
         """Combine the items of each key one by one; every update comes out, as (key, value so far)."""
@@ -360,7 +364,13 @@ class KeyedStream(Generic[K, T]):
         return self._accumulate("count", name, None, _one_more, 0, int)
 
     def _accumulate(
-        self, kind: str, name: str | None, function: Any, accumulate: Callable[[Any, Any], Any], initial: Any, type: Any
+        self,
+        kind: str,
+        name: str | None,
+        function: Any,
+        accumulate: Callable[[Any, Any], Any],
+        initial: Any,
+        declared: Any,
     ) -> Stream[Any]:
         key = self._key
 
@@ -368,8 +378,8 @@ class KeyedStream(Generic[K, T]):
             after = accumulate(state, item)
             return after, ((key(item), after),)
 
-        key_type = _returned(key)
-        return self._drift(kind, name, function, advance, initial, accumulate, tuple[key_type, type])
+        pair = GenericAlias(tuple, (_returned(key), declared))
+        return self._drift(kind, name, function, advance, initial, accumulate, pair)
 
     def stateful_map(
         self, initial: S, function: Callable[[S, T], tuple[S, Iterable[U]]], *, name: str | None = None
@@ -381,7 +391,7 @@ class KeyedStream(Generic[K, T]):
             function: (state, item) → (new state, outputs in order). It must not change the state it is given.
         """
         hint = _returned(function)
-        arguments = getattr(hint, "__args__", ())
+        arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
         outputs = _element(arguments[1]) if len(arguments) == 2 else object
         return self._drift("stateful_map", name, function, function, initial, None, outputs)
 
@@ -402,7 +412,7 @@ def _returned(function: Any) -> Any:
 
 def _element(hint: Any) -> Any:
     """The element type of a declared iterable; `object` when it is not told."""
-    arguments = getattr(hint, "__args__", ())
+    arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
     if hint is str:
         return str
     if len(arguments) == 1 or (len(arguments) == 2 and arguments[1] is Ellipsis):

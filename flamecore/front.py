@@ -91,7 +91,7 @@ class Reader(ABC):
 
     async def aclose(self) -> None:
         """Release what the reader holds. May be called twice."""
-        return None
+        return
 
 
 class Source(ABC):

@@ -1,4 +1,5 @@
-"""The graph of a flow: vertices, edges, and the checks that find a graph that cannot work (paper 004, sections 2.2–2.6).
+"""The graph of a flow: vertices, edges, and the checks that find a graph that cannot work (paper 004, sections
+2.2–2.6).
 
 Vertices are the operations of the model. Only a `Broadcast` has several successors, only a `Merge` several
 predecessors; a cycle is drawn by linking back to a merge. Where the items of a vertex's input are to be
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, Literal, TypeVar
 
 from flamecore.errors import GraphError
@@ -115,9 +117,9 @@ class Grouping(Vertex):
         window: Number of items in a full window, at least 1.
         equal: With `ByHash`: whether two payloads belong to one bucket. Default: equal hashes are enough.
         order: Optional sort key of payloads: orders items of one global time inside a bucket before their meta does.
-        undo_partial: While a bucket is smaller than the window its content is one provisional result, retracted when the
-            next item comes. A result can only be taken back by its own record, so buckets are then kept for each record
-            (global time) apart: this collects what comes of one record, as rejoining what was split.
+        undo_partial: While a bucket is smaller than the window its content is one provisional result, retracted when
+            the next item comes. A result can only be taken back by its own record, so buckets are then kept for each
+            record (global time) apart: this collects what comes of one record, as rejoining what was split.
     """
 
     window: int = field(kw_only=True)
@@ -144,7 +146,8 @@ class Drift(Vertex):
     `expand` draws the cycle it means; both forms emit the same items (paper 004, section 2.7).
 
     Attributes:
-        advance: (state, payload) → (new state, outputs). States are immutable values: a repair hands old ones out again.
+        advance: (state, payload) → (new state, outputs). States are immutable values: a repair hands old ones out
+            again.
         initial: The state of a key before its first item.
         accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
     """
@@ -215,7 +218,7 @@ class Graph:
 
     def chain(self, *vertices: Vertex) -> Vertex:
         """Link each vertex to the next; returns the last."""
-        for start, end in zip(vertices, vertices[1:], strict=False):
+        for start, end in pairwise(vertices):
             self.link(start, end)
         return vertices[-1]
 
@@ -316,7 +319,9 @@ class Graph:
         if outgoing == 0 and not isinstance(vertex, Sink):
             raise GraphError(f"{vertex!r} leads nowhere", hint="End the stream with .sink(name).", vertex=vertex.name)
         if outgoing > 1 and not isinstance(vertex, Broadcast):
-            raise GraphError(f"{vertex!r} has {outgoing} successors", hint="Put a broadcast behind it.", vertex=vertex.name)
+            raise GraphError(
+                f"{vertex!r} has {outgoing} successors", hint="Put a broadcast behind it.", vertex=vertex.name
+            )
         if incoming == 0 and not isinstance(vertex, Source):
             raise GraphError(
                 f"nothing flows into {vertex!r}",
@@ -346,7 +351,9 @@ class Graph:
     def _check_cycles(self) -> None:
         for start, head in self.feedback():
             if not isinstance(head, Merge):
-                raise GraphError(f"the cycle through {head!r} has no merge", hint="Link it back to a merge.", vertex=head.name)
+                raise GraphError(
+                    f"the cycle through {head!r} has no merge", hint="Link it back to a merge.", vertex=head.name
+                )
             # Child ids must grow on every way round, or two rounds of one item would have one identity.
             growing = (Map, Drift)
             without_map = {
@@ -413,11 +420,13 @@ def _check_settings(vertex: Vertex, *, barrier: bool) -> None:
                 vertex=vertex.name,
             )
     if isinstance(vertex, Grouping) and vertex.window < 1:
-        raise GraphError(f"the window of {vertex!r} is {vertex.window}", hint="It must be at least 1.", vertex=vertex.name)
+        raise GraphError(
+            f"the window of {vertex!r} is {vertex.window}", hint="It must be at least 1.", vertex=vertex.name
+        )
     if isinstance(vertex, Drift) and isinstance(vertex.initial, (list, dict, set, bytearray)):
         raise GraphError(
             f"the initial state of {vertex!r} is a {type(vertex.initial).__name__}, which can be changed in place",
-            hint="Use an immutable value (number, text, tuple, frozenset, frozen dataclass): a repair hands old states out again.",
+            hint="Use an immutable value (number, text, tuple, frozen dataclass): a repair hands old states out again.",
             vertex=vertex.name,
         )
     if isinstance(vertex, (Source, Sink, Broadcast, Merge)) and vertex.route is not None:

@@ -104,7 +104,7 @@ def stable_hash(value: Hashable) -> int:
     >>> stable_hash("word") == stable_hash("word") and stable_hash(1) == stable_hash(1.0)
     True
     """
-    return int((xxhash.xxh3_64_intdigest(canonical(value)) & 0xFFFFFFFF)) - 2**31
+    return int(xxhash.xxh3_64_intdigest(canonical(value)) & 0xFFFFFFFF) - 2**31
 
 
 _HASHABLE_BY_DECLARATION = (list, dict, set, bytearray)

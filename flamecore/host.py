@@ -1,7 +1,8 @@
 """Brings the parts of a job to life on a transport: one task for each address, which receives, calls, sends.
 
-The parts themselves (worker, tracker, collector) are plain state. Sending never waits here: what finds no room is kept in
-order and sent by a task of its own, so a cycle of workers cannot block itself; the fronts' credit bounds how much that is.
+The parts themselves (worker, tracker, collector) are plain state. Sending never waits here: what finds no room is
+kept in order and sent by a task of its own, so a cycle of workers cannot block itself; the fronts' credit bounds how
+much that is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from flamecore.messages import Delivered, Released
 from flamecore.meta import MIN_TIME
 from flamecore.rear import Sink
 from flamecore.stats import Histogram
-from flamecore.transport import Endpoint
+from flamecore.transport import Delivery, Endpoint
 from flamecore.worker import Outgoing, Worker
 
 _BURST: Final = 64
@@ -169,7 +170,7 @@ class TrackerHost:
         """Until cancelled."""
         tracker, post = self.tracker, self.post
         while True:
-            delivery = await post.endpoint.receive()
+            delivery: Delivery | None = await post.endpoint.receive()
             while delivery is not None:
                 if type(delivery.message) is not Report:
                     raise JobError(f"{post.endpoint.address} was sent a {type(delivery.message).__name__}")

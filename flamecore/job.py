@@ -1,8 +1,8 @@
 """A job: workers, ackers, fronts and rears of one run, from opening the sources to closing the sinks.
 
-The order of things matters. Sources are opened first (a missing file must not empty an output), then sinks, then the parts
-are bound to the transport; fronts begin when everybody listens. A job ends well when every front has ended and every rear has
-stored all they admitted. Whatever fails ends the job with its error; nothing is left running.
+The order of things matters. Sources are opened first (a missing file must not empty an output), then sinks, then the
+parts are bound to the transport; fronts begin when everybody listens. A job ends well when every front has ended and
+every rear has stored all they admitted. Whatever fails ends the job with its error; nothing is left running.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ class Job:
 
     async def _live(self, outcome: asyncio.Future[None]) -> None:
         """Run every part until the outcome is known, then stop them all."""
+        parts: list[TrackerHost | WorkerHost | RearHost | FrontPump]
         parts = [*self._trackers, *self._workers, *self._rears, *self._pumps]
         tasks = [asyncio.create_task(part.run(), name=type(part).__name__) for part in parts]
         for task in tasks:
@@ -220,12 +221,8 @@ class Job:
             held[name] = await self._sinks[name].open()
             stack.push_async_callback(self._sinks[name].aclose)
         random: Random = SystemRandom() if settings.seed is None else Random(settings.seed)
-        fronts = tuple(
-            Front(name, number, clock=settings.clock) for number, name in enumerate(plan.fronts, 1)
-        )
-        acker = self._make_acker(
-            AckerPlan(plan.workers, self.graph.segments, tuple(front.number for front in fronts))
-        )
+        fronts = tuple(Front(name, number, clock=settings.clock) for number, name in enumerate(plan.fronts, 1))
+        acker = self._make_acker(AckerPlan(plan.workers, self.graph.segments, tuple(front.number for front in fronts)))
         await self._bind_trackers(plan, acker, transport)
         await self._bind_workers(plan, acker, fronts, random, transport)
         await self._bind_rears(plan, held, transport)
@@ -336,7 +333,7 @@ def check_importable(graph: Graph, transport: Transport) -> None:
                 raise GraphError(
                     f"{vertex!r} uses {function.__qualname__}, which the workers of transport "
                     f"{transport.name!r} cannot import",
-                    hint="Make the flow a module-level variable of an importable file, or run it with transport 'inproc'.",
+                    hint="Make the flow a module-level variable of an importable file, or use transport 'inproc'.",
                     vertex=vertex.name,
                 )
 

@@ -6,17 +6,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flamecore.config import JobConfig
+from flamecore.config import JobConfig, make_config
 from flamecore.flow import Flow
+from flamecore.layers import Layer, keys_of
 from flamecore.layout import Layout
+from flamecore.outputs import Outputs
 from flamecore.registry import Registry
-from flamecore.strict import Problems
+from flamecore.strict import Problems, unknown_key
 
 if TYPE_CHECKING:
     from flamecore.job import Job
+    from flamecore.stats import JobReport
 
 
 def lay_out(
@@ -32,7 +36,8 @@ def lay_out(
     Args:
         config: What is configured.
         flow: What is to run.
-        given: Values that a program hands over, by name of the source or sink: these use the memory driver.
+        given: What a program hands over: values by name of the source, and lists that take outputs by name of the sink.
+            These use the memory driver; a sink only if nothing else is configured for it.
         registry: Where drivers are found.
         problems: Takes what is wrong, besides what it holds already.
     """
@@ -49,3 +54,45 @@ def prepare(
         FlameError: Something cannot work; further problems are notes of the error.
     """
     return lay_out(config, flow, given=given, registry=registry).job()
+
+
+def run_embedded(
+    flow: Flow,
+    inputs: Mapping[str, Iterable[Any]],
+    *,
+    workers: int = 1,
+    acker: str = "centralized",
+    transport: str = "inproc",
+    settings: Mapping[str, Any] | None = None,
+) -> Outputs:
+    """Run a flow in this process to the end of its inputs: see `flamecore.flow.Flow.run`. The environment has no say.
+
+    Raises:
+        FlameError: It cannot work, or has failed.
+    """
+    layer = Layer()
+    chosen = {"job.workers": workers, "acker.use": acker, "transport.use": transport}
+    for key, value in {**chosen, **(settings or {})}.items():
+        layer.put(keys_of(key), value, "settings of the program")
+    graph = flow.graph()
+    sources = [source.name for source in graph.sources]
+    for name in inputs:
+        if name not in sources:
+            raise unknown_key(f"source.{name}", sources, where=f": flow {flow.name!r} has no such source (inputs)")
+    outputs = Outputs({sink.name: [] for sink in graph.sinks})
+    job = prepare(make_config(layer), flow, given={**outputs, **inputs})
+    outputs.report = _to_the_end(job)
+    return outputs
+
+
+def _to_the_end(job: Job) -> JobReport:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(job.run())
+    # A notebook has a loop of its own in this thread, which waits for this very cell.
+    from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
+
+    with ThreadPoolExecutor(1, thread_name_prefix="flamestream") as thread:
+        return thread.submit(copy_context().run, asyncio.run, job.run()).result()

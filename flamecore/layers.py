@@ -156,7 +156,7 @@ def from_command(
         key, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--set {text!r} is not KEY=VALUE", hint="For example: --set job.workers=4")
-        layer.put(_keys(key), parsed(value), f"--set {key}")
+        layer.put(keys_of(key), parsed(value), f"--set {key}")
     if workers is not None:
         layer.put(("job", "workers"), workers, f"--workers {workers}")
     return layer
@@ -175,18 +175,23 @@ def parsed(text: str) -> Any:
     return table["value"] if len(table) == 1 else text
 
 
-def _keys(text: str) -> list[str]:
+def keys_of(text: str) -> list[str]:
+    """The keys of a dotted key, which may be quoted as in TOML.
+
+    Raises:
+        ConfigError: It is no dotted key, or has no table.
+    """
     try:
         table: Any = tomllib.loads(f"{text} = 0")
     except tomllib.TOMLDecodeError as error:
         hint = 'A name with other characters than letters, digits, - and _ needs quotes: source."my pages".path'
-        raise ConfigError(f"--set {text!r} is not a dotted key", hint=hint, path=text) from error
+        raise ConfigError(f"{text!r} is not a dotted key", hint=hint, path=text) from error
     keys = []
     while isinstance(table, dict):
         key, table = next(iter(table.items()))
         keys.append(key)
     if len(keys) < 2:
         raise ConfigError(
-            f"--set {text} names no table", hint="Write TABLE.KEY=VALUE, for example job.workers=4", path=text
+            f"{text!r} names no table", hint="Write TABLE.KEY=VALUE, for example job.workers=4", path=text
         )
     return keys

@@ -228,7 +228,10 @@ class Layout:
 
     def _sink(self, name: str, type_: Any, fingerprint: str) -> Sink:
         edge = self.config.sink.get(name, Edge())
-        sink: Sink = self._edge("sink", edge, EdgeContext(name, type_, self.given.get(name), fingerprint))
+        given = self.given.get(name) if edge.use is None else None
+        if given is not None:
+            edge = Edge(use="memory", options=edge.options)
+        sink: Sink = self._edge("sink", edge, EdgeContext(name, type_, given, fingerprint))
         return sink
 
     def _edge(self, kind: Kind, edge: Edge, context: EdgeContext) -> Any:

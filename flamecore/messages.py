@@ -1,10 +1,10 @@
 """What the parts of a job say to each other. Plain tuples: the codec carries them, and nothing else, between processes.
 
-    worker  --Items-->     worker     items of a hand-over, and the acks the receiver owes for them
-    worker  --Report-->    acker      (flamecore.acker)
-    acker   --MinTime-->   worker     (flamecore.acker)
-    worker  --Released-->  rear       what the barrier lets go
-    rear    --Delivered--> worker     what the sink has stored: credit for the fronts
+worker  --Items-->     worker     items of a hand-over, and the acks the receiver owes for them
+worker  --Report-->    acker      (flamecore.acker)
+acker   --MinTime-->   worker     (flamecore.acker)
+worker  --Released-->  rear       what the barrier lets go
+rear    --Delivered--> worker     what the sink has stored: credit for the fronts
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Routed = tuple[int, bytes, int, bool, Any]
 class Items(NamedTuple):
     """One hand-over between workers: items in the order they were sent.
 
-    `acks` holds one number for each (segment, time) among them. The sender has reported it; the receiver reports it again
-    once it has processed all items *and* reported and sent all that came of them.
+    `acks` holds one number for each (segment, time) among them. The sender has reported it; the receiver reports it
+    again once it has processed all items *and* reported and sent all that came of them.
     """
 
     items: list[Routed]

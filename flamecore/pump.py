@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from typing import Any, Final
 
 from flamecore.clock import Front
 from flamecore.front import Batch, Reader
@@ -74,7 +74,7 @@ class FrontPump:
         self.ended = self._host.worker.end_front(self.front.number)
         self._host.flush()
 
-    async def _next(self, stopping: asyncio.Task[bool]) -> Batch | None:
+    async def _next(self, stopping: asyncio.Task[Any]) -> Batch | None:
         """The next batch, when there is credit for it; None at the end or when stopped."""
         while self.front.in_flight >= self._credit:
             self._room.clear()
@@ -86,7 +86,7 @@ class FrontPump:
         await self._first(reading, stopping)
         return reading.result() if reading.done() and not reading.cancelled() else None
 
-    async def _first(self, wanted: asyncio.Future[object], stopping: asyncio.Task[bool]) -> None:
+    async def _first(self, wanted: asyncio.Future[Any], stopping: asyncio.Task[Any]) -> None:
         """Wait for one thing or for the order to stop, letting time go on meanwhile."""
         try:
             while not wanted.done() and not stopping.done():

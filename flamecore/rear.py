@@ -61,4 +61,4 @@ class Sink(ABC):
 
     async def aclose(self) -> None:
         """Make durable what was written and release what is held. May be called twice."""
-        return None
+        return

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
@@ -16,9 +16,9 @@ from flamecore.names import nearest, suggestion
 T = TypeVar("T", bound=msgspec.Struct)
 
 _AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
-_FIELD = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET = re.compile(r"passw|secret|token|credential|private|api_?key|access_?key", re.IGNORECASE)
+_SECRET = re.compile(r"passw|secret|token|credential|private|(api|access)[-_]?key", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 HIDDEN: Final = "***"
@@ -55,29 +55,38 @@ def convert(table: Any, type_: type[T], path: str, *, raw: Any = None, origins: 
         ConfigError: A key that is missing, or a value of a wrong type.
     """
     origins = origins or {}
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(type_)}
-    if isinstance(table, Mapping):
-        for key in table:
-            if key not in fields:
-                full = f"{path}.{key}"
-                raise unknown_key(full, fields, where=_from(full, origins))
+    _check_keys(table, type_, path, origins)
     try:
         return msgspec.convert(table, type_, strict=True)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), fields, path, table if raw is None else raw, origins) from None
+        raise _explain(str(error), type_, path, table if raw is None else raw, origins) from None
 
 
-def _explain(
-    message: str, fields: Mapping[str, Any], path: str, table: Any, origins: Mapping[str, str]
-) -> ConfigError | UnknownKeyError:
+def _fields(type_: Any) -> dict[str, Any]:
+    if not (isinstance(type_, type) and issubclass(type_, msgspec.Struct)):
+        return {}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(type_)}
+
+
+def _check_keys(table: Any, type_: Any, path: str, origins: Mapping[str, str]) -> None:
+    if not isinstance(table, Mapping):
+        return
+    fields = _fields(type_)
+    for key, value in table.items():
+        full = f"{path}.{key}"
+        if key not in fields:
+            raise unknown_key(full, fields, where=_from(full, origins))
+        if inner := next((t for t in (fields[key], *get_args(fields[key])) if _fields(t)), None):
+            _check_keys(value, inner, full, origins)
+
+
+def _explain(message: str, type_: Any, path: str, table: Any, origins: Mapping[str, str]) -> ConfigError:
     at = _AT.search(message)
     inside = at["path"] if at else ""
     reason = _AT.sub("", message)
     full = path + inside
-    if named := _FIELD.search(message):
-        key = f"{full}.{named['name']}"
-        if "unknown" in message:
-            return unknown_key(key, (), where=_from(key, origins))
+    if missing := _MISSING.search(reason):
+        key = f"{full}.{missing['name']}"
         return ConfigError(f"{key} is missing", hint=f"Write it in the file, or give --set {key}=…", path=key)
     value: Any = table
     for part in re.findall(r"[^.\[\]]+", inside):
@@ -85,16 +94,14 @@ def _explain(
             value = value[int(part)] if isinstance(value, list) else value[part]
         except (KeyError, IndexError, ValueError, TypeError):
             break
-    choices = [str(choice) for choice in _choices(fields.get(inside.strip(".")))]
-    hint = suggestion(str(value), choices) if choices else ""
-    if "Expected `str`" in message:
+    hint = ""
+    if "Invalid enum value" in reason:
+        choices = [str(choice) for choice in get_args(_fields(type_).get(inside.strip(".")))]
+        reason, hint = "there is no such choice", suggestion(str(value), choices)
+    elif "Expected `str`" in reason:
         hint = "A text that looks like a number or a date needs quotes: --set 'KEY=\"…\"'"
     what = f"{full} = {shown(full, value)} cannot be used{_from(full, origins)}: {reason[:1].lower()}{reason[1:]}"
     return ConfigError(what, hint=hint, path=full)
-
-
-def _choices(type_: Any) -> tuple[Any, ...]:
-    return get_args(type_) if get_origin(type_) is Literal else ()
 
 
 def _from(path: str, origins: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """One worker: its part of the key groups, its copy of the graph, its barriers, the fronts it hosts.
 
-A worker is plain state driven by calls. Records are admitted and messages received; `flush` hands out what is to be sent.
-It knows nothing of sockets, tasks or clocks, so a simulation drives it as a transport does.
+A worker is plain state driven by calls. Records are admitted and messages received; `flush` hands out what is to be
+sent. It knows nothing of sockets, tasks or clocks, so a simulation drives it as a transport does.
 """
 
 from __future__ import annotations

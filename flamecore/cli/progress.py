@@ -33,6 +33,10 @@ class Progress(ABC):
     def show(self, stats: JobStats) -> None:
         """Show a look at the job."""
 
+    def clear(self) -> None:
+        """Take away what does not last; called before anything else is printed."""
+        return
+
     @abstractmethod
     def end(self, event: str, stats: JobStats, **more: Any) -> None:
         """Say how the job ended: one of the names in `flamecore.events`."""
@@ -97,11 +101,14 @@ class Screen(Progress):
         self._live.update(self._table(stats), refresh=True)
         self._last = stats
 
-    def end(self, event: str, stats: JobStats, **more: Any) -> None:
-        """Leave one line."""
+    def clear(self) -> None:
+        """Take the table away."""
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+        """Leave one line."""
         words = {events.JOB_ENDED: "done", events.JOB_DRAINED: "drained", events.JOB_FAILED: "failed"}
         sys.stderr.write(f"{self._job} {words[event]}: {summary(stats)}\n")
 
@@ -199,3 +206,4 @@ async def shown(progress: Progress, look: Callable[[], JobStats]) -> AsyncIterat
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        progress.clear()

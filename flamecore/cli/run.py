@@ -13,6 +13,7 @@ from flamecore.cli.exits import Exit
 from flamecore.cli.output import json_option, print_json, verbose_option, verbosity, wants_json
 from flamecore.cli.progress import Progress, chosen, shown
 from flamecore.cli.stop import stopping
+from flamecore.errors import FlameError
 from flamecore.launch import lay_out
 from flamecore.layout import Layout
 
@@ -52,7 +53,13 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
     job = layout.job()
     data_on_stdout = writes_to_stdout(layout)
     progress = chosen(layout.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
-    report = asyncio.run(_run(job, progress, quiet=quiet))
+    try:
+        report = asyncio.run(_run(job, progress, quiet=quiet))
+    except FlameError as error:
+        if getattr(error, "reader_gone", False):
+            ctx.exit(Exit.FAILED)  # `| head` has seen enough: that is no news to anybody
+        progress.end(events.JOB_FAILED, job.stats(), error=type(error).__name__)
+        raise
     if report is None:
         ctx.exit(Exit.STOPPED)
     progress.end(events.JOB_DRAINED if report.drained else events.JOB_ENDED, report.stats)
@@ -78,6 +85,3 @@ async def _run(job: Job, progress: Progress, *, quiet: bool) -> JobReport | None
             if stop.count < 2:
                 raise
             return None
-        except BaseException as error:
-            progress.end(events.JOB_FAILED, job.stats(), error=type(error).__name__)
-            raise

@@ -1,7 +1,7 @@
 """From the graph to the steps of one worker.
 
-The graph is walked from its sinks back; each vertex becomes a step that calls the step of its successor, so a chain of maps
-is a chain of calls. Only here do routes, cycles and barriers meet.
+The graph is walked from its sinks back; each vertex becomes a step that calls the step of its successor, so a chain
+of maps is a chain of calls. Only here do routes, cycles and barriers meet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Stateful(Protocol):
 class Holding(Protocol):
     """What the worker needs of a barrier."""
 
-    step: Step
+    @property
+    def step(self) -> Step: ...
 
     def release(self, time: int) -> list[tuple[bytes, Any]]: ...
 
@@ -57,7 +58,7 @@ class Compiled:
     arrivals: dict[int, Step] = field(default_factory=dict)
     barriers: dict[str, Holding] = field(default_factory=dict)
     outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
-    failures: Barrier = field(default_factory=lambda: Barrier("failures"))
+    failures: Holding = field(default_factory=lambda: Barrier("failures"))
     stateful: list[Stateful] = field(default_factory=list)
     forgetters: list[Callable[[bytes], None]] = field(default_factory=list)
 
@@ -78,13 +79,20 @@ def compile_worker(
         outboxes: What is to be sent to each worker; steps append to them.
         fail_at: Gives the step a vertex calls when user code fails.
     """
-    compiler = _Compiler(plan, worker, random, outboxes, fail_at)
+    kind: type[Compiler] = Compiler
+    if plan.graph.ordering == "local_times":
+        from flamecore.operations.local_times import LocalTimesCompiler
+
+        kind = LocalTimesCompiler
+    compiler = kind(plan, worker, random, outboxes, fail_at)
     for source in plan.graph.sources:
         compiler.compiled.entries[source.name] = compiler.successor(source)
     return compiler.compiled
 
 
-class _Compiler:
+class Compiler:
+    """Walks the graph; `flamecore.operations.local_times` compiles to another model by overriding `operation`."""
+
     def __init__(
         self,
         plan: Plan,

@@ -1,9 +1,9 @@
 """Drifting state: reduce, fold, stateful map (paper 004, section 2.7).
 
 What it means is the paper's cycle, drawn by `draw_cycle`: a grouping of window 2 meets each entry with the state that
-its predecessor left, a combining map makes the new state and the outputs, and the state goes round to be grouped with the
-next entry. `DriftStep` runs that pattern as one operation that keeps, for each key, the states where the bucket would hold
-them. Outputs, their orders and their repair are the same.
+its predecessor left, a combining map makes the new state and the outputs, and the state goes round to be grouped
+with the next entry. `DriftStep` runs that pattern as one operation that keeps, for each key, the states where the
+bucket would hold them. Outputs, their orders and their repair are the same.
 
 The place of what the cycle emits, relative to the entry: combine appends 0 for the state and 1, 2, … for outputs; the
 broadcast behind it appends 0 on the way out and 1 on the way back; the maps that part the two append 0.
@@ -66,14 +66,13 @@ def draw_cycle(graph: Graph, vertex: Drift) -> tuple[Vertex, Vertex]:
     def states_only(payload: Any) -> list[Any]:
         return [payload] if type(payload) is State else []
 
-    name = vertex.name
-    settings = {"segment": vertex.segment}
-    entry = graph.add(Merge(f"{name}/entry", **settings))
-    grouping = graph.add(Grouping(f"{name}/grouping", route=ByKey(bucket), window=2, **settings))
-    combined = graph.add(Map(f"{name}/combine", function=combine, **settings))
-    fork = graph.add(Broadcast(f"{name}/fork", **settings))
-    out = graph.add(Map(f"{name}/outputs", function=outputs_only, **settings))
-    back = graph.add(Map(f"{name}/states", function=states_only, **settings))
+    name, segment = vertex.name, vertex.segment
+    entry = graph.add(Merge(f"{name}/entry", segment=segment))
+    grouping = graph.add(Grouping(f"{name}/grouping", route=ByKey(bucket), window=2, segment=segment))
+    combined = graph.add(Map(f"{name}/combine", function=combine, segment=segment))
+    fork = graph.add(Broadcast(f"{name}/fork", segment=segment))
+    out = graph.add(Map(f"{name}/outputs", function=outputs_only, segment=segment))
+    back = graph.add(Map(f"{name}/states", function=states_only, segment=segment))
     graph.chain(entry, grouping, combined, fork, out)
     graph.chain(fork, back, entry)
     return entry, out
@@ -92,8 +91,8 @@ Entry = tuple[bytes, int, Any, Any]
 class DriftStep:
     """A drifting state at work on one worker: the history of each key, and its compiled step.
 
-    A history is a list of entries in order. Its first entry is the last one older than the minimum time, so that the state
-    before anything that can still arrive is always at hand.
+    A history is a list of entries in order. Its first entry is the last one older than the minimum time, so that the
+    state before anything that can still arrive is always at hand.
 
     Args:
         vertex: What the state is.

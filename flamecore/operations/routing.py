@@ -1,7 +1,7 @@
 """Routes: which worker goes on with an item (paper 004, section 2.3). A route is a step like any other.
 
-On one worker there is nothing to route, and an operation's input is its own step. On several, an item either goes on here or
-is put into the outbox of the worker that owns its hash; that is all a step knows of other workers.
+On one worker there is nothing to route, and an operation's input is its own step. On several, an item either goes on
+here or is put into the outbox of the worker that owns its hash; that is all a step knows of other workers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ Outboxes = Sequence[list[Routed]]
 """For each worker, what is to be sent to it."""
 
 
-def routed(
-    vertex: Vertex, here: Step, *, worker: int, owners: Sequence[int], outboxes: Outboxes, fail: Fail
-) -> Step:
+def routed(vertex: Vertex, here: Step, *, worker: int, owners: Sequence[int], outboxes: Outboxes, fail: Fail) -> Step:
     """The step that takes items for `vertex` to where they are to be processed.
 
     Args:
@@ -70,9 +68,7 @@ def place_finder(route: Route, owners: Sequence[int]) -> Callable[[Any], int]:
     return place
 
 
-def _by_place(
-    index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fail, place: Callable[[Any], int]
-) -> Step:
+def _by_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fail, place: Callable[[Any], int]) -> Step:
     sends = [outbox.append for outbox in outboxes]
 
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -143,7 +139,8 @@ class LoopHead:
     def feed_back(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """An item has gone round once more.
 
-        Its trace is turned by one bit: the rounds of a trace must not be exchangeable, or two recomputations that saw the
+        Its trace is turned by one bit: the rounds of a trace must not be exchangeable, or two recomputations that
+            saw the
         same workers in another sequence would have one identity.
         """
         if len(order) > self.limit:

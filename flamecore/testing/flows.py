@@ -1,10 +1,10 @@
 """Checks of a flow, for its author's own CI: the same output whatever the number of workers and the timing.
 
-    from flamecore.testing import assert_deterministic
+from flamecore.testing import assert_deterministic
 
 
-    def test_flow():
-        assert_deterministic(flow, {"lines": ["to be or", "not to be"]})
+def test_flow():
+    assert_deterministic(flow, {"lines": ["to be or", "not to be"]})
 """
 
 from __future__ import annotations
@@ -75,15 +75,18 @@ def compare(run: SimulatedRun, wanted: Mapping[str, Sequence[Any]], failed: Fail
         got = run.outputs[name]
         if got == list(outputs):
             continue
-        place = next((i for i, (a, b) in enumerate(zip(got, outputs, strict=False)) if a != b), min(len(got), len(outputs)))
+        place = next(
+            (i for i, (a, b) in enumerate(zip(got, outputs, strict=False)) if a != b), min(len(got), len(outputs))
+        )
         raise AssertionError(
             f"sink {name!r} differs from the reference with {where}: {len(got)} outputs instead of {len(outputs)}; "
-            f"the first difference is output {place}: got {got[place : place + 1]}, wanted {list(outputs[place : place + 1])}"
+            f"the first difference is output {place}: got {got[place : place + 1]}, "
+            f"wanted {list(outputs[place : place + 1])}"
         )
 
 
 def acker_named(name: str) -> Any:
-    """A function from `AckerPlan` to the acker of that name, with default options; inner ackers are found by name too."""
+    """A function from `AckerPlan` to the acker of that name, with default options; inner ackers are found alike."""
     from flamecore.layout import options_of
     from flamecore.registry import Registry
 

@@ -1,8 +1,9 @@
 """The reference interpreter: what a flow means, with nothing clever in it.
 
-Every vertex is worked on one item at a time, in the order of metas: the least pending item of all goes next. What is derived
-from an item sorts after it, so every operation sees its items in order, and the only thing it ever has to repair is what a
-custom order asks for. Cycles are drawn in full, windows are cut from plain sorted lists, keys are told apart by `==`.
+Every vertex is worked on one item at a time, in the order of metas: the least pending item of all goes next. What is
+derived from an item sorts after it, so every operation sees its items in order, and the only thing it ever has to
+repair is what a custom order asks for. Cycles are drawn in full, windows are cut from plain sorted lists, keys are
+told apart by `==`.
 
 It shares the graph and the meta with the engine, and nothing else: it is the oracle the engine is tested against.
 """
@@ -24,7 +25,7 @@ class Output(NamedTuple):
     payload: Any
 
 
-class Failed(Exception):  # noqa: N818
+class Failed(Exception):
     """A user function failed on a valid item; `outputs` were complete before it, `error` is what it raised."""
 
     def __init__(self, vertex: str, payload: Any, error: Exception, outputs: dict[str, list[Output]]) -> None:
@@ -163,7 +164,8 @@ class _Interpreter:
 
 
 def _windows(vertex: Grouping, bucket: list[tuple[Any, ...]], place: int) -> dict[bytes, tuple[Any, ...]]:
-    """The windows of a bucket that end at `place` or up to a window's length behind it, by the order of their last item."""
+    """The windows of a bucket that end at `place` or up to a window's length behind it, by the order of their last
+    item."""
     size = len(bucket)
     if vertex.undo_partial and 0 < size < vertex.window:
         return {bucket[-1][-2]: tuple(entry[-1] for entry in bucket)}

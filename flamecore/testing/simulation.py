@@ -1,8 +1,9 @@
 """A whole job under a seeded scheduler: workers, ackers and rears as they are, the network a dream.
 
-At every step the scheduler picks, at random, one thing that could happen next: a front admits some records, a channel delivers
-its oldest message, an acker's buffer becomes due. Channels keep their own order and are delayed at will against each other;
-time is virtual. The same seed gives the same run; another seed gives another interleaving, and the outputs must not know.
+At every step the scheduler picks, at random, one thing that could happen next: a front admits some records, a
+channel delivers its oldest message, an acker's buffer becomes due. Channels keep their own order and are delayed at
+will against each other; time is virtual. The same seed gives the same run; another seed gives another interleaving,
+and the outputs must not know.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -85,7 +87,7 @@ class Simulation:
         parts = {name: [list(records)] for name, records in inputs.items()}
         parts.update({name: [list(part) for part in split] for name, split in (partitioned or {}).items()})
         self.records: dict[int, deque[Any]] = {}
-        fronts = []
+        fronts: list[Front] = []
         for source in graph.sources:
             for partition, records in enumerate(parts.get(source.name, [[]])):
                 number = len(fronts) + 1
@@ -153,20 +155,13 @@ class Simulation:
     def choices(self) -> list[Callable[[], None]]:
         """Everything that could happen next, in an order that depends on nothing but the run so far."""
         ways: list[Callable[[], None]] = []
-        for channel, waiting in self.channels.items():
-            if waiting:
-                ways.append(lambda channel=channel: self.deliver(*channel))  # type: ignore[misc]
-        for number in self.open_fronts:
-            ways.append(lambda number=number: self.feed(number))  # type: ignore[misc]
+        ways.extend(partial(self.deliver, *channel) for channel, waiting in self.channels.items() if waiting)
+        ways.extend(partial(self.feed, number) for number in self.open_fronts)
         return ways
 
     def wait(self) -> None:
         """Nothing is on its way: let virtual time go on to whatever is due next."""
-        due = {
-            address: at
-            for address, worker in self.workers.items()
-            if (at := worker.reporter.due()) is not None
-        }
+        due = {address: at for address, worker in self.workers.items() if (at := worker.reporter.due()) is not None}
         if not due:
             raise SimulationStuckError(
                 f"nothing is in flight and nothing is due, but only "
@@ -194,9 +189,8 @@ class Simulation:
         message = self.channels[sender, to].popleft()
         if to in self.workers:
             self.workers[to].receive(sender, message)
-            if self.random.random() < 0.7:  # a worker may take several messages before it sends
-                self.flush(to)
-            elif not any(waiting for (_, end), waiting in self.channels.items() if end == to):
+            more = any(waiting for (_, end), waiting in self.channels.items() if end == to)
+            if not more or self.random.random() < 0.7:  # a worker may take several messages before it sends
                 self.flush(to)
         elif to in self.trackers:
             assert type(message) is Report

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 import flamecore as fc
-from flamecore.graph import ByHash, ByKey, Graph, Grouping, Map, Merge, Sink, Source
 from flamecore.graph import Broadcast as Fork
+from flamecore.graph import ByHash, ByKey, Graph, Grouping, Map, Merge, Sink, Source
 
 
 class Case(NamedTuple):
@@ -152,7 +152,7 @@ def cycle_with_state() -> Graph:
 
     def body(stream: fc.Stream[tuple[str, int]]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
         def visit(best: int, item: tuple[str, int]) -> tuple[int, list[tuple[str, int]]]:
-            name, depth = item
+            depth = item[1]
             return (depth, [item]) if depth > best else (best, [])
 
         seen = stream.key_by(lambda item: item[0]).stateful_map(-1, visit)
@@ -199,7 +199,9 @@ def failing() -> Graph:
         return pair
 
     flow = fc.Flow("failing")
-    counted = flow.source("numbers", int).rebalance().map(lambda n: n % 3).key_by(lambda n: n).fold(0, lambda s, n: s + n + 1)
+    counted = (
+        flow.source("numbers", int).rebalance().map(lambda n: n % 3).key_by(lambda n: n).fold(0, lambda s, n: s + n + 1)
+    )
     counted.map(check).key_by(lambda pair: pair[1] % 2).group(2).sink("out")
     counted.sink("sums")
     return flow.graph()

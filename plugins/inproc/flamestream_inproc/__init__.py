@@ -1,7 +1,7 @@
 """In-process transport: any number of addresses in one event loop. Objects are handed over as they are.
 
-With `serialise = true` every message is turned into bytes and back, as it would be between processes: for finding, in one
-process, what could not leave it.
+With `serialise = true` every message is turned into bytes and back, as it would be between processes: for finding,
+in one process, what could not leave it.
 """
 
 from __future__ import annotations

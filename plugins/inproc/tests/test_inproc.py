@@ -1,0 +1,25 @@
+"""The in-process transport, held against the contract: with objects, with bytes, and with hardly any room."""
+
+from __future__ import annotations
+
+from flamestream_inproc import InprocTransport, Options
+
+from flamecore.testing.transports import TransportTests
+from flamecore.transport import Transport, TransportContext
+
+
+class TestObjects(TransportTests):
+    def make(self, context: TransportContext) -> Transport:
+        return InprocTransport(Options(), context)
+
+
+class TestBytes(TransportTests):
+    def make(self, context: TransportContext) -> Transport:
+        return InprocTransport(Options(serialise=True), context)
+
+
+class TestLittleRoom(TransportTests):
+    most = 100
+
+    def make(self, context: TransportContext) -> Transport:
+        return InprocTransport(Options(room=1), context)

@@ -208,6 +208,8 @@ class RearHost:
         self.sink = sink
         self.post = post
         self.count = 0
+        self.time = MIN_TIME
+        """Everything below it is stored in the sink."""
         self._listeners = listeners
         self._delivered = delivered
         self._failed = failed
@@ -231,6 +233,7 @@ class RearHost:
                 self.count += len(payloads)
             if complete.failure is not None:
                 return self._failed(complete.failure)
+            self.time = complete.time
             word = Delivered(collector.name, complete.time)
             for address in self._listeners:
                 self.post.send(address, word)

@@ -106,6 +106,7 @@ class Job:
         self._posts: list[Post] = []
         self._stop = asyncio.Event()
         self._outcome: asyncio.Future[None] | None = None
+        self._failed_rears = 0
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -173,16 +174,20 @@ class Job:
             self._outcome.set_exception(error)
 
     def _record_failed(self, failure: Failure) -> None:
-        self._fail(self._placed(failure).raised())
+        """A rear has reached the record that failed. The job ends once all have: each gets what comes before it."""
+        self._stop.set()
+        self._failed_rears += 1
+        if self._failed_rears == len(self._rears):
+            self._fail(self._placed(failure).raised())
 
     def _check_done(self) -> None:
         """The job is done when every front has ended and every rear has stored all that they sent."""
-        if self._outcome is None or self._outcome.done():
+        if self._outcome is None or self._outcome.done() or self._failed_rears:
             return
         if any(pump.ended is None for pump in self._pumps):
             return
         end = max((pump.ended or 0 for pump in self._pumps), default=0)
-        if end > 0 and any(rear.collector.time < end for rear in self._rears):
+        if end > 0 and any(rear.time < end for rear in self._rears):
             return
         self._outcome.set_result(None)
 

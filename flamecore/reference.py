@@ -69,7 +69,11 @@ def _from_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[stable] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[stable]
+        raise
     return module
 
 
@@ -79,8 +83,7 @@ def _from_module(name: str, folder: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        beside = folder / f"{name}.py"
-        hint = f"Did you mean {beside.name}?" if beside.is_file() else f"Looked in {folder} and what is installed."
+        hint = f"Looked in {folder} and in what is installed. A file is written with its ending: {name}.py"
         raise ConfigError(f"there is no module {name!r}", hint=hint, path="job.flow") from error
 
 

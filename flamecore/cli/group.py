@@ -30,13 +30,9 @@ class FlameGroup(click.Group):
     A plugin's command is imported when it is called by name, never to list it.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.registry = Registry()
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the core's commands, then those of plugins."""
-        return [*BUILT_IN, *(name for name in self.registry.names("command") if name not in BUILT_IN)]
+        return [*BUILT_IN, *(name for name in _registry(ctx).names("command") if name not in BUILT_IN)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; None if there is none of that name.
@@ -47,17 +43,17 @@ class FlameGroup(click.Group):
         if cmd_name in BUILT_IN:
             command: click.Command = importlib.import_module(f"flamecore.cli.{cmd_name}").command
             return command
-        if cmd_name.rpartition(":")[2] not in self.registry.names("command"):
+        if cmd_name.rpartition(":")[2] not in _registry(ctx).names("command"):
             close = nearest(cmd_name, self.list_commands(ctx))
             if close is not None and not ctx.resilient_parsing:
                 ctx.fail(f"No such command {cmd_name!r}. Did you mean {close!r}?")
             return None
-        provided: click.Command = self.registry.get("command", cmd_name)
+        provided: click.Command = _registry(ctx).get("command", cmd_name)
         return provided
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
-        providers = {p.name: f"Provided by {p.distribution} {p.version}." for p in self.registry.providers("command")}
+        providers = {p.name: f"Provided by {p.distribution} {p.version}." for p in _registry(ctx).providers("command")}
         rows = [(name, BUILT_IN.get(name) or providers.get(name, "")) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
@@ -71,3 +67,8 @@ class FlameGroup(click.Group):
             ctx.exit(exit_of(error))
         except KeyboardInterrupt:
             ctx.exit(Exit.STOPPED)
+
+
+def _registry(ctx: click.Context) -> Registry:
+    registry: Registry = ctx.meta.setdefault("flamestream.registry", Registry())
+    return registry

@@ -117,6 +117,7 @@ class Simulation:
         self.open_fronts = {front.number: f"worker/{self.plan.host_of(front.number)}" for front in fronts}
         self.ends = [0]
         self.failure: Failure | None = None
+        self.failed: set[str] = set()
         self.sent: dict[str, int] = {}
 
     def run(self, max_steps: int = 1_000_000) -> SimulatedRun:
@@ -146,7 +147,7 @@ class Simulation:
     def done(self) -> bool:
         """Whether a failure has ended the run, or all that was admitted is delivered."""
         if self.failure is not None:
-            return True
+            return self.failed == self.rears.keys()  # each sink gets what comes before the record that failed
         if self.open_fronts:
             return False
         end = max(self.ends)
@@ -202,12 +203,15 @@ class Simulation:
 
     def collect(self, rear: str, message: Released) -> None:
         """A rear takes a release and delivers what it completes."""
+        if rear in self.failed:
+            return
         complete = self.rears[rear].receive(message)
         if complete is None:
             return
         self.outputs[self.rears[rear].name].extend(complete.payloads)
         if complete.failure is not None:
             self.failure = complete.failure
+            self.failed.add(rear)
             return
         for worker in self.workers:
             self.send(rear, worker, Delivered(self.rears[rear].name, complete.time))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,15 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data at {folder}; set FLAMESTREAM_DATA to the folder that holds wikipedia/")
     return folder
+
+
+@pytest.fixture(scope="session")
+def installed() -> None:
+    """For tests of the command line and of names: the project's own entry points must be there."""
+    try:
+        importlib.metadata.distribution("flamestream")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("flamestream is not installed, so its plugins have no names: pip install .")
 
 
 class Distributions:

@@ -443,6 +443,19 @@ def user_functions(vertex: Vertex) -> Iterator[Callable[..., Any]]:
         yield vertex.route.function
 
 
+def payload_types(graph: Graph) -> Iterator[Any]:
+    """Every type that the graph declares for payloads: of sources and sinks, and in the hints of user functions."""
+    from typing import get_type_hints
+
+    for vertex in graph.vertices:
+        yield getattr(vertex, "type", object)
+        for function in user_functions(vertex):
+            try:
+                yield from get_type_hints(function).values()
+            except (NameError, TypeError, AttributeError):
+                continue  # hints that cannot be resolved here say nothing
+
+
 def is_local(function: Callable[..., Any]) -> bool:
     """Whether a function has no name it could be imported by: a lambda, or one defined inside another."""
     name = getattr(function, "__qualname__", "")

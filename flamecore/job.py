@@ -24,7 +24,7 @@ from flamecore.collect import Collector
 from flamecore.errors import GraphError, JobError
 from flamecore.failure import Failure
 from flamecore.front import Reader, Source
-from flamecore.graph import Graph, is_local, user_functions
+from flamecore.graph import Graph, is_local, payload_types, user_functions
 from flamecore.host import Post, RearHost, TrackerHost, WorkerHost
 from flamecore.meta import FrontId
 from flamecore.observe import Observers
@@ -246,8 +246,7 @@ class Job:
         self._observers.job_started(settings.name, plan.workers)
 
     def _transport_context(self) -> TransportContext:
-        types = [source.type for source in self.graph.sources] + [sink.type for sink in self.graph.sinks]
-        return TransportContext(job=self.settings.name, codec=Codec(types))
+        return TransportContext(job=self.settings.name, codec=Codec(payload_types(self.graph)))
 
     async def _post(self, transport: Transport, address: str) -> Post:
         post = Post(await transport.bind(address), self._fail)

@@ -57,8 +57,8 @@ class Figures(NamedTuple):
         yield "distinct words", f"{self.words:,}"
         yield "index changes", f"{self.changes:,}"
         yield "pages/s", f"{self.pages_per_s:,.0f}"
-        yield "latency p50", _milliseconds(self.latency_p50_ms)
-        yield "latency p99", _milliseconds(self.latency_p99_ms)
+        yield "release latency p50", _milliseconds(self.latency_p50_ms)
+        yield "release latency p99", _milliseconds(self.latency_p99_ms)
         yield "replays", f"{self.replays:,}"
 
 

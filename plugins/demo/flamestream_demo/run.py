@@ -11,11 +11,10 @@ from flamecore.cli.stop import stopping
 from flamecore.config import Edge, JobConfig, JobTable
 from flamecore.job import Job
 from flamecore.launch import prepare
-from flamecore.registry import override
 from flamecore.stats import JobReport, JobStats
-from flamestream_demo.inverted_index import flow
+from flamestream_demo.inverted_index import Change, flow
 from flamestream_demo.report import Figures
-from flamestream_demo.view import IndexView, ViewSink
+from flamestream_demo.view import IndexView
 
 REDRAW_S: Final = 0.1
 
@@ -27,25 +26,41 @@ Draw = Callable[[Iterable[tuple[str, str]]], None]
 
 
 class Indexed(NamedTuple):
-    """What a run has left: the index, the last figures, and whether it was asked to end early."""
+    """What a run has left: the last figures, the index, and whether it was asked to end early."""
 
-    view: IndexView
     figures: Figures
+    view: IndexView
     drained: bool
 
 
 class Frames(Progress):
-    """Draws the figures each time it looks at the job."""
+    """Each time it looks at the job, it applies what has come out to the view, and draws the figures.
+
+    Args:
+        draw: Shows rows.
+        workers: How many share the work.
+
+    Attributes:
+        changes: What the job puts out, until it is applied.
+        view: The index so far.
+    """
 
     interval = REDRAW_S
 
-    def __init__(self, draw: Draw, view: IndexView, workers: int) -> None:
+    def __init__(self, draw: Draw, workers: int) -> None:
+        self.changes: list[Change] = []
+        self.view = IndexView()
         self._draw = draw
-        self._view = view
         self._workers = workers
 
+    def figures(self, stats: JobStats) -> Figures:
+        """The figures of this moment."""
+        self.view.apply(self.changes)
+        self.changes.clear()
+        return Figures.of(stats, self.view, self._workers)
+
     def show(self, stats: JobStats) -> None:
-        self._draw(Figures.of(stats, self._view, self._workers).rows())
+        self._draw(self.figures(stats).rows())
 
     def end(self, event: str, stats: JobStats, **more: Any) -> None:
         self.show(stats)
@@ -65,18 +80,13 @@ def index_topics(draw: Draw, *, workers: int = 1, repeat: int = 1) -> Indexed | 
     Raises:
         SourceError: This Python came without the topics.
     """
-    view = IndexView()
     config = JobConfig(
         job=JobTable(workers=workers, max_in_flight=MAX_IN_FLIGHT),
         source={"pages": Edge(use="pydoc", options={"repeat": repeat})},
-        sink={"index": Edge(use=ViewSink.name)},
     )
-    with override("sink", ViewSink.name, ViewSink):
-        job = prepare(config, flow, given={"index": view})
-    report = asyncio.run(_run(job, Frames(draw, view, workers)))
-    if report is None:
-        return None
-    return Indexed(view, Figures.of(report.stats, view, workers), report.drained)
+    frames = Frames(draw, workers)
+    report = asyncio.run(_run(prepare(config, flow, given={"index": frames.changes}), frames))
+    return None if report is None else Indexed(frames.figures(report.stats), frames.view, report.drained)
 
 
 async def _run(job: Job, frames: Frames) -> JobReport | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import nsmallest
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from flamecore.errors import ConsistencyError
-from flamecore.front import EdgeContext
-from flamecore.rear import Guarantee, Sink
 from flamestream_demo.inverted_index import Change
 
 
@@ -59,20 +57,3 @@ class IndexView:
         from difflib import get_close_matches  # needed for a failed query only
 
         return get_close_matches(word, self.postings, count)
-
-
-class ViewSink(Sink):
-    """A sink that keeps an `IndexView` up to date: the one that is handed over when the job is made."""
-
-    name: ClassVar[str] = "view"
-
-    def __init__(self, options: Any, context: EdgeContext) -> None:
-        super().__init__(options, context)
-        self._view: IndexView = context.given
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return "at_least_once"  # it starts empty, so there is never anything to resume
-
-    async def write(self, time: int, payloads: Sequence[Change]) -> None:
-        self._view.apply(payloads)

@@ -68,7 +68,7 @@ def test_without_a_terminal_there_is_a_plain_summary() -> None:
     assert done.returncode == 0
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
-    for name in ("pages", "tokens", "distinct words", "index changes", "pages/s", "latency p99", "replays"):
+    for name in ("pages", "tokens", "distinct words", "index changes", "pages/s", "release latency p99", "replays"):
         assert re.search(rf"^{name} +[\d,.]+( ms)?$", done.stdout, re.MULTILINE), name
     assert re.search(r"^the +\d+$", done.stdout, re.MULTILINE)
 

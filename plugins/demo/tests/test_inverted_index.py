@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flamecore.errors import OperationError
+from flamecore.testing.flows import assert_deterministic
 from flamestream_demo.inverted_index import Change, flow, plain_index
 from flamestream_demo.pages import Page, revised, topics
 
@@ -99,6 +100,14 @@ def test_any_pages_in_any_order_of_versions(changes_by_dictionary: ChangeLog, pa
     assert run(pages, workers) == expected
 
 
+def test_many_interleavings_of_workers_give_one_change_log(changes_by_dictionary: ChangeLog) -> None:
+    # Versions of one page follow each other at once, so that words of an older one are often overtaken.
+    pages = [revised(page, version) for page in topics(limit=3) for version in (1, 2, 3)]
+    pages = [page._replace(text=page.text[:400]) for page in pages]
+    found = assert_deterministic(flow, {"pages": pages}, workers=(1, 2, 4), seeds=range(9))
+    assert found["index"] == changes_by_dictionary(pages)
+
+
 @pytest.mark.parametrize(
     ("pages", "reason"),
     [
@@ -114,3 +123,10 @@ def test_what_a_posting_cannot_hold_stops_the_job_with_the_reason(pages: list[Pa
         run(pages)
     assert reason in str(caught.value)
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_word_that_cannot_be_held_can_be_left_out() -> None:
+    pages = [Page(1, "too long", "word " * 4096 + "other"), Page(2, "fine", "word")]
+    found = flow.run({"pages": pages}, settings={"job.on_error": "skip"})
+    assert [(change.word, change.page) for change in found["index"]] == [("other", 1), ("word", 2)]
+    assert found.stats.failed == 1

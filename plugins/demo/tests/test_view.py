@@ -95,8 +95,8 @@ def test_figures_of_a_job_that_has_not_begun_and_of_one_that_ended(view: IndexVi
         "distinct words": "0",
         "index changes": "0",
         "pages/s": "0",
-        "latency p50": "–",
-        "latency p99": "–",
+        "release latency p50": "–",
+        "release latency p99": "–",
         "replays": "0",
     }
     stats = JobStats(items_in=3000, elapsed_s=2.0, replays=7, latency_p50_ms=0.25, latency_p99_ms=1234.0)
@@ -106,8 +106,8 @@ def test_figures_of_a_job_that_has_not_begun_and_of_one_that_ended(view: IndexVi
         ("distinct words", "5"),
         ("index changes", "9"),
         ("pages/s", "1,500"),
-        ("latency p50", "0.2 ms"),
-        ("latency p99", "1,234.0 ms"),
+        ("release latency p50", "0.2 ms"),
+        ("release latency p99", "1,234.0 ms"),
         ("replays", "7"),
     ]
 

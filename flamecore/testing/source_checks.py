@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
@@ -12,6 +13,7 @@ from flamecore.front import Batch, Reader, Rejected, Source
 
 WAIT_S: Final = 20.0
 """Longest wait for one record; a driver that takes longer hangs."""
+_TURNS: Final = 6
 
 MakeSource = Callable[[], Source]
 """Makes the source under test, anew, over the same input."""
@@ -138,16 +140,17 @@ async def check_replays(make: MakeSource, expected: Sequence[Any]) -> None:
             raise EdgeBroken("refuses", "it does not say it is replayable, and opens at a position all the same")
         return
     for partition in source.partitions():
-        first = await _read_partition(source, partition, None, 7, most)
+        # One by one: a batch does not say where its malformed records stood among its values.
+        first = await _read_partition(source, partition, None, 1, most)
         again = await _read_partition(source, partition, None, 4096, most)
         expect_same("replayable", "opened once more", _values(again), _values(first))
         for index in sorted({0, 1, len(first) // 2, len(first) - 2, len(first) - 1} & set(range(len(first)))):
             position = first[index].position
-            rest = await _read_partition(make(), partition, position, 7, most)
+            rest = await _read_partition(make(), partition, position, 1, most)
             expect_same("reopens", f"opened after the record at {position!r}", rest, first[index + 1 :])
             # A position is kept in snapshots, from which a tuple may come back a list.
             stored = json.loads(json.dumps(position))
-            rest = await _read_partition(make(), partition, stored, 7, most)
+            rest = await _read_partition(make(), partition, stored, 1, most)
             expect_same("reopens", f"opened after the record at {stored!r}", rest, first[index + 1 :])
 
 
@@ -173,18 +176,19 @@ async def check_cancelled(make: MakeSource, expected: Sequence[Any]) -> None:
     found: list[Any] = []
     for partition in source.partitions():
         reader = await source.open(partition)
-        turn = 0
-        while len(found) <= len(expected):
-            reading = asyncio.ensure_future(_read(reader, 3))
-            for _ in range(turn % 5):  # cancelled sooner or later: before it starts, or somewhere in the midst
+        for turn in count():
+            reading = asyncio.ensure_future(reader.read(1))
+            for _ in range(turn % _TURNS):  # cancelled sooner or later: before it starts, or somewhere in the midst
                 await asyncio.sleep(0)
-            turn += 1
-            if turn % 2:
+            if turn % _TURNS < _TURNS - 1:
                 reading.cancel()
-            await asyncio.wait([reading])
+            done, _ = await asyncio.wait([reading], timeout=WAIT_S)
+            if not done:
+                reading.cancel()
+                raise EdgeBroken("cancelled", f"after cancelled reads, one has not returned within {WAIT_S} s")
             if not reading.cancelled():
                 batch = reading.result()
-                if batch is None:
+                if batch is None or len(found) > len(expected):
                     break
                 found += batch.values
         await reader.aclose()

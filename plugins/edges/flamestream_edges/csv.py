@@ -12,9 +12,9 @@ import msgspec
 
 from flamecore.errors import ConfigError, SourceError
 from flamecore.front import EdgeContext, Reader, Source
+from flamecore.names import suggestion
 from flamecore.plugin import hookimpl
 from flamecore.rear import Sink
-from flamecore.names import suggestion
 from flamestream_edges.csvreader import Convert, CsvLines, CsvReader
 from flamestream_edges.files import FileSource, LineOptions, line_encoding, unreadable, wrong_type
 from flamestream_edges.linereader import resume_offset

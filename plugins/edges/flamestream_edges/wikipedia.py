@@ -5,8 +5,7 @@
         …
     </pages>
 
-Only one page is held at a time: the parser keeps no tree. Entities are expanded within the limits expat sets against
-exponential ones; nothing outside the file is ever fetched.
+Only one page is held at a time (`flamestream_edges.pageparser`).
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
-from xml.parsers import expat
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -24,10 +22,9 @@ from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source
 from flamecore.plugin import hookimpl
 from flamestream_edges.files import FileSource, PathOptions, unreadable, wrong_type
 from flamestream_edges.linereader import FileChunks, read_error
+from flamestream_edges.pageparser import PageParser, PagePosition, XmlError
 from flamestream_edges.shapes import is_named_tuple
 from flamestream_edges.splitting import CHUNK_BYTES
-
-_CONTEXT_BYTES: Final = 200
 
 
 class Page(NamedTuple):
@@ -46,157 +43,6 @@ class WikipediaOptions(PathOptions, frozen=True, forbid_unknown_fields=True, kw_
     """
 
     max_page_chars: Annotated[int, msgspec.Meta(ge=1)] = 64 * 1024 * 1024
-
-
-class PagePosition(NamedTuple):
-    """Where a page stood.
-
-    Attributes:
-        offset: Of the byte at which the parser can go on after it; -1 if there is nothing to go on with.
-        line: 1-based line its start tag is in.
-        next_line: 1-based line of `offset`.
-    """
-
-    offset: int
-    line: int
-    next_line: int
-
-
-class PageParser:
-    """Makes pages of bytes that are pushed in.
-
-    A page is handed out when the tag after it is met: only then it is known where to go on from.
-
-    Args:
-        record: The NamedTuple that pages become.
-        max_chars: Most text of one page.
-    """
-
-    def __init__(self, record: Any, max_chars: int) -> None:
-        self.found: deque[tuple[Any, PagePosition]] = deque()
-        self.first_tag: int | None = None
-        """Offset of the first tag after the root's start tag, once it has been met."""
-        self._record = record
-        self._max_chars = max_chars
-        self._depth = 0
-        self._attributes: dict[str, str] = {}
-        self._line = 0
-        self._problem = ""
-        self._text: list[str] = []
-        self._chars = 0
-        self._complete: tuple[Any, int] | None = None  # a page or why there is none, and its line
-        self._chunk = b""
-        self._pushed = 0
-        self._skipped = self._skipped_lines = 0
-        self._parser = parser = expat.ParserCreate()
-        parser.buffer_text = True
-        parser.buffer_size = CHUNK_BYTES
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._characters
-
-    def push(self, chunk: bytes) -> None:
-        """Parse the next bytes; none at the end of the file.
-
-        Raises:
-            XmlError: There is nothing more to be had; what was found before is in `found`.
-        """
-        self._chunk = chunk or self._chunk
-        self._pushed += len(chunk)
-        try:
-            self._parser.Parse(chunk, not chunk)
-        except expat.ExpatError as error:
-            why = expat.ErrorString(error.code) if chunk else "the file ends too early"
-            raise self._give_up(why) from error
-
-    def skip_to(self, offset: int, line: int) -> None:
-        """The next bytes pushed are those at `offset`, in that line; what is between has not been pushed."""
-        self._skipped = offset - self._pushed
-        self._skipped_lines = line - self._chunk.count(b"\n") - 1
-
-    def _here(self) -> tuple[int, int]:
-        return self._parser.CurrentByteIndex + self._skipped, self._parser.CurrentLineNumber + self._skipped_lines
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if self._depth == 0 and name != "pages":
-            raise self._give_up(f"the outermost element is <{name}>, and <pages> is expected")
-        if self._depth:
-            self._next_tag()
-        if self._depth == 1:
-            self._attributes = attributes
-            self._line = self._here()[1]
-            self._problem = "" if name == "page" else f"an element <{name}> where <page> is expected"
-        self._depth += 1
-
-    def _end(self, name: str) -> None:
-        self._next_tag()
-        self._depth -= 1
-        if self._depth == 1:
-            self._complete = self._page(), self._line
-            self._text = []
-            self._chars = 0
-
-    def _characters(self, text: str) -> None:
-        if self._depth > 1:
-            self._chars += len(text)
-            if self._chars <= self._max_chars:
-                self._text.append(text)
-            else:
-                self._text.clear()
-
-    def _next_tag(self) -> None:
-        if self._complete is not None or self.first_tag is None:
-            self._hand_out(*self._here())
-
-    def _hand_out(self, offset: int, line: int) -> None:
-        if self.first_tag is None:
-            self.first_tag = offset
-        if self._complete is not None:
-            page, started = self._complete
-            self.found.append((page, PagePosition(offset, started, line)))
-            self._complete = None
-
-    def _page(self) -> Any:
-        """The page that ends here, or a text that says why it is none."""
-        found = self._attributes
-        if self._problem:
-            return self._problem
-        if self._chars > self._max_chars:
-            return f"{self._title()} has {self._chars:,} characters, and max_page_chars is {self._max_chars:,}"
-        for name in ("id", "title"):
-            if name not in found:
-                return f'{self._title()} has no attribute {name}; a page is <page id="7" title="…">text</page>'
-        try:
-            return self._record(int(found["id"]), found["title"], "".join(self._text))
-        except ValueError:
-            return f"{self._title()} has an id that is no number: {found['id']!r}"
-
-    def _title(self) -> str:
-        return " ".join(
-            ("page", *(repr(self._attributes[name]) for name in ("id", "title") if name in self._attributes))
-        )
-
-    def _give_up(self, why: str) -> XmlError:
-        parser = self._parser
-        offset, line = self._here()
-        if self._depth < 2:
-            self._hand_out(offset, line)
-        inside = f", inside {self._title()} that starts in line {self._line}" if self._depth > 1 else ""
-        at = max(offset - self._skipped - self._pushed + len(self._chunk), 0)
-        return XmlError(
-            f"{why} at column {parser.CurrentColumnNumber + 1}, offset {offset}{inside}; nothing after it can be read",
-            line,
-            self._chunk[max(at - _CONTEXT_BYTES, 0) : at + _CONTEXT_BYTES],
-        )
-
-
-class XmlError(Exception):
-    """XML that ends the reading of its file. Arguments: why, the line, and the bytes around it."""
-
-    def __init__(self, reason: str, line: int, raw: bytes) -> None:
-        super().__init__(reason)
-        self.line = line
-        self.raw = raw
 
 
 class PageReader(Reader):

@@ -159,7 +159,7 @@ class PageParser:
         inside = f", inside {self._title()} that starts in line {self._line}" if self._depth > 1 else ""
         at = max(offset - self._skipped - self._pushed + len(self._chunk), 0)
         return XmlError(
-            f"{why} at column {parser.CurrentColumnNumber + 1}, offset {offset}{inside}; nothing after it can be read",
+            f"{why} at offset {offset}{inside}; nothing after it can be read",
             line,
             self._chunk[max(at - _CONTEXT_BYTES, 0) : at + _CONTEXT_BYTES],
         )

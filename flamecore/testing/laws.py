@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 
-class LawBroken(AssertionError):  # noqa: N818 - it says what happened, as the error tree does
-    """A driver broke a law of its contract. Fields: `law` (its short name), `seed` (None where nothing is left to chance)."""
+class LawBroken(AssertionError):
+    """A driver broke a law of its contract.
+
+    Fields: `law` (its short name), `seed` (None where nothing is left to chance).
+    """
 
     def __init__(self, law: str, what: str, seed: int | None = None) -> None:
         where = "" if seed is None else f" (seed {seed})"

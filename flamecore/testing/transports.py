@@ -1,7 +1,7 @@
 """The public kit for transports: `await check_transport(make)`, or for pytest `class TestMine(TransportTests)`.
 
-Nothing here needs a test runner. The checks hold a transport against the laws of `flamecore.transport`, by the names that
-`LawBroken.law` gives:
+Nothing here needs a test runner. The checks hold a transport against the laws of `flamecore.transport`, by the names
+that `LawBroken.law` gives:
 
 * `order`: a channel never reorders, `send` and `send_nowait` taken together;
 * `loss`, `twice`, `content`: everything that was sent arrives, once, as it was sent, with the name of its sender;
@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final, TypeVar
 
 from flamecore.codec import Codec
@@ -30,8 +31,11 @@ from flamecore.transport import Endpoint, Transport, TransportContext
 __all__ = ["LawBroken", "Make", "TransportTests", "check_transport"]
 
 Make = Callable[[TransportContext], Transport | Sequence[Transport]]
-"""What the kit is given: builds the transport under test. A transport whose addresses may live in several processes can
-return several that reach each other, as the processes of a job would; addresses are then dealt out among them in turn."""
+"""What the kit is given: builds the transport under test.
+
+For a transport whose addresses may live in several processes it can build several that reach each other, as the
+processes of a job would; addresses are then dealt out among them in turn.
+"""
 
 T = TypeVar("T")
 
@@ -70,12 +74,30 @@ class Bench:
         return await self.within("address", side.bind(address), f"bind {address}")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """The result of something that must happen soon."""
+        """The result of something that must happen soon, and without an error."""
         try:
             async with asyncio.timeout(self.limit_s):
                 return await awaitable
         except TimeoutError:
             raise LawBroken(law, f"{what}: nothing happened for {self.limit_s} s") from None
+        except FlameError as error:
+            raise LawBroken(law, f"{what} raises {error!r}") from error
+
+    async def refused(self, error: type[FlameError], law: str, what: str, call: Callable[[], Any]) -> None:
+        """Hold a call, or what it returns to await, against the error it must end with."""
+        wanted = f"{what} must raise {error.__name__}, and"
+        try:
+            async with asyncio.timeout(self.limit_s):
+                result = call()
+                if isinstance(result, Awaitable):
+                    await result
+        except error:
+            return
+        except TimeoutError:
+            raise LawBroken(law, f"{wanted} waits for more than {self.limit_s} s") from None
+        except FlameError as other:
+            raise LawBroken(law, f"{wanted} raises {other!r}") from other
+        raise LawBroken(law, f"{wanted} raises nothing")
 
     async def take(self, endpoint: Endpoint, count: int, law: str = "loss") -> list[tuple[str, Any]]:
         """The next messages, as (sender, message)."""
@@ -111,8 +133,9 @@ def judge(sent: Sequence[Any], got: Sequence[Any]) -> None:
     """Name the law that is broken when one channel was given `sent` and delivered `got`."""
     if list(sent) == list(got):
         return
-    at = next((at for at, pair in enumerate(zip(sent, got, strict=False)) if pair[0] != pair[1]), min(len(sent), len(got)))
-    where = f"message {at} is {got[at] if at < len(got) else None!r:.80} where {sent[at] if at < len(sent) else None!r:.80} was sent"
+    pairs = [*zip_longest(sent, got)]
+    at = next((at for at, (wanted, found) in enumerate(pairs) if wanted != found), len(pairs) - 1)
+    where = "message {}: {:.80} was sent, {:.80} arrives".format(at, *map(repr, pairs[at]))
     before, after = Counter(map(repr, sent)), Counter(map(repr, got))
     if any(after[text] > count for text, count in before.items()):
         raise LawBroken("twice", where)
@@ -148,15 +171,15 @@ async def check_channels(make: Make, limit_s: float = LIMIT_S) -> None:
                 if not note.number % 10:
                     await asyncio.sleep(0)
 
-        said = asyncio.gather(talk(left, "worker/1"), talk(right, "worker/0"))
+        both = asyncio.gather(talk(left, "worker/1"), talk(right, "worker/0"))
         await asyncio.gather(bench.expect(right, "worker/0", notes), bench.expect(left, "worker/1", notes))
-        await bench.within("room", said, "sending what has been received")
+        await bench.within("room", both, "sending what has been received")
     async with bench_of(make, limit_s) as bench:
         rear = await bench.bind("rear/out")
         workers = [await bench.bind(f"worker/{index}") for index in range(4)]
-        said = asyncio.gather(*(talk(worker, "rear/out") for worker in workers))
+        all_said = asyncio.gather(*(talk(worker, "rear/out") for worker in workers))
         got = await bench.take(rear, len(notes) * len(workers))
-        await bench.within("room", said, "sending what has been received")
+        await bench.within("room", all_said, "sending what has been received")
         for worker in workers:
             judge(notes, [message for sender, message in got if sender == worker.address])
 
@@ -257,13 +280,14 @@ async def check_close(make: Make, limit_s: float = LIMIT_S) -> None:
     """
     async with bench_of(make, limit_s) as bench:
         worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
-        for number in range(20):
-            await worker.send("rear/out", Note(number))
+        sent = 0
+        while sent < 20 and worker.send_nowait("rear/out", Note(sent)):
+            sent += 1
         await bench.within("close", worker.aclose(), "aclose")
         await bench.within("close", worker.aclose(), "a second aclose")
-        got = [message.number for _, message in await bench.take(rear, 20, "close")]
-        if got != [*range(20)]:
-            raise LawBroken("close", f"of 0 to 19, which were sent before the sender closed, {got} arrive")
+        got = [message.number for _, message in await bench.take(rear, sent, "close")]
+        if got != [*range(sent)]:
+            raise LawBroken("close", f"{sent} messages were sent before the sender closed, and {got} arrive")
         with_closed: list[tuple[str, Callable[[], Any]]] = [
             ("send", lambda: worker.send("rear/out", Note(20))),
             ("send_nowait", lambda: worker.send_nowait("rear/out", Note(20))),
@@ -271,15 +295,15 @@ async def check_close(make: Make, limit_s: float = LIMIT_S) -> None:
             ("receive_nowait", worker.receive_nowait),
         ]
         for name, call in with_closed:
-            await _refused(bench, TransportClosedError, "close", f"{name} after aclose", call)
+            await bench.refused(TransportClosedError, "close", f"{name} after aclose", call)
         waits = asyncio.create_task(rear.receive())
         await asyncio.sleep(0)
         await bench.within("close", rear.aclose(), "aclose while receive waits")
-        await _refused(bench, TransportClosedError, "close", "receive, when its endpoint is closed", lambda: waits)
+        await bench.refused(TransportClosedError, "close", "receive, when its endpoint is closed", lambda: waits)
         last = await bench.bind("worker/2")
         for side in bench.sides * 2:
             await bench.within("close", side.aclose(), "Transport.aclose")
-        await _refused(bench, TransportClosedError, "close", "receive after Transport.aclose", last.receive)
+        await bench.refused(TransportClosedError, "close", "receive after Transport.aclose", last.receive)
 
 
 async def check_gone(make: Make, limit_s: float = LIMIT_S, most: int = 20_000) -> None:
@@ -295,12 +319,13 @@ async def check_gone(make: Make, limit_s: float = LIMIT_S, most: int = 20_000) -
             for number in range(most):
                 await worker.send(peer, Note(number, "x" * 1024))
 
-        await _refused(bench, PeerGoneError, "gone", "sending to an address nobody bound", lambda: talk("worker/9"))
+        await bench.refused(PeerGoneError, "gone", "sending to an address nobody bound", lambda: talk("worker/9"))
         said = asyncio.create_task(talk("rear/out"))
         await bench.take(rear, 10)
+        await asyncio.wait((said,), timeout=_STALL_S)  # until it waits for room
         await bench.within("close", rear.aclose(), "aclose of a receiver that others send to")
-        await _refused(bench, PeerGoneError, "gone", "sending to one that has closed", lambda: said)
-        await _refused(bench, PeerGoneError, "gone", "sending to one that was closed", lambda: talk("rear/out"))
+        await bench.refused(PeerGoneError, "gone", "sending to one that has closed", lambda: said)
+        await bench.refused(PeerGoneError, "gone", "sending to one that was closed", lambda: talk("rear/out"))
 
 
 async def check_addresses(make: Make, limit_s: float = LIMIT_S) -> None:
@@ -314,7 +339,7 @@ async def check_addresses(make: Make, limit_s: float = LIMIT_S) -> None:
         worker, rear = await side.bind("worker/0"), await side.bind("rear/out")
         if (worker.address, rear.address) != ("worker/0", "rear/out"):
             raise LawBroken("address", f"the endpoints say {worker.address!r} and {rear.address!r}")
-        await _refused(bench, TransportError, "address", "binding an address twice", lambda: side.bind("rear/out"))
+        await bench.refused(TransportError, "address", "binding an address twice", lambda: side.bind("rear/out"))
         await worker.send("rear/out", Note(0))
         await bench.within("close", rear.aclose(), "aclose")
         heir = await bench.within("address", side.bind("rear/out"), "binding an address that is free again")
@@ -341,38 +366,16 @@ async def check_flags(make: Make, limit_s: float = LIMIT_S) -> None:
         if repr(got) != repr(sent) or got != sent:
             raise LawBroken("content", f"{got!r} arrives where {sent!r} was sent")
         if (got is not sent) != flags.serialises:
-            raise LawBroken("flags", f"serialises = {flags.serialises}, but {'another' if got is not sent else 'the same'} object arrives")
+            raise LawBroken(
+                "flags",
+                f"serialises = {flags.serialises}, but {'another' if got is not sent else 'the same'} object arrives",
+            )
         if flags.serialises:
-            for call in (worker.send, _as_async(worker.send_nowait)):
-                await _refused(
-                    bench, CodecError, "flags", "sending what has no bytes", lambda call=call: call("rear/out", object())
-                )
+            no_bytes = "sending what has no bytes"
+            await bench.refused(CodecError, "flags", no_bytes, lambda: worker.send("rear/out", object()))
+            await bench.refused(CodecError, "flags", no_bytes, lambda: worker.send_nowait("rear/out", object()))
             await worker.send("rear/out", Note(2))
             await bench.expect(rear, "worker/0", [Note(2)])
-
-
-def _as_async(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    async def called(*args: Any) -> Any:
-        return call(*args)
-
-    return called
-
-
-async def _refused(bench: Bench, error: type[FlameError], law: str, what: str, call: Callable[[], Any]) -> None:
-    """Hold a call, or what it returns to await, against the error it must end with."""
-
-    async def called() -> None:
-        result = call()
-        if isinstance(result, Awaitable):
-            await result
-
-    try:
-        await bench.within(law, called(), what)
-    except error:
-        return
-    except FlameError as other:
-        raise LawBroken(law, f"{what} must raise {error.__name__}, and raises {other!r}") from other
-    raise LawBroken(law, f"{what} must raise {error.__name__}, and raises nothing")
 
 
 async def check_transport(make: Make, *, limit_s: float = LIMIT_S, most: int = 20_000) -> None:

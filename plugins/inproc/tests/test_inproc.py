@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from flamestream_inproc import InprocTransport, Options
-
 from flamecore.testing.transports import TransportTests
 from flamecore.transport import Transport, TransportContext
+from flamestream_inproc import InprocTransport, Options
 
 
 class TestObjects(TransportTests):

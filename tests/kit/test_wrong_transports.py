@@ -1,0 +1,319 @@
+"""The kit for transports is tested: each wrong transport fails in the checks meant for it, and only there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+
+from flamecore.errors import PeerGoneError
+from flamecore.testing import transports as kit
+from flamecore.testing.laws import LawBroken
+from flamecore.transport import Delivery, TransportCapabilities, TransportContext
+from flamestream_inproc import InprocEndpoint, InprocTransport, Options
+
+LIMIT_S: Final = 0.5
+
+CHECKS: Final = {
+    "channels": kit.check_channels,
+    "large": kit.check_large,
+    "room": kit.check_room,
+    "cancel": kit.check_cancel,
+    "close": kit.check_close,
+    "gone": kit.check_gone,
+    "addresses": kit.check_addresses,
+    "flags": kit.check_flags,
+}
+
+
+class Wrong(InprocTransport):
+    """The good transport, with endpoints of another class."""
+
+    endpoint: type[InprocEndpoint] = InprocEndpoint
+    serialise = False
+
+    def __init__(self, context: TransportContext) -> None:
+        super().__init__(Options(serialise=self.serialise), context)
+        self.count = 0
+
+    async def bind(self, address: str) -> InprocEndpoint:
+        await super().bind(address)
+        endpoint = self.endpoints[address] = self.endpoint(address, self)
+        return endpoint
+
+
+class Faulty(InprocEndpoint):
+    """Does every 150th hand-over of the transport by `fault`."""
+
+    _transport: Wrong
+
+    def _take(self, delivery: Delivery) -> None:
+        self._transport.count += 1
+        if self._transport.count % 150 == 0:
+            self.fault(delivery)
+        else:
+            super()._take(delivery)
+
+    def fault(self, delivery: Delivery) -> None:
+        raise NotImplementedError
+
+
+class Reorders(Wrong):
+    class endpoint(Faulty):  # noqa: N801
+        def fault(self, delivery: Delivery) -> None:
+            super(Faulty, self)._take(delivery)
+            if len(self._queue) > 1 and self._queue[-2].sender == delivery.sender:
+                self._queue[-1], self._queue[-2] = self._queue[-2], self._queue[-1]
+
+
+class Duplicates(Wrong):
+    class endpoint(Faulty):  # noqa: N801
+        def fault(self, delivery: Delivery) -> None:
+            super(Faulty, self)._take(delivery)
+            super(Faulty, self)._take(delivery)
+
+
+class Drops(Wrong):
+    class endpoint(Faulty):  # noqa: N801
+        def fault(self, delivery: Delivery) -> None:
+            pass
+
+
+class Cuts(Wrong):
+    """Carries no more than 64 KiB of text."""
+
+    def copy(self, message: Any) -> Any:
+        if isinstance(message, kit.Note) and len(message.text) > 2**16:
+            return kit.Note(message.number, message.text[: 2**16])
+        return message
+
+
+class MixesSenders(Wrong):
+    class endpoint(InprocEndpoint):  # noqa: N801
+        def _take(self, delivery: Delivery) -> None:
+            super()._take(delivery._replace(sender=self.address))
+
+
+class NeverWaits(Wrong):
+    """Has room without end; so nobody who sends to one that leaves is ever waiting for room."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        def send_nowait(self, to: str, message: Any) -> bool:
+            self._peer(to)._take(Delivery(self.address, message))
+            return True
+
+
+class Overtakes(Wrong):
+    """Sends past those who wait."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        def send_nowait(self, to: str, message: Any) -> bool:
+            peer = self._peer(to)
+            if not peer._senders:
+                return super().send_nowait(to, message)
+            peer._take(Delivery(self.address, message))
+            return True
+
+
+class NeverGoesOn(Wrong):
+    """Forgets those who wait."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        def _make_room(self) -> None:
+            pass
+
+
+class LosesCancelled(Wrong):
+    """Takes a message out before it knows that anybody still wants it."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        async def receive(self) -> Delivery:
+            delivery = await super().receive()
+            await asyncio.sleep(0)
+            return delivery
+
+
+class ForgetsAtClose(Wrong):
+    """Takes back what nobody has received yet when the sender closes."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        async def aclose(self) -> None:
+            for peer in self._transport.endpoints.values():
+                for delivery in [delivery for delivery in peer._queue if delivery.sender == self.address]:
+                    peer._queue.remove(delivery)
+            await super().aclose()
+
+
+class ClosesOnce(Wrong):
+    """Fails when it is closed again."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        async def aclose(self) -> None:
+            if self._closed:
+                raise PeerGoneError("closed already", address=self.address, peer="")
+            await super().aclose()
+
+
+class WorksOn(Wrong):
+    """Swallows what is sent from a closed endpoint."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        def send_nowait(self, to: str, message: Any) -> bool:
+            return self._closed or super().send_nowait(to, message)
+
+
+class LeavesWaiting(Wrong):
+    """Does not wake who waits to receive at an endpoint that closes."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        async def aclose(self) -> None:
+            self._receiver = None
+            await super().aclose()
+
+
+class SendsToNobody(Wrong):
+    """Swallows what is sent to nobody."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        def send_nowait(self, to: str, message: Any) -> bool:
+            return (not self._closed and to not in self._transport.endpoints) or super().send_nowait(to, message)
+
+
+class LeavesSendersWaiting(Wrong):
+    """Does not wake who waits to send to an endpoint that closes."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        async def aclose(self) -> None:
+            self._senders.clear()
+            await super().aclose()
+
+
+class BindsTwice(Wrong):
+    async def bind(self, address: str) -> InprocEndpoint:
+        endpoint = self.endpoints[address] = InprocEndpoint(address, self)
+        return endpoint
+
+
+class Inherits(Wrong):
+    """Leaves to the next of an address what the last has not received."""
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        def __init__(self, address: str, transport: Wrong) -> None:
+            super().__init__(address, transport)
+            self._queue.extend(getattr(transport, "left", {}).pop(address, ()))
+
+        async def aclose(self) -> None:
+            if not hasattr(self._transport, "left"):
+                self._transport.left = {}  # type: ignore[attr-defined]
+            self._transport.left[self.address] = list(self._queue)  # type: ignore[attr-defined]
+            await super().aclose()
+
+
+class SharesObjects(Wrong):
+    """Says that it serialises, and does not."""
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        return TransportCapabilities(multi_process=False, serialises=True)
+
+
+class OneProcess(Wrong):
+    """Says that objects can leave their process."""
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        return TransportCapabilities(multi_process=True, serialises=False)
+
+
+class ForgetsTypes(Wrong):
+    """Encodes what it can, and makes lists of tuples."""
+
+    serialise = True
+
+    def copy(self, message: Any) -> Any:
+        if isinstance(message, dict):
+            return {key: list(value) if isinstance(value, tuple) else value for key, value in message.items()}
+        return super().copy(message)
+
+
+class RefusesLate(Wrong):
+    """Takes what has no bytes, and drops it on the way."""
+
+    serialise = True
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        def send_nowait(self, to: str, message: Any) -> bool:
+            return type(message) is object or super().send_nowait(to, message)
+
+
+WRONG: Final[Mapping[type[Wrong], Mapping[str, str]]] = {
+    Reorders: {"channels": "order", "room": "order"},
+    Duplicates: {"channels": "twice", "room": "twice"},
+    Drops: {"channels": "loss", "room": "loss"},
+    Cuts: {"large": "content"},
+    MixesSenders: {"channels": "content", "large": "content"},
+    NeverWaits: {"room": "room", "gone": "gone"},
+    Overtakes: {"room": "order"},
+    NeverGoesOn: {"room": "loss"},
+    LosesCancelled: {"cancel": "cancel"},
+    ForgetsAtClose: {"close": "close"},
+    ClosesOnce: {"close": "close"},
+    WorksOn: {"close": "close"},
+    LeavesWaiting: {"close": "close"},
+    SendsToNobody: {"gone": "gone"},
+    LeavesSendersWaiting: {"gone": "gone"},
+    BindsTwice: {"addresses": "address"},
+    Inherits: {"addresses": "address"},
+    SharesObjects: {"flags": "flags"},
+    OneProcess: {"flags": "flags"},
+    ForgetsTypes: {"flags": "content"},
+    RefusesLate: {"flags": "flags"},
+}
+"""For each wrong transport the checks that see it, and the law that they find broken."""
+
+
+def found(make: kit.Make) -> dict[str, str]:
+    """The checks that fail, and the law that each says is broken."""
+    caught = {}
+    for name, check in CHECKS.items():
+        try:
+            asyncio.run(check(make, LIMIT_S))
+        except LawBroken as error:
+            caught[name] = error.law
+    return caught
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_each_fails_in_the_checks_meant_for_it(wrong: type[Wrong]) -> None:
+    assert found(wrong) == WRONG[wrong]
+
+
+def test_the_good_one_fails_in_none() -> None:
+    assert found(Wrong) == {}
+
+
+def test_every_check_is_needed() -> None:
+    assert {name for caught in WRONG.values() for name in caught} == set(CHECKS)
+
+
+def test_the_class_for_pytest_has_every_check() -> None:
+    names = {name.removeprefix("test_") for name in vars(kit.TransportTests) if name.startswith("test_")}
+    assert names == set(CHECKS)
+
+
+def test_a_class_without_make_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="make"):
+        kit.TransportTests().test_channels()
+
+
+def test_several_sides_that_reach_each_other() -> None:
+    """What two processes of one job are, here played by two transports with one table of endpoints."""
+
+    def make(context: TransportContext) -> list[InprocTransport]:
+        sides = [InprocTransport(Options(), context) for _ in range(2)]
+        sides[1].endpoints = sides[0].endpoints
+        return sides
+
+    asyncio.run(kit.check_transport(make))

@@ -5,7 +5,7 @@ The model is a dict. What it is held against are the laws, by the names that `La
 
 * `safe`: a minimum time passes no item in flight, there or upstream, and nothing a front may still send;
 * `arrives`: once all is acked and delivered, every listener knows the exact minimum time;
-* `forward`: a listener never goes back, says truly whether it grew, and keeps segments apart;
+* `forward`: a listener begins where the job does, never goes back, says truly whether it grew, keeps segments apart;
 * `reports`: acks in descending (segment, time), one heartbeat a front, no front ends beside acks, node times by one;
 * `legal`: nothing that the contract allows is refused;
 * `refused`: what the contract forbids is refused;
@@ -201,6 +201,11 @@ class Bench:
     def subscribe(self, address: str) -> Listener:
         """Add a listener; each tracker hears of it in a moment of its own."""
         listener = self.listeners[address] = self.acker.listener()
+        for segment in range(len(self.plan.segments)):
+            if listener.min_time(segment) != self.plan.start:
+                raise self.broken(
+                    "forward", f"a listener starts at {self.plan.start}, not {listener.min_time(segment)}"
+                )
 
         def subscribe(index: int) -> None:
             self._tell(index, [address], self.trackers[index].subscribe(address))
@@ -256,6 +261,9 @@ class Bench:
             self._run()
         except FlameError as error:
             raise self.broken("legal", f"a legal run was refused: {error}") from error
+        for worker, reporter in enumerate(self.reporters):
+            if rest := reporter.flush(self.now):
+                raise self.broken("reports", f"worker {worker} had nothing to report and sent {rest}")
         for address, listener in self.listeners.items():
             known = [listener.min_time(segment) for segment in range(len(self.plan.segments))]
             wanted = [self.model.limit(segment) for segment in range(len(self.plan.segments))]

@@ -90,6 +90,14 @@ def check_step_by_step(make: Make) -> None:
     bench.end(0, 1)
     _settle(bench, listener, 10)
 
+    bench, listener = _bench(make)
+    item = bench.hand_over(0, 0, 3)
+    bench.promise(0, 1, 4)
+    bench.end(0, 1)  # the last front, right behind its last item
+    _settle(bench, listener, 3)
+    bench.received(1, item)
+    _settle(bench, listener, 4)
+
     bench, listener = _bench(make, segments=SEGMENTS[1])
     item = bench.hand_over(0, 1, 2)
     bench.promise(0, 1, 5)

@@ -66,7 +66,7 @@ class AckTable:
             self._move_back(cell, time)
         elif cell >= self._head + self._span:
             raise self._overflow(time)
-        cells[cell] = xor
+        self._cells[cell] = xor  # moving back may have made a new dict
         heappush(self._heap, cell)
         if cell > self._last:
             self._last = cell

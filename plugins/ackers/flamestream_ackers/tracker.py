@@ -40,10 +40,11 @@ class XorTracker(Tracker):
         self._bound = plan.start  # lowest heartbeat, or the default
         self._ticks = [0] * plan.workers
         self._shard = shard
+        self._joined = False  # a front that joins further on may raise the bound; told with the next report
 
     def receive(self, report: Report) -> Sequence[MinTime]:
         worker, tick, acks, heartbeats, unregistered = report
-        moved = False
+        moved, self._joined = self._joined, False
         if tick:
             if tick != self._ticks[worker] + 1:
                 raise self._out_of_step(report)
@@ -77,6 +78,7 @@ class XorTracker(Tracker):
             )
         self._heartbeats[front] = time
         self._bound = min(self._heartbeats.values())
+        self._joined = True
         return time
 
     def current(self) -> Sequence[MinTime]:

@@ -11,6 +11,7 @@ Addresses are names: `worker/3`, `acker/0`, `rear/counts`. There is one channel 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,12 +45,22 @@ class TransportContext:
     Attributes:
         job: Identifies the job; a frame of another job is refused.
         epoch: Incarnation of the job; a frame of an earlier one is a ghost and is refused.
-        codec: Encodes and decodes messages (`flamecore.codec.MessageCodec`), for transports that carry bytes.
+        codec: Encodes and decodes messages (`flamecore.codec.Codec`), for transports that carry bytes.
+        node: Name of this process in the job.
+        token: Shared secret of the job; a peer that does not show it is refused. Empty: none is asked for.
+        folder: Where sockets of this job may be made; only its user can enter it. Empty: none.
+        locate: The location (what `Transport.start` returned there) of the process that an address lives in.
+        lost: To be called when a process that was connected is gone without having closed: (its location, why).
     """
 
     job: str = ""
     epoch: int = 0
     codec: Any = None
+    node: str = ""
+    token: str = ""
+    folder: str = ""
+    locate: Callable[[str], str] | None = None
+    lost: Callable[[str, Exception], None] | None = None
 
 
 class Endpoint(ABC):
@@ -106,6 +117,17 @@ class Transport(ABC):
     @abstractmethod
     def capabilities(self) -> TransportCapabilities:
         """What this transport, with these options, can do."""
+
+    async def start(self) -> str:
+        """Begin to listen; called once, before `bind`.
+
+        Returns:
+            Where other processes reach this one, in the transport's own words; empty where addresses are enough.
+
+        Raises:
+            TransportError: It cannot listen, or may not: other than on this machine only with TLS and a token.
+        """
+        return ""
 
     @abstractmethod
     async def bind(self, address: str) -> Endpoint:

@@ -33,7 +33,7 @@ The same facts are attributes of the error, for programs and tests.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class FlameError(Exception):
@@ -53,6 +53,10 @@ class FlameError(Exception):
         self.hint = hint
         for name, value in fields.items():
             setattr(self, name, value)
+
+    if TYPE_CHECKING:  # the fields differ from class to class and are set when the error is made
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class ConfigError(FlameError):

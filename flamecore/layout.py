@@ -262,13 +262,17 @@ class Layout:
     def _fingerprint(self) -> str:
         """What the outputs depend on: the graph, the file that draws it, and the inputs."""
         assert self.graph is not None
+        inputs = {}
+        for name, source in self.sources.items():
+            with self.problems.noted():
+                inputs[name] = (self.drivers[f"source.{name}"], source.fingerprint())
         file = getattr(sys.modules.get(self.flow.module), "__file__", None)
         facts = {
             "vertices": [(vertex.kind, vertex.name) for vertex in self.graph.vertices],
             "edges": [(start.name, end.name) for start, end in self.graph.edges],
             "code": hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else "",
             "clock": self.config.job.clock,
-            "inputs": {name: (self.drivers[f"source.{name}"], s.fingerprint()) for name, s in self.sources.items()},
+            "inputs": inputs,
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -167,11 +167,12 @@ class Problems(list[FlameError]):
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Keep an error of the block instead of raising it."""
+        """Keep an error of the block instead of raising it; what is known already is not kept twice."""
         try:
             yield
         except FlameError as error:
-            self.append(error)
+            if str(error) not in map(str, self):
+                self.append(error)
 
     def raise_first(self) -> None:
         """Raise the first problem, if there is any; the others are its notes."""

@@ -236,7 +236,12 @@ def test_entry_points_are_read_once_and_late(distributions: Distributions, monke
     add_sink(distributions, "flamestream-x", "plug_x", sink("x"))
     scans = []
     real = importlib.metadata.entry_points
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda: scans.append(1) or real())
+
+    def counted() -> Any:
+        scans.append(1)
+        return real()
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", counted)
     found = Registry()
     with registry.override("sink", "y", object):
         found.get("sink", "y")

@@ -1,0 +1,216 @@
+"""The command line around its commands: help, plugins, versions, errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import flamecore
+from flamecore.cli import main
+from flamecore.cli.exits import Exit, exit_of
+from flamecore.errors import ConfigError, FlameError, GraphError, JobError, PluginLoadError, UnknownKeyError
+
+if TYPE_CHECKING:
+    from tests.conftest import Distributions
+
+COMMAND = """
+    import click
+    from flamecore.cli.output import json_option, verbose_option
+    from flamecore.errors import {error}
+    from flamecore.plugin import hookimpl
+
+    @click.command("{name}")
+    @json_option
+    @verbose_option
+    def command():
+        "Says hello."
+        click.echo("hello")
+        if {fails}:
+            raise {error}("it is broken", hint="Mend it.", number=7)
+
+    @hookimpl
+    def flamestream_command():
+        return command
+"""
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), prog_name="flamestream")
+
+
+def add_command(distributions: Distributions, source: str, name: str = "greet") -> None:
+    distributions.add(
+        "flamestream-x", modules={"plug_c": source}, entry_points={"flamestream.command": {name: "plug_c"}}
+    )
+
+
+def command(name: str = "greet", error: str = "JobError", fails: bool = False) -> str:
+    return COMMAND.format(name=name, error=error, fails=fails)
+
+
+def test_version() -> None:
+    done = call("version")
+    assert done.exit_code == 0
+    assert flamecore.__version__ in done.stdout
+    facts = json.loads(call("version", "--json").stdout)
+    assert facts["flamestream"] == flamecore.__version__
+    assert facts["plugin_api"] == [1, 1]
+
+
+def test_help_lists_commands_and_exit_codes_and_imports_none(distributions: Distributions) -> None:
+    add_command(distributions, "raise RuntimeError")
+    for arguments in (["--help"], ["-h"]):
+        done = call(*arguments)
+        assert done.exit_code == 0
+        for word in ("run", "check", "graph", "plugins", "version", "greet", "flamestream-x 1.0"):
+            assert word in done.stdout
+        for code in Exit:
+            assert f"\n    {code.value} " in done.stdout
+    assert distributions.imported == set()
+
+
+@pytest.mark.parametrize("name", ["run", "check", "graph", "plugins", "version"])
+def test_every_command_has_help(name: str) -> None:
+    done = call(name, "--help")
+    assert done.exit_code == 0
+    assert "--json" in done.stdout
+
+
+def test_commands_start_light() -> None:
+    code = """if True:
+        import sys
+        from flamecore.cli import main
+        main(["version"], standalone_mode=False)
+        heavy = {"rich", "structlog", "asyncio", "msgspec", "pluggy", "importlib.metadata"}
+        print(sorted(heavy & set(sys.modules)))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_command_of_a_plugin(distributions: Distributions) -> None:
+    add_command(distributions, command())
+    done = call("greet")
+    assert (done.exit_code, done.stdout) == (0, "hello\n")
+    assert "Says hello." in call("greet", "--help").stdout
+    assert call("flamestream-x:greet").stdout == "hello\n"
+
+
+def test_unknown_command(distributions: Distributions) -> None:
+    add_command(distributions, "raise RuntimeError")
+    done = call("gret")
+    assert done.exit_code == Exit.REFUSED
+    assert "Did you mean 'greet'?" in done.stderr
+    assert call("zzz").exit_code == Exit.REFUSED
+    assert call("run").exit_code == Exit.REFUSED
+    assert distributions.imported == set()
+
+
+def test_broken_command_spoils_only_itself(distributions: Distributions) -> None:
+    add_command(distributions, "raise RuntimeError('boom')")
+    assert call("version").exit_code == 0
+    done = call("greet")
+    assert done.exit_code == Exit.PLUGIN
+    assert "boom" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FlameError("x"), 1),
+        (JobError("x"), 1),
+        (ConfigError("x"), 2),
+        (UnknownKeyError("x"), 2),
+        (GraphError("x"), 2),
+        (PluginLoadError("x"), 3),
+    ],
+)
+def test_exit_codes(error: FlameError, code: int) -> None:
+    assert exit_of(error) == code
+
+
+@pytest.mark.parametrize(("error", "code"), [("JobError", 1), ("GraphError", 2), ("PluginLoadError", 3)])
+def test_an_error_is_its_text_and_an_exit_code(distributions: Distributions, error: str, code: int) -> None:
+    add_command(distributions, command(error=error, fails=True))
+    done = call("greet")
+    assert done.exit_code == code
+    assert done.stdout == "hello\n"
+    assert done.stderr == "error: it is broken\n  Mend it.\n"
+
+
+def test_errors_as_json_and_with_traceback(distributions: Distributions) -> None:
+    add_command(distributions, command(fails=True))
+    done = call("greet", "--json")
+    assert done.exit_code == 1
+    facts = json.loads(done.stdout.removeprefix("hello\n"))
+    assert facts == {
+        "error": {"type": "JobError", "message": "it is broken", "hint": "Mend it.", "number": 7},
+        "exit_code": 1,
+    }
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in call("greet", "-v").stderr
+
+
+def test_interrupt_before_a_job_runs(distributions: Distributions) -> None:
+    add_command(distributions, command().replace("if False:", "raise KeyboardInterrupt\n        if False:"))
+    assert call("greet").exit_code == Exit.STOPPED
+
+
+# -- plugins ---------------------------------------------------------------------------------------------------------
+
+
+def rows_of(*arguments: str, kind: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(call("plugins", *arguments, "--json").stdout)["plugins"]
+    return [row for row in rows if row["kind"] == kind and row["distribution"].startswith("flamestream-")]
+
+
+def test_plugins_are_listed_without_importing(distributions: Distributions) -> None:
+    add_command(distributions, "raise RuntimeError")
+    assert rows_of(kind="command") == [
+        {
+            "kind": "command",
+            "name": "greet",
+            "distribution": "flamestream-x",
+            "version": "1.0",
+            "module": "plug_c",
+            "conflict": False,
+            "error": None,
+        }
+    ]
+    assert any(line.split()[:2] == ["command", "greet"] for line in call("plugins").stdout.splitlines())
+    assert distributions.imported == set()
+
+
+def test_plugins_are_checked_by_importing(distributions: Distributions) -> None:
+    add_command(distributions, command())
+    assert [row["ok"] for row in rows_of("--check", kind="command")] == [True]
+    assert distributions.imported == {"plug_c"}
+
+
+def test_broken_plugin_is_found_by_the_check(distributions: Distributions) -> None:
+    add_command(distributions, "import no_such_client")
+    row = rows_of("--check", kind="command")[0]
+    assert row["ok"] is False
+    assert row["error"]["type"] == "MissingDependencyError"
+    assert row["error"]["module"] == "no_such_client"
+    done = call("plugins", "--check")
+    assert done.exit_code == Exit.PLUGIN
+    assert "pip install no_such_client" in done.stdout
+    assert call("plugins").exit_code == 0
+
+
+def test_conflict_is_shown(distributions: Distributions) -> None:
+    add_command(distributions, command())
+    distributions.add("flamestream-y", entry_points={"flamestream.command": {"greet": "plug_c"}})
+    assert [row["conflict"] for row in rows_of(kind="command")] == [True, True]
+    done = call("plugins", "--check")
+    assert done.exit_code == Exit.PLUGIN
+    assert "flamestream-y:greet" in done.stdout
+    assert call("greet").exit_code == Exit.PLUGIN
+    assert call("flamestream-y:greet").stdout == "hello\n"

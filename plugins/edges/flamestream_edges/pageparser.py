@@ -152,7 +152,6 @@ class PageParser:
         )
 
     def _give_up(self, why: str) -> XmlError:
-        parser = self._parser
         offset, line = self._here()
         if self._depth < 2:
             self._hand_out(offset, line)

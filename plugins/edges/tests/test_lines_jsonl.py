@@ -1,0 +1,258 @@
+"""Sources `lines` and `jsonl`, and the sink `jsonl`: what they make of good and of bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import decimal
+import enum
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flamecore.errors import ConfigError, SinkError
+from flamecore.front import EdgeContext
+from flamestream_edges.jsonl import JsonlSink, JsonlSource
+from flamestream_edges.lines import Lines
+from flamestream_edges.plain import encode_lines
+
+ReadAll = Callable[..., Any]
+
+
+class Point(NamedTuple):
+    x: int
+    y: float = 0.5
+    tags: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Circle:
+    centre: Point
+    radius: float
+
+
+class Plain(msgspec.Struct, frozen=True):
+    x: int
+
+
+class Typed(TypedDict):
+    x: int
+
+
+def lines_of(path: Path, **options: Any) -> Lines:
+    return Lines(Lines.Options(path=str(path), **options), EdgeContext("lines", str))
+
+
+def jsonl_of(path: Path, type_: Any = object, **options: Any) -> JsonlSource:
+    return JsonlSource(JsonlSource.Options(path=str(path), **options), EdgeContext("records", type_))
+
+
+def test_undecodable_lines_are_rejected_with_their_place_and_the_rest_is_read(
+    tmp_path: Path, read_all: ReadAll
+) -> None:
+    path = tmp_path / "mixed.txt"
+    path.write_bytes("раз\n".encode() + b"\xd0\xd0\n" + "два\n".encode() + b"ok \xe9\n")
+    found = read_all(lines_of(path))
+    assert found.values == ["раз", "два"]
+    assert found.places == [f"{path} line 2", f"{path} line 4"]
+    assert [bad.raw for bad in found.rejected] == [b"\xd0\xd0", b"ok \xe9"]
+    assert found.rejected[1].reason == "not utf-8: byte 4 of the record is e9 (unexpected end of data)"
+
+
+def test_other_encodings(tmp_path: Path, read_all: ReadAll) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes("раз\nдва\n".encode("cp1251"))
+    assert read_all(lines_of(path, encoding="windows-1251")).values == ["раз", "два"]
+    path.write_bytes("\ufeffраз\n".encode())
+    assert read_all(lines_of(path, encoding="utf-8-sig")).values == ["раз"]
+    path.write_bytes('"раз"\n'.encode("cp1251"))
+    assert read_all(jsonl_of(path, encoding="cp1251")).values == ["раз"]
+
+
+def test_a_line_beyond_the_limit_is_rejected_and_the_rest_is_read(tmp_path: Path, read_all: ReadAll) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("short\n" + "x" * 1000 + "\nshort too\n" + "y" * 1001)
+    found = read_all(lines_of(path, max_line_bytes=10))
+    assert found.values == ["short", "short too"]
+    assert found.places == [f"{path} line 2", f"{path} line 4"]
+    assert found.rejected[0].reason == "the line is 1,000 bytes long, and max_line_bytes is 10"
+
+
+def test_lines_are_text_and_nothing_else(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the flow declares int, and lines gives str"):
+        Lines(Lines.Options(path="x"), EdgeContext("lines", int))
+
+
+@pytest.mark.parametrize(
+    ("type_", "line", "value"),
+    [
+        (object, '{"a": [1, 2.5, null, true, "x"]}', {"a": [1, 2.5, None, True, "x"]}),
+        (Point, '{"x": 1}', Point(1)),
+        (Point, '{"y": 2, "tags": ["a"], "x": 1, "more": 0}', Point(1, 2.0, ("a",))),
+        (Point, '[1, 2.5, ["b"]]', Point(1, 2.5, ("b",))),
+        (tuple[str, int], '["a", 1]', ("a", 1)),
+        (Plain, '{"x": 1}', Plain(1)),
+        (Typed, '{"x": 1}', {"x": 1}),
+        (datetime.date, '"2024-02-29"', datetime.date(2024, 2, 29)),
+        (str, '"раз\\u0301"', "раз\u0301"),
+    ],
+)
+def test_json_becomes_the_declared_type(tmp_path: Path, read_all: ReadAll, type_: Any, line: str, value: Any) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text(f"\n{line}\n \n")
+    found = read_all(jsonl_of(path, type_))
+    assert found.values == [value]
+    assert type(found.values[0]) is type(value)
+    assert not found.rejected
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"x": 1', "truncated"),
+        (b'{"x": 1} {"x": 2}', "trailing characters"),
+        (b'{"x": "one"}', "Expected `int`, got `str` - at `$.x`"),
+        (b'{"y": 1}', "missing required field `x`"),
+        (b'{"x": 1, "tags": ["\xff"]}', "utf-8"),
+        (b"[" * 100_000, "nested too deep"),
+        (b"\x00", "malformed"),
+    ],
+)
+def test_bad_json_is_rejected_with_file_line_and_reason(
+    tmp_path: Path, read_all: ReadAll, line: bytes, reason: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"x": 1}\n' + line + b'\n{"x": 3}\n')
+    found = read_all(jsonl_of(path, Point if b"[[" not in line else object))
+    assert [getattr(value, "x", None) or value["x"] for value in found.values] == [1, 3]
+    assert found.places == [f"{path} line 2"]
+    assert reason.lower() in found.rejected[0].reason.lower()
+    assert line.startswith(found.rejected[0].raw)
+
+
+class Unknown:
+    pass
+
+
+@pytest.mark.parametrize("type_", [Unknown, Plain | Point | Typed])
+def test_a_type_that_json_cannot_become_is_refused_at_once(type_: Any) -> None:
+    with pytest.raises(ConfigError, match="cannot be decoded into"):
+        jsonl_of(Path("x"), type_)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Word(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (Point(1, 2.0, ("a",)), '{"x":1,"y":2.0,"tags":["a"]}'),
+        (Circle(Point(1), 2.0), '{"centre":{"x":1,"y":0.5,"tags":[]},"radius":2.0}'),
+        ({"deep": [(Point(1),)]}, '{"deep":[[{"x":1,"y":0.5,"tags":[]}]]}'),
+        ({3, 20, 1}, "[1,3,20]"),
+        (frozenset({"b", 1, None}), '["b",1,null]'),
+        ({"z": 1, "a": {Word("w")}}, '{"z":1,"a":["w"]}'),
+        (("word", 3), '["word",3]'),
+        (Colour.RED, '"red"'),
+        (decimal.Decimal("1.10"), '"1.10"'),
+        (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+        (datetime.datetime(2024, 1, 2, 3, tzinfo=datetime.UTC), '"2024-01-02T03:00:00Z"'),
+        (b"ab", '"YWI="'),
+        (float("nan"), "null"),
+        ("line\nfeed", '"line\\nfeed"'),
+        (2**70, str(2**70)),
+        (Plain(1), '{"x":1}'),
+    ],
+)
+def test_how_payloads_are_written(payload: Any, text: str) -> None:
+    assert encode_lines([payload]).decode() == text + "\n"
+
+
+def endless() -> list[Any]:
+    inside: list[Any] = []
+    inside.append(inside)
+    return inside
+
+
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [(object(), "object"), ({(1, 2): 3}, "dict"), ("\ud800", "str"), (endless(), "list"), ([1, Unknown()], "list")],
+)
+def test_what_cannot_be_written_is_named_and_nothing_of_the_batch_is_there(
+    tmp_path: Path, payload: Any, named: str
+) -> None:
+    path = tmp_path / "out.jsonl"
+
+    async def run() -> None:
+        sink = JsonlSink(JsonlSink.Options(path=str(path)), EdgeContext("out"))
+        await sink.open()
+        await sink.write(1, ["good"])
+        try:
+            with pytest.raises(SinkError) as caught:
+                await sink.write(2, ["good too", payload])
+        finally:
+            await sink.aclose()
+        error: Any = caught.value
+        assert error.sink == "out"
+        assert str(path) in error.what
+        assert f"a payload of type {named} cannot be written" in error.what
+
+    asyncio.run(run())
+    assert path.read_text() == '"good"\n'
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(
+        st.characters(exclude_categories=["Cs"])
+    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("aб\n\"", max_size=3), inner, max_size=4),
+    max_leaves=10,
+)  # fmt: skip
+
+
+@given(st.lists(json_values, max_size=20))
+def test_jsonl_comes_back_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, values: list[Any]) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.jsonl"
+
+    async def run() -> list[Any]:
+        sink = JsonlSink(JsonlSink.Options(path=str(path)), EdgeContext("out"))
+        await sink.open()
+        if values:
+            await sink.write(1, values)
+        await sink.aclose()
+        source = jsonl_of(path)
+        reader = await source.open(str(path))
+        found: list[Any] = []
+        while (batch := await reader.read(3)) is not None:
+            assert not batch.rejected
+            found += batch.values
+        await reader.aclose()
+        return found
+
+    assert asyncio.run(run()) == values
+    assert [json.loads(line) for line in path.read_text().split("\n")[:-1]] == values
+
+
+points = st.builds(Point, st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False))
+
+
+@given(st.lists(points, min_size=1, max_size=5))
+def test_named_tuples_come_back_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, read_all: ReadAll, values: list[Point]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "points.jsonl"
+    path.write_bytes(encode_lines(values))
+    assert read_all(jsonl_of(path, Point)).values == values

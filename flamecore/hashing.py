@@ -45,6 +45,15 @@ def _moment(value: datetime) -> bytes:
     return b"z" + value.astimezone(UTC).isoformat().encode()
 
 
+def _time_of_day(value: time) -> bytes:
+    # Aware times are equal when they are the same distance from midnight in UTC, which may lie outside of the day.
+    offset = value.utcoffset()
+    if offset is None:
+        return b"T" + value.replace(tzinfo=None).isoformat().encode()
+    clock = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
+    return b"Z" + repr(clock - offset).encode()
+
+
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda _: b"n",
     str: lambda value: b"s" + value.encode("utf-8", "surrogatepass"),
@@ -59,7 +68,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     frozenset: lambda value: _sequence(b"f", sorted(map(canonical, value))),
     datetime: _moment,
     date: lambda value: b"y" + value.isoformat().encode(),
-    time: lambda value: b"T" + value.isoformat().encode(),
+    time: _time_of_day,
     timedelta: lambda value: b"D" + repr((value.days, value.seconds, value.microseconds)).encode(),
     UUID: lambda value: b"u" + value.bytes,
 }
@@ -68,11 +77,11 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
 def _encoder_for(kind: type) -> Callable[[Any], bytes]:
     """Encoder of a class seen for the first time: one derived from a known class, an enum, or a frozen record."""
     name = f"{kind.__module__}.{kind.__qualname__}".encode()
-    if issubclass(kind, enum.Enum) and not issubclass(kind, (int, str)):
-        return lambda value: _sequence(b"e", (name, value.name.encode()))
-    for base in kind.__mro__[1:]:
+    for base in kind.__mro__[1:]:  # also of an enum whose members equal plain values (IntEnum, StrEnum)
         if base in _ENCODERS and base is not object:
             return _ENCODERS[base]
+    if issubclass(kind, enum.Enum):
+        return lambda value: _sequence(b"e", (name, value.name.encode()))
     if dataclasses.is_dataclass(kind) and kind.__hash__ is not None:
         fields = [field.name for field in dataclasses.fields(kind) if field.compare]
     elif hasattr(kind, "__struct_fields__") and kind.__hash__ is not None:
@@ -86,7 +95,10 @@ def _encoder_for(kind: type) -> Callable[[Any], bytes]:
 
 
 def canonical(value: Any) -> bytes:
-    """Bytes that are equal exactly when two keys are equal, in every process.
+    """Bytes that are equal when two keys are equal, the same in every process.
+
+    Unequal keys have unequal bytes, but for some numbers (-1 and -2, and those beyond 2^61) and mixtures of types that
+    Python itself gives one hash.
 
     Raises:
         TypeError: A key of this type has no process-independent hash; the text says what to use instead.

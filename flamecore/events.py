@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 JOB_STARTED: Final = "job.started"
-"""A job has begun to read. Keys: `job`, `workers`, `transport`, `acker`."""
+"""A job is about to start; said with -v. Keys: `job`, what is configured for it, and the driver of each part."""
 
 JOB_PROGRESSED: Final = "job.progressed"
 """How far a job is, once per interval. Keys: `job` and those of `flamecore.stats.JobStats`."""

@@ -153,7 +153,7 @@ class Layout:
 
         return {
             "job": self.name,
-            "flow": f"{self.flow.module}:{self.flow.name}",
+            "flow": config.job.flow or self.flow.module,
             **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
             "transport": choice("transport", config.transport),
             "acker": choice("acker", config.acker),

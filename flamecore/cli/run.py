@@ -11,7 +11,7 @@ from flamecore import events
 from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
 from flamecore.cli.exits import Exit
 from flamecore.cli.output import json_option, print_json, verbose_option, verbosity, wants_json
-from flamecore.cli.progress import Progress, chosen, shown
+from flamecore.cli.progress import Progress, chosen, logger, shown
 from flamecore.cli.stop import stopping
 from flamecore.errors import FlameError
 from flamecore.launch import lay_out
@@ -44,13 +44,16 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
 
     With --json a summary is printed at the end: on stdout, or on stderr if a sink writes to stdout.
     """
+    config = read_app(app, Options(**options))
+    layout = lay_out(config, load_app_flow(app, config))
+    job = layout.job()
     if verbosity(ctx):
         import logging
 
         logging.basicConfig(level=logging.DEBUG if verbosity(ctx) > 1 else logging.INFO)
-    config = read_app(app, Options(**options))
-    layout = lay_out(config, load_app_flow(app, config))
-    job = layout.job()
+        described = layout.described()
+        plain = {key: described[key] for key in ("job", "flow", "workers", "clock", "guarantee", "on_error")}
+        logger().info(events.JOB_STARTED, **plain, **layout.drivers)
     data_on_stdout = writes_to_stdout(layout)
     progress = chosen(layout.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
     try:

@@ -108,6 +108,20 @@ def test_quiet_says_nothing_but_errors() -> None:
     assert done.stderr.startswith("error: ")
 
 
+def test_verbose_says_what_starts() -> None:
+    done = run(*PIPED, "-v", given="to be")
+    assert (done.returncode, done.stdout) == (0, "to 1\nbe 1\n")
+    line = next(line for line in done.stderr.splitlines() if f"event={events.JOB_STARTED}" in line)
+    for pair in ("workers=4", "source.lines=stdin", "sink.counts=stdout", "acker=centralized", "clock=sequence"):
+        assert pair in line.split()
+
+
+def test_events_are_named_alike_and_all_known() -> None:
+    named = {value for key, value in vars(events).items() if key.isupper() and isinstance(value, str)}
+    assert named == events.ALL
+    assert all(re.fullmatch(r"[a-z_]+\.[a-z_]+ed", name) for name in named)
+
+
 def test_job_file_into_a_file_and_another_driver() -> None:
     Path("job.toml").write_text("""
 schema = 1

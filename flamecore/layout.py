@@ -15,7 +15,7 @@ from flamecore.config import Choice, Edge, JobConfig
 from flamecore.errors import ConfigError
 from flamecore.flow import Flow
 from flamecore.front import EdgeContext, Source
-from flamecore.graph import Graph
+from flamecore.graph import Graph, Vertex
 from flamecore.rear import Sink
 from flamecore.registry import Kind, Registry
 from flamecore.strict import Problems, convert, expand, redacted, unknown_key
@@ -129,12 +129,14 @@ class Layout:
 
     def rehearse(self) -> None:
         """Go as far as one can without starting: find the partitions of sources, build acker and transport once."""
+        from flamecore.job import check_importable
+
         for source in self.sources.values():
             with self.problems.noted():
                 source.partitions()
         with self.problems.noted():
-            if self._transport is not None:
-                self.transport(TransportContext(job=self.name))
+            if self._transport is not None and self.graph is not None:
+                check_importable(self.graph, self.transport(TransportContext(job=self.name)))
         with self.problems.noted():
             if self._acker is not None and self.graph is not None:
                 fronts = tuple(range(1, len(self.sources) + 1))
@@ -144,9 +146,14 @@ class Layout:
         """What would run where, for people and programs. Holds no secret."""
         config = self.config
 
-        def edge(section: str, name: str, edges: Mapping[str, Edge]) -> dict[str, Any]:
-            options = redacted(edges.get(name, Edge()).options)
-            return {"use": self.drivers.get(f"{section}.{name}"), "options": options}
+        def ends(section: str, vertices: Iterable[Vertex], edges: Mapping[str, Edge]) -> dict[str, Any]:
+            return {
+                vertex.name: {
+                    "use": self.drivers.get(f"{section}.{vertex.name}"),
+                    "options": redacted(edges.get(vertex.name, Edge()).options),
+                }
+                for vertex in vertices
+            }
 
         def choice(section: str, chosen: Choice) -> dict[str, Any]:
             return {"use": chosen.use, "options": redacted(chosen.tables.get(chosen.use, {}))}
@@ -157,10 +164,8 @@ class Layout:
             **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
             "transport": choice("transport", config.transport),
             "acker": choice("acker", config.acker),
-            "sources": {v.name: edge("source", v.name, config.source) for v in self.graph.sources}
-            if self.graph
-            else {},
-            "sinks": {v.name: edge("sink", v.name, config.sink) for v in self.graph.sinks} if self.graph else {},
+            "sources": ends("source", self.graph.sources if self.graph else (), config.source),
+            "sinks": ends("sink", self.graph.sinks if self.graph else (), config.sink),
             "dead_letter": self.drivers.get(DEAD_LETTER),
             "hooks": list(config.hooks),
         }
@@ -177,8 +182,8 @@ class Layout:
             with self.problems.noted():
                 self.observers.append(self.registry.get("hooks", name))
         if self.graph is not None:
-            self._known("source", self.config.source, [source.name for source in self.graph.sources])
-            self._known("sink", self.config.sink, [sink.name for sink in self.graph.sinks])
+            self._known("source", self.config.source, self.graph.sources)
+            self._known("sink", self.config.sink, self.graph.sinks)
             for vertex in self.graph.sources:
                 with self.problems.noted():
                     self.sources[vertex.name] = self._source(vertex.name, vertex.type)
@@ -201,15 +206,16 @@ class Layout:
             return driver, options_of(driver, table, f"{kind}.{name}", self.config.origins)
         return None
 
-    def _known(self, section: str, edges: Mapping[str, Edge], names: Iterable[str]) -> None:
-        known = list(names)
+    def _known(self, section: str, edges: Mapping[str, Edge], vertices: Iterable[Vertex]) -> None:
+        known = [vertex.name for vertex in vertices]
         for name in edges:
             if name not in known:
+                path = f"{section}.{name}"
                 origin = next(
-                    (o for path, o in self.config.origins.items() if path.startswith(f"{section}.{name}")), ""
+                    (f" ({o})" for key, o in self.config.origins.items() if f"{key}.".startswith(f"{path}.")), ""
                 )
-                where = f": flow {self.flow.name!r} has no such {section}" + (f" ({origin})" if origin else "")
-                self.problems.append(unknown_key(f"{section}.{name}", known, where=where))
+                where = f": flow {self.flow.name!r} has no such {section}{origin}"
+                self.problems.append(unknown_key(path, known, where=where))
 
     def _source(self, name: str, type_: Any) -> Source:
         if name in self.given:
@@ -234,9 +240,8 @@ class Layout:
         sink: Sink = self._edge("sink", edge, EdgeContext(name, type_, given, fingerprint))
         return sink
 
-    def _edge(self, kind: Kind, edge: Edge, context: EdgeContext) -> Any:
-        name = context.name
-        path = f"{kind}.{name}" if name != DEAD_LETTER else DEAD_LETTER
+    def _edge(self, kind: Kind, edge: Edge, context: EdgeContext, path: str = "") -> Any:
+        path = path or f"{kind}.{context.name}"
         use = edge.use or "stdout"
         driver = self.registry.get(kind, use)
         self.drivers[path] = use
@@ -255,8 +260,14 @@ class Layout:
                 hint='For example: [dead_letter] use = "jsonl", path = "dead.jsonl"',
                 path=DEAD_LETTER,
             )
+        if DEAD_LETTER in self.sinks:
+            raise ConfigError(
+                f"the flow has a sink named {DEAD_LETTER!r}, and dead letters go to a sink of that name",
+                hint="Give the flow's sink another name.",
+                path=f"sink.{DEAD_LETTER}",
+            )
         context = EdgeContext(DEAD_LETTER, dict, None, fingerprint)
-        sink: Sink = self._edge("sink", config.dead_letter, context)
+        sink: Sink = self._edge("sink", config.dead_letter, context, DEAD_LETTER)
         return sink
 
     def _fingerprint(self) -> str:
@@ -292,7 +303,7 @@ class Layout:
             if sink.guarantee != "exactly_once":
                 path = f"sink.{name}"
                 what = f"sink {name!r} ({self.drivers[path]}) promises only {sink.guarantee}"
-                lacking.append((path, what, "the sink sqlite"))
+                lacking.append((path, what, "a sink that knows what it holds, such as sqlite or jsonl"))
         for path, what, instead in lacking:
             hint = f'Use {instead}; or set job.guarantee = "at_least_once".'
             self.problems.append(ConfigError(f'job.guarantee = "exactly_once", but {what}', hint=hint, path=path))

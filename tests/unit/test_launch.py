@@ -14,12 +14,14 @@ import flamecore as fc
 from flamecore import registry
 from flamecore.acker import AckerPlan
 from flamecore.config import make_config
-from flamecore.errors import ConfigError, PluginLoadError, SinkError, UnknownKeyError, UnknownPluginError
+from flamecore.errors import ConfigError, GraphError, PluginLoadError, SinkError, UnknownKeyError, UnknownPluginError
 from flamecore.front import EdgeContext
 from flamecore.launch import lay_out, prepare
 from flamecore.layers import Layer
 from flamecore.layout import Layout
 from flamecore.rear import Guarantee, Sink
+from flamecore.transport import TransportCapabilities
+from flamestream_inproc import InprocTransport
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -232,6 +234,25 @@ def test_dead_letters_need_a_place() -> None:
     assert layout.dead_letter is not None
     assert layout.dead_letter.options == Keeper.Options(size=4)
     assert laid_out(given=GIVEN, dead_letter__use="keeper").dead_letter is None
+
+
+def test_no_sink_may_be_named_as_that_of_dead_letters() -> None:
+    flow = fc.Flow("words")
+    flow.source("lines", str).sink("dead_letter")
+    layout = laid_out(flow, GIVEN, job__on_error="dead_letter", dead_letter__use="stdout")
+    assert [problem.path for problem in layout.problems] == ["sink.dead_letter"]
+
+
+def test_functions_that_the_deployment_cannot_import() -> None:
+    class Far(InprocTransport):
+        name = "far"
+        capabilities = TransportCapabilities(multi_process=True, serialises=True)
+
+    with registry.override("transport", "far", Far):
+        layout = laid_out(given=GIVEN, transport__use="far")
+        assert layout.problems == []
+        layout.rehearse()
+    assert [type(problem) for problem in layout.problems] == [GraphError]
 
 
 def test_all_problems_are_notes_of_the_first() -> None:

@@ -31,6 +31,7 @@ class Front:
             the epoch, so that fronts interleave by arrival.
         start: No time below it is given.
         now_us: The wall clock, in microseconds.
+        describe: Puts a position in words.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Front:
         clock: ClockName = "sequence",
         start: int = 0,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        describe: Callable[[Any], str] = str,
     ) -> None:
         self.name = name
         self.number = number
@@ -49,6 +51,7 @@ class Front:
         self.suffix = number.to_bytes(4, "big")
         self.in_flight = 0
         self._now_us = now_us
+        self._describe = describe
         self._admitted: deque[Admitted] = deque()
 
     def stamp(self, positions: Sequence[Any], at: float) -> int:
@@ -88,10 +91,10 @@ class Front:
             done.append((at, count))
         return done
 
-    def position_of(self, time: int) -> Any | None:
-        """Where the record of that time stood; None when it is no longer remembered."""
+    def where(self, time: int) -> str:
+        """Where the record of that time stood, in words; empty when it is no longer remembered."""
         place = bisect_right(self._admitted, time, key=lambda batch: batch.first) - 1
         if place < 0:
-            return None
+            return ""
         first, positions, _ = self._admitted[place]
-        return positions[time - first] if time - first < len(positions) else None
+        return self._describe(positions[time - first]) if time - first < len(positions) else ""

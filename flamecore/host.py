@@ -16,13 +16,15 @@ from typing import Any, Final
 from flamecore.acker import Report, Tracker
 from flamecore.collect import Collector
 from flamecore.errors import JobError
-from flamecore.failure import Failure
-from flamecore.messages import Delivered, Released
+from flamecore.messages import Delivered, Reached, Released
 from flamecore.meta import MIN_TIME
 from flamecore.rear import Sink
 from flamecore.stats import Histogram
 from flamecore.transport import Delivery, Endpoint
 from flamecore.worker import Outgoing, Worker
+
+CONTROL: Final = "job"
+"""Address of the job's control."""
 
 _BURST: Final = 64
 """Most messages handled before what they cause is sent."""
@@ -99,10 +101,10 @@ class WorkerHost:
         worker: What is run.
         post: Its endpoint.
         latency: Told how long each record took from its admission to the delivery of all that came of it.
-        advanced: Called whenever more has been delivered.
+        advanced: Called with (worker, minimum time) whenever more has been delivered.
     """
 
-    def __init__(self, worker: Worker, post: Post, latency: Histogram, advanced: Callable[[], None]) -> None:
+    def __init__(self, worker: Worker, post: Post, latency: Histogram, advanced: Callable[[int, int], None]) -> None:
         self.worker = worker
         self.post = post
         self._latency = latency
@@ -151,7 +153,7 @@ class WorkerHost:
         for front in self.worker.fronts.values():
             for at, count in front.delivered(delivered):
                 self._latency.add(now - at, count)
-        self._advanced()
+        self._advanced(self.worker.index, self.worker.min_time)
 
     def aclose(self) -> None:
         """Cancel what is scheduled."""
@@ -189,7 +191,6 @@ class RearHost:
         post: Its endpoint.
         listeners: Addresses told of what is delivered.
         delivered: Called with (rear, time, count) after each delivery.
-        failed: Called with the failure that ends the job; nothing is delivered after it.
         translate: Turns what is collected into what the sink takes; for dead letters.
     """
 
@@ -201,18 +202,14 @@ class RearHost:
         *,
         listeners: Sequence[str],
         delivered: Callable[[str, int, int], None],
-        failed: Callable[[Failure], None],
         translate: Callable[[Any], Any] | None = None,
     ) -> None:
         self.collector = collector
         self.sink = sink
         self.post = post
         self.count = 0
-        self.time = MIN_TIME
-        """Everything below it is stored in the sink."""
         self._listeners = listeners
         self._delivered = delivered
-        self._failed = failed
         self._translate = translate
 
     async def run(self) -> None:
@@ -232,8 +229,7 @@ class RearHost:
                 await self.sink.write(complete.time, payloads)
                 self.count += len(payloads)
             if complete.failure is not None:
-                return self._failed(complete.failure)
-            self.time = complete.time
+                return self.post.send(CONTROL, Reached(collector.name, complete.failure))
             word = Delivered(collector.name, complete.time)
             for address in self._listeners:
                 self.post.send(address, word)

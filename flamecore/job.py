@@ -10,30 +10,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
-from random import Random, SystemRandom
-from typing import Any
 
 from flamecore.acker import Acker, AckerPlan
-from flamecore.clock import ClockName, Front
+from flamecore.clock import ClockName
 from flamecore.codec import Codec
-from flamecore.collect import Collector
+from flamecore.control import Control
 from flamecore.errors import GraphError, JobError
-from flamecore.failure import Failure
-from flamecore.front import Reader, Source
+from flamecore.front import Source
 from flamecore.graph import Graph, is_local, payload_types, user_functions
-from flamecore.host import Post, RearHost, TrackerHost, WorkerHost
+from flamecore.host import CONTROL
 from flamecore.meta import FrontId
+from flamecore.node import Node
 from flamecore.observe import Observers
 from flamecore.plan import DEAD_LETTERS, OnError, Plan
-from flamecore.pump import FrontPump
 from flamecore.rear import Sink
-from flamecore.stats import Histogram, JobReport, JobStats
-from flamecore.transport import Transport, TransportContext
-from flamecore.worker import Worker
+from flamecore.stats import JobReport, JobStats, summed
+from flamecore.transport import Endpoint, Transport, TransportContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +90,11 @@ class Job:
             self._sinks[DEAD_LETTERS] = self.settings.dead_letter
         self._make_acker, self._make_transport = acker, transport
         self._observers = Observers(observers)
-        self._latency = Histogram()
         self._started: float | None = None
         self._ended: float | None = None
-        self._readers: dict[FrontId, Reader] = {}
-        self._trackers: list[TrackerHost] = []
-        self._workers: list[WorkerHost] = []
-        self._rears: list[RearHost] = []
-        self._pumps: list[FrontPump] = []
-        self._posts: list[Post] = []
-        self._stop = asyncio.Event()
+        self._node: Node | None = None
+        self._draining = asyncio.Event()
         self._outcome: asyncio.Future[None] | None = None
-        self._failed_rears = 0
-
-    # -- running ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> JobReport:
         """Run to the end of all sources, or until drained.
@@ -126,201 +112,109 @@ class Job:
         error: BaseException | None = None
         try:
             with _collector_at_rest():
-                async with AsyncExitStack() as stack:
-                    await self._assemble(stack)
-                    await self._live(self._outcome)
+                await self._run(self._outcome)
         except BaseException as caught:
             error = caught
             raise
         finally:
             self._ended = time.monotonic()
             self._observers.job_ended(self.settings.name, error)
-        return JobReport(self.stats(), drained=self._stop.is_set())
+        return JobReport(self.stats(), drained=self._draining.is_set())
 
     def drain(self) -> None:
         """Read no more, finish what was admitted, and end. May be called from a signal handler of the event loop."""
-        self._stop.set()
+        self._draining.set()
+        if self._node is not None:
+            self._node.stop.set()
 
-    async def _live(self, outcome: asyncio.Future[None]) -> None:
-        """Run every part until the outcome is known, then stop them all."""
-        parts: list[TrackerHost | WorkerHost | RearHost | FrontPump]
-        parts = [*self._trackers, *self._workers, *self._rears, *self._pumps]
-        tasks = [asyncio.create_task(part.run(), name=type(part).__name__) for part in parts]
-        for task in tasks:
-            task.add_done_callback(self._part_ended)
+    def stats(self) -> JobStats:
+        """A look at the job, now or when it ended. Cheap."""
+        elapsed = (self._ended or time.monotonic()) - (self._started or time.monotonic())
+        return summed([self._node.stats()] if self._node is not None else (), elapsed)
+
+    async def _run(self, outcome: asyncio.Future[None]) -> None:
+        settings = self.settings
+        self.graph.check(barrier=settings.barrier)
+        plan = make_plan(self.graph, self._sources, settings)
+        async with AsyncExitStack() as stack:
+            transport = self._make_transport(
+                TransportContext(job=settings.name, codec=Codec(payload_types(self.graph)))
+            )
+            stack.push_async_callback(transport.aclose)
+            check_importable(self.graph, transport)
+            await transport.start()
+            node = self._node = Node(plan, transport, fail=self._fail, observers=self._observers)
+            stack.push_async_callback(node.aclose)
+            workers = range(plan.workers)
+            await node.open_sources(self._sources, workers)
+            held = await node.open_sinks({name: self._sinks[name] for name in plan.rears})
+            endpoint = await transport.bind(CONTROL)
+            acker = self._make_acker(
+                AckerPlan(plan.workers, self.graph.segments, tuple(range(1, len(plan.fronts) + 1)), plan.start)
+            )
+            for index in range(acker.trackers):
+                await node.add_tracker(acker, index)
+            for index in workers:
+                await node.add_worker(acker, index)
+            for name in plan.rears:
+                await node.add_rear(name, self._sinks[name], held[name])
+            control = asyncio.create_task(self._control(Control(plan), endpoint, outcome))
+            try:
+                self._observers.job_started(settings.name, plan.workers)
+                if self._draining.is_set():
+                    node.stop.set()
+                node.listen()
+                node.begin()
+                await outcome
+            finally:
+                control.cancel()
+                await asyncio.wait((control,))
+
+    async def _control(self, control: Control, endpoint: Endpoint, outcome: asyncio.Future[None]) -> None:
+        """Hear of the job's progress until its outcome is known."""
         try:
-            await outcome
-        finally:
-            for host in self._workers:
-                host.aclose()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for post in self._posts:
-                await post.aclose()
-
-    def _part_ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
+            while not outcome.done():
+                if control.done:
+                    return outcome.set_result(None)
+                if (error := control.error) is not None:
+                    return outcome.set_exception(error)
+                if control.failing and self._node is not None:
+                    self._node.stop.set()
+                control.receive((await endpoint.receive()).message)
+        except Exception as error:  # noqa: BLE001 - ends the job
             self._fail(error)
-        else:
-            self._check_done()
 
     def _fail(self, error: BaseException) -> None:
         """End the job with the first error there is."""
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(error)
 
-    def _record_failed(self, failure: Failure) -> None:
-        """A rear has reached the record that failed. The job ends once all have: each gets what comes before it."""
-        self._stop.set()
-        self._failed_rears += 1
-        if self._failed_rears == len(self._rears):
-            self._fail(self._placed(failure).raised())
 
-    def _check_done(self) -> None:
-        """The job is done when every front has ended and every rear has stored all that they sent."""
-        if self._outcome is None or self._outcome.done() or self._failed_rears:
-            return
-        if any(pump.ended is None for pump in self._pumps):
-            return
-        end = max((pump.ended or 0 for pump in self._pumps), default=0)
-        if end > 0 and any(rear.time < end for rear in self._rears):
-            return
-        self._outcome.set_result(None)
+def make_plan(graph: Graph, sources: Mapping[str, Source], settings: JobSettings) -> Plan:
+    """The plan of a job: numbers its fronts.
 
-    def _delivered(self, rear: str, time: int, count: int) -> None:
-        self._observers.batch_released(rear, time, count)
-        self._check_done()
-
-    def _advanced(self) -> None:
-        for pump in self._pumps:
-            pump.wake()
-
-    # -- putting together ------------------------------------------------------------------------------------------
-
-    async def _assemble(self, stack: AsyncExitStack) -> None:
-        """Open the edges, make every part and bind it to its address."""
-        settings = self.settings
-        self.graph.check(barrier=settings.barrier)
-        transport = self._make_transport(self._transport_context())
-        stack.push_async_callback(transport.aclose)
-        check_importable(self.graph, transport)
-        for source in self.graph.sources:
-            driver = self._sources[source.name]
-            for number, partition in enumerate(driver.partitions()):
-                reader = self._readers[FrontId(source.name, number)] = await driver.open(partition)
-                stack.push_async_callback(reader.aclose)
-        plan = Plan(
-            self.graph,
-            settings.workers,
-            tuple(self._readers),
-            barrier=settings.barrier,
-            on_error=settings.on_error,
-            dead_letters=DEAD_LETTERS in self._sinks,
-        )
-        held = {}
-        for name in plan.rears:
-            held[name] = await self._sinks[name].open()
-            stack.push_async_callback(self._sinks[name].aclose)
-        random: Random = SystemRandom() if settings.seed is None else Random(settings.seed)
-        fronts = tuple(Front(name, number, clock=settings.clock) for number, name in enumerate(plan.fronts, 1))
-        acker = self._make_acker(AckerPlan(plan.workers, self.graph.segments, tuple(front.number for front in fronts)))
-        await self._bind_trackers(plan, acker, transport)
-        await self._bind_workers(plan, acker, fronts, random, transport)
-        await self._bind_rears(plan, held, transport)
-        for front in fronts:
-            self._pumps.append(
-                FrontPump(
-                    front,
-                    self._readers[front.name],
-                    self._workers[plan.host_of(front.number)],
-                    credit=max(settings.max_in_flight // len(fronts), 1),
-                    policy=settings.source_policies.get(front.name.source, "fail"),
-                    heartbeat_interval_s=settings.heartbeat_interval_s if settings.clock == "wall" else None,
-                    stop=self._stop,
-                )
-            )
-        self._observers.job_started(settings.name, plan.workers)
-
-    def _transport_context(self) -> TransportContext:
-        return TransportContext(job=self.settings.name, codec=Codec(payload_types(self.graph)))
-
-    async def _post(self, transport: Transport, address: str) -> Post:
-        post = Post(await transport.bind(address), self._fail)
-        self._posts.append(post)
-        return post
-
-    async def _bind_trackers(self, plan: Plan, acker: Acker, transport: Transport) -> None:
-        for index in range(acker.trackers):
-            tracker = acker.tracker(index)
-            for worker in range(plan.workers):
-                tracker.subscribe(f"worker/{worker}")
-            self._trackers.append(TrackerHost(tracker, await self._post(transport, f"acker/{index}")))
-
-    async def _bind_workers(
-        self, plan: Plan, acker: Acker, fronts: Sequence[Front], random: Random, transport: Transport
-    ) -> None:
-        for index in range(plan.workers):
-            worker = Worker(
-                index,
-                plan,
-                reporter=acker.reporter(index),
-                listener=acker.listener(),
-                random=Random(random.getrandbits(64)),
-                fronts=[front for front in fronts if plan.host_of(front.number) == index],
-            )
-            post = await self._post(transport, f"worker/{index}")
-            self._workers.append(WorkerHost(worker, post, self._latency, self._advanced))
-
-    async def _bind_rears(self, plan: Plan, held: Mapping[str, int], transport: Transport) -> None:
-        for name in plan.rears:
-            rear = RearHost(
-                Collector(name, plan.workers, held=held[name], barrier=plan.barrier),
-                self._sinks[name],
-                await self._post(transport, f"rear/{name}"),
-                listeners=[f"worker/{index}" for index in range(plan.workers)],
-                delivered=self._delivered,
-                failed=self._record_failed,
-                translate=self._letter if name == DEAD_LETTERS else None,
-            )
-            self._rears.append(rear)
-
-    # -- what is asked of it -----------------------------------------------------------------------------------------
-
-    def _placed(self, failure: Failure) -> Failure:
-        """The failure with the position of its record in words."""
-        for host in self._workers:
-            found = host.worker.position_of(failure.at)
-            if found is not None:
-                front, position = found
-                return failure._replace(position=self._readers[front.name].describe(position))
-        return failure
-
-    def _letter(self, failure: Failure) -> dict[str, Any]:
-        return self._placed(failure).letter()
-
-    def stats(self) -> JobStats:
-        """A look at the job, now or when it ended. Cheap."""
-        workers = [host.worker for host in self._workers]
-        messages: Counter[str] = Counter()
-        for post in self._posts:
-            messages.update(post.sent)
-        p50, p99 = self._latency.percentile(0.50), self._latency.percentile(0.99)
-        return JobStats(
-            items_in=sum(worker.admitted for worker in workers),
-            items_out={rear.collector.name: rear.count for rear in self._rears},
-            min_time=min((worker.min_time for worker in workers), default=0),
-            replays=sum(worker.retracted for worker in workers),
-            rejected=sum(worker.rejected for worker in workers),
-            failed=sum(worker.failed for worker in workers),
-            latency_p50_ms=None if p50 is None else p50 * 1000,
-            latency_p99_ms=None if p99 is None else p99 * 1000,
-            elapsed_s=(self._ended or time.monotonic()) - (self._started or time.monotonic()),
-            messages=dict(messages),
-        )
+    Raises:
+        SourceError: A source cannot be found.
+    """
+    fronts = [
+        (FrontId(source.name, number), partition)
+        for source in graph.sources
+        for number, partition in enumerate(sources[source.name].partitions())
+    ]
+    return Plan(
+        graph,
+        settings.workers,
+        tuple(front for front, _ in fronts),
+        partitions=tuple(partition for _, partition in fronts),
+        barrier=settings.barrier,
+        on_error=settings.on_error,
+        dead_letters=settings.dead_letter is not None,
+        policies=settings.source_policies,
+        clock=settings.clock,
+        max_in_flight=settings.max_in_flight,
+        heartbeat_interval_s=settings.heartbeat_interval_s,
+        seed=settings.seed,
+    )
 
 
 def check_importable(graph: Graph, transport: Transport) -> None:

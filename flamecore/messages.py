@@ -4,7 +4,9 @@ worker  --Items-->     worker     items of a hand-over, and the acks the receive
 worker  --Report-->    acker      (flamecore.acker)
 acker   --MinTime-->   worker     (flamecore.acker)
 worker  --Released-->  rear       what the barrier lets go
-rear    --Delivered--> worker     what the sink has stored: credit for the fronts
+rear    --Delivered--> worker     what the sink has stored: credit for the fronts; also to the job's control
+rear    --Reached-->   control    a record that ends the job
+front   --FrontEnded-> control    it will send no more
 """
 
 from __future__ import annotations
@@ -39,6 +41,20 @@ class Released(NamedTuple):
     time: int
     items: list[tuple[bytes, Any]]
     failures: list[tuple[bytes, Failure]]
+
+
+class FrontEnded(NamedTuple):
+    """A front has ended; all its items have times below `end`."""
+
+    front: int
+    end: int
+
+
+class Reached(NamedTuple):
+    """A rear has delivered everything before a record that ends the job, and delivers nothing more."""
+
+    rear: str
+    failure: Failure
 
 
 class Delivered(NamedTuple):

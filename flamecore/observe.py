@@ -31,6 +31,10 @@ class Observers:
         if self._hook is not None:
             self._hook.flamestream_job_started(job=job, workers=workers)
 
+    def minimum_time_advanced(self, worker: int, time: int) -> None:
+        if self._hook is not None:
+            self._hook.flamestream_minimum_time_advanced(worker=worker, time=time)
+
     def batch_released(self, sink: str, time: int, count: int) -> None:
         if self._hook is not None:
             self._hook.flamestream_batch_released(sink=sink, time=time, count=count)

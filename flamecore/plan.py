@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from flamecore.clock import ClockName
 from flamecore.graph import Graph
 from flamecore.hashing import owners
 from flamecore.meta import MAX_FRONT, FrontId
@@ -29,6 +31,13 @@ class Plan:
         barrier: Whether outputs wait for the minimum time.
         on_error: What becomes of a record that a user function fails on.
         dead_letters: Whether there is a rear for dead letters.
+        partitions: The partition that each front reads.
+        policies: For each source, what becomes of malformed records; "fail" where nothing is said.
+        clock: "sequence" (a replay gives the same times) or "wall" (fronts interleave by arrival).
+        start: The time fronts start from.
+        max_in_flight: Records admitted and not yet delivered, over all fronts.
+        heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
+        seed: Seed of random ids, for tests; None: unpredictable.
     """
 
     graph: Graph
@@ -37,6 +46,13 @@ class Plan:
     barrier: bool = True
     on_error: OnError = "fail"
     dead_letters: bool = False
+    partitions: tuple[str, ...] = ()
+    policies: Mapping[str, OnError] = field(default_factory=dict)
+    clock: ClockName = "sequence"
+    start: int = 0
+    max_in_flight: int = 4096
+    heartbeat_interval_s: float = 0.05
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         owners(self.workers)  # refuses an impossible number

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from flamecore.clock import Front
 from flamecore.front import Batch, Reader
-from flamecore.host import WorkerHost
-from flamecore.plan import OnError
+from flamecore.host import CONTROL, WorkerHost
+from flamecore.messages import FrontEnded
+from flamecore.plan import Plan
 
 _STEP_S: Final = 0.005
 """How long one batch should keep the event loop: what follows waits that long at most."""
@@ -25,32 +26,18 @@ class FrontPump:
         front: Stamps the records.
         reader: Reads them.
         host: The worker that hosts the front.
-        credit: Most records admitted and not yet delivered.
-        policy: What becomes of malformed records.
-        heartbeat_interval_s: How often time goes on while nothing comes; None for the sequence clock, whose time is the
-            count of records and stands still without them.
+        plan: Says how much credit a front has, and what becomes of malformed records.
         stop: Set when no more is to be read.
     """
 
-    def __init__(
-        self,
-        front: Front,
-        reader: Reader,
-        host: WorkerHost,
-        *,
-        credit: int,
-        policy: OnError,
-        heartbeat_interval_s: float | None,
-        stop: asyncio.Event,
-    ) -> None:
+    def __init__(self, front: Front, reader: Reader, host: WorkerHost, plan: Plan, stop: asyncio.Event) -> None:
         self.front = front
-        self.ended: int | None = None
-        """Once the front has ended: all its items are below this time."""
         self._reader = reader
         self._host = host
-        self._credit = credit
-        self._policy: OnError = policy
-        self._interval = heartbeat_interval_s
+        self._credit = max(plan.max_in_flight // len(plan.fronts), 1)
+        self._policy = plan.policies.get(front.name.source, "fail")
+        # The sequence clock counts records: its time stands still without them, and there is nothing to tell.
+        self._interval = plan.heartbeat_interval_s if plan.clock == "wall" else None
         self._stop = stop
         self._limit = 16
         self._room = asyncio.Event()
@@ -71,8 +58,9 @@ class FrontPump:
                 await asyncio.sleep(0)  # everyone else's turn
         finally:
             stopping.cancel()
-        self.ended = self._host.worker.end_front(self.front.number)
+        end = self._host.worker.end_front(self.front.number)
         self._host.flush()
+        self._host.post.send(CONTROL, FrontEnded(self.front.number, end))
 
     async def _next(self, stopping: asyncio.Task[Any]) -> Batch | None:
         """The next batch, when there is credit for it; None at the end or when stopped."""

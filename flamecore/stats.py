@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +25,16 @@ class Histogram:
         bucket = _bucket(seconds)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + count
         self.count += count
+
+    def buckets(self) -> dict[int, int]:
+        """The counts by bucket: what another histogram can `merge`."""
+        return dict(self._buckets)
+
+    def merge(self, buckets: Mapping[int, int]) -> None:
+        """Add the counts of another histogram."""
+        for bucket, count in buckets.items():
+            self._buckets[bucket] = self._buckets.get(bucket, 0) + count
+            self.count += count
 
     def percentile(self, share: float) -> float | None:
         """The latency in seconds below which `share` (0 … 1) of all lie; None if there are none."""
@@ -79,6 +90,50 @@ class JobStats:
     def rows(self) -> Iterator[tuple[str, object]]:
         """Names and values, for tables and JSON."""
         return ((name, getattr(self, name)) for name in self.__slots__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStats:
+    """The share of one node in the counts of a job; fields as in `JobStats`.
+
+    Attributes:
+        at: When it was taken, in seconds since the epoch.
+        min_times: For each worker of the node, the minimum time it knows.
+        latency: Release latencies of records that the node's fronts admitted, by bucket of `Histogram`.
+    """
+
+    at: float = 0.0
+    items_in: int = 0
+    items_out: dict[str, int] = field(default_factory=dict)
+    min_times: dict[int, int] = field(default_factory=dict)
+    replays: int = 0
+    rejected: int = 0
+    failed: int = 0
+    latency: dict[int, int] = field(default_factory=dict)
+    messages: dict[str, int] = field(default_factory=dict)
+
+
+def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
+    """The counts of a job from those of its nodes."""
+    nodes = list(nodes)
+    latency = Histogram()
+    messages: Counter[str] = Counter()
+    for node in nodes:
+        latency.merge(node.latency)
+        messages.update(node.messages)
+    p50, p99 = latency.percentile(0.50), latency.percentile(0.99)
+    return JobStats(
+        items_in=sum(node.items_in for node in nodes),
+        items_out={name: count for node in nodes for name, count in node.items_out.items()},
+        min_time=min((time for node in nodes for time in node.min_times.values()), default=0),
+        replays=sum(node.replays for node in nodes),
+        rejected=sum(node.rejected for node in nodes),
+        failed=sum(node.failed for node in nodes),
+        latency_p50_ms=None if p50 is None else p50 * 1000,
+        latency_p99_ms=None if p99 is None else p99 * 1000,
+        elapsed_s=elapsed_s,
+        messages=dict(messages),
+    )
 
 
 @dataclass(frozen=True, slots=True)

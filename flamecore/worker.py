@@ -62,8 +62,10 @@ class Worker:
         self._owed: list[Ack] = []
         self._released = min(listener.min_time(plan.sink_segment), 0)
         self._delivered: dict[str, int] = {}
-        self._segment_of = [vertex.segment for vertex in plan.graph.vertices]
+        self._segment_of = [*(vertex.segment for vertex in plan.graph.vertices), plan.sink_segment]
+        self._failures_index = len(plan.graph.vertices)
         self.compiled = compile_worker(plan, index, random, self.outboxes, self._fail_at)
+        self.compiled.arrivals[self._failures_index] = self.compiled.failures.step
 
     # -- what comes in ---------------------------------------------------------------------------------------------
 
@@ -90,7 +92,8 @@ class Worker:
             for time, value in enumerate(values, first):
                 order = encode_time(time) + suffix
                 if isinstance(value, _Malformed):
-                    self.compiled.failures.step(order, 0, True, value.failure(front, time, fatal=policy == "fail"))
+                    failure = value.failure(front, time, fatal=policy == "fail")
+                    self.compiled.failures.step(order, 0, True, failure)
                 else:
                     step(order, 0, True, value)
         else:
@@ -186,6 +189,8 @@ class Worker:
         fatal: list[tuple[bytes, Failure]] = []
         letters: list[tuple[bytes, Any]] = []
         for order, failure in self.compiled.failures.release(time):
+            front = self.fronts[failure.at.front]
+            failure = failure._replace(position=front.where(failure.at.time))
             if failure.fatal:
                 fatal.append((order, failure))
                 continue
@@ -217,6 +222,7 @@ class Worker:
 
     def _fail_at(self, vertex: Vertex) -> Fail:
         """What a step of `vertex` calls when user code fails: the failure becomes an item of the failures' barrier."""
+        home = self._home
 
         def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
             key = None
@@ -237,17 +243,17 @@ class Worker:
                 at=GlobalTime.decode(order),
                 error=error,
             )
-            self.compiled.failures.step(order, trace, alive, failure)
+            home(order, trace, alive, failure)
 
         return fail
 
-    def position_of(self, global_time: GlobalTime) -> tuple[Front, Any] | None:
-        """The front and position of the record of that global time, if this worker hosts the front."""
-        front = self.fronts.get(global_time.front)
-        if front is None:
-            return None
-        position = front.position_of(global_time.time)
-        return None if position is None else (front, position)
+    def _home(self, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
+        """A failure goes to the worker that hosts its record's front, which knows where the record stood."""
+        host = self.plan.host_of(failure.at.front)
+        if host == self.index:
+            self.compiled.failures.step(order, trace, alive, failure)
+        else:
+            self.outboxes[host].append((self._failures_index, order, trace, alive, failure))
 
 
 class _Malformed:

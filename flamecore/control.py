@@ -1,0 +1,61 @@
+"""The job's control: hears which fronts have ended and what the rears have stored, and so knows when the job is done.
+
+Plain state, driven by messages like every part. A job is done when all its fronts have ended and every rear has
+stored all that they sent; it has failed when every rear has delivered what comes before a record that failed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flamecore.errors import FlameError, JobError
+from flamecore.failure import Failure
+from flamecore.messages import Delivered, FrontEnded, Reached
+from flamecore.meta import MIN_TIME
+from flamecore.plan import Plan
+
+
+class Control:
+    """Decides when a job is over.
+
+    Args:
+        plan: The job's plan.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._open = set(range(1, len(plan.fronts) + 1))
+        self._end = plan.start
+        self._start = plan.start
+        self._stored = dict.fromkeys(plan.rears, MIN_TIME)
+        self._reached: dict[str, Failure] = {}
+
+    def receive(self, message: Any) -> None:
+        """Take a message of a front or a rear."""
+        if isinstance(message, Delivered):
+            self._stored[message.rear] = max(self._stored[message.rear], message.time)
+        elif isinstance(message, FrontEnded):
+            self._open.discard(message.front)
+            self._end = max(self._end, message.end)
+        elif isinstance(message, Reached):
+            self._reached[message.rear] = message.failure
+        else:
+            raise JobError(f"the job's control does not know what to do with a {type(message).__name__}")
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was admitted is stored."""
+        if self._open or self._reached:
+            return False
+        return self._end == self._start or all(time >= self._end for time in self._stored.values())
+
+    @property
+    def failing(self) -> bool:
+        """Whether some rear has come to a record that ends the job: there is no use in reading on."""
+        return bool(self._reached)
+
+    @property
+    def error(self) -> FlameError | None:
+        """The error that the job has failed with, once every rear has delivered what comes before it."""
+        if self._reached.keys() < self._stored.keys():
+            return None
+        return next(iter(self._reached.values())).raised()

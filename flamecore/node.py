@@ -1,0 +1,187 @@
+"""A node: the parts of a job that live in one process, on one transport.
+
+Which parts these are is the placement's business; a node runs whatever it is given. An embedded job is one node with
+everything; on several processes each worker process is a node with a worker, and the supervisor one with the rears.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from random import Random, SystemRandom
+
+from flamecore.acker import Acker
+from flamecore.clock import Front
+from flamecore.collect import Collector
+from flamecore.failure import Failure
+from flamecore.front import Reader, Source
+from flamecore.host import CONTROL, Post, RearHost, TrackerHost, WorkerHost
+from flamecore.meta import FrontId
+from flamecore.observe import Observers
+from flamecore.plan import DEAD_LETTERS, Plan
+from flamecore.pump import FrontPump
+from flamecore.rear import Sink
+from flamecore.stats import Histogram, NodeStats
+from flamecore.transport import Transport
+from flamecore.worker import Worker
+
+
+class Node:
+    """Runs parts of a job.
+
+    Args:
+        plan: What all nodes agree on.
+        transport: Carries their messages; it has been started.
+        fail: Told of the first error of any part.
+        observers: Told of events.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        transport: Transport,
+        *,
+        fail: Callable[[BaseException], None],
+        observers: Observers | None = None,
+    ) -> None:
+        self.plan = plan
+        self.transport = transport
+        self.workers: list[WorkerHost] = []
+        self.trackers: list[TrackerHost] = []
+        self.rears: list[RearHost] = []
+        self.pumps: list[FrontPump] = []
+        self.posts: list[Post] = []
+        self.stop = asyncio.Event()
+        self._fail = fail
+        self._observers = observers or Observers(())
+        self._latency = Histogram()
+        self._readers: dict[FrontId, Reader] = {}
+        self._edges = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._random = SystemRandom() if plan.seed is None else Random(plan.seed)
+
+    # -- putting together ------------------------------------------------------------------------------------------
+
+    async def open_sources(self, sources: Mapping[str, Source], workers: Sequence[int]) -> None:
+        """Open the partitions whose fronts the given workers host.
+
+        Raises:
+            SourceError: One cannot be opened.
+        """
+        for number, (front, partition) in enumerate(zip(self.plan.fronts, self.plan.partitions, strict=True), 1):
+            if self.plan.host_of(number) in workers:
+                reader = self._readers[front] = await sources[front.source].open(partition)
+                self._edges.push_async_callback(reader.aclose)
+
+    async def open_sinks(self, sinks: Mapping[str, Sink]) -> dict[str, int]:
+        """Open the sinks; returns up to which time each holds its output already.
+
+        Raises:
+            SinkError: One cannot be opened.
+        """
+        held = {}
+        for name, sink in sinks.items():
+            held[name] = await sink.open()
+            self._edges.push_async_callback(sink.aclose)
+        return held
+
+    async def add_tracker(self, acker: Acker, index: int) -> None:
+        """Run one of the acker's trackers. Every worker is told of its news."""
+        tracker = acker.tracker(index)
+        for worker in range(self.plan.workers):
+            tracker.subscribe(f"worker/{worker}")
+        self.trackers.append(TrackerHost(tracker, await self._post(f"acker/{index}")))
+
+    async def add_worker(self, acker: Acker, index: int) -> None:
+        """Run one of the workers, with the fronts it hosts, whose partitions are open."""
+        plan = self.plan
+        fronts = [
+            Front(name, number, clock=plan.clock, describe=self._readers[name].describe)
+            for number, name in enumerate(plan.fronts, 1)
+            if plan.host_of(number) == index
+        ]
+        worker = Worker(
+            index,
+            plan,
+            reporter=acker.reporter(index),
+            listener=acker.listener(),
+            random=Random(self._random.getrandbits(64)),
+            fronts=fronts,
+        )
+        host = WorkerHost(worker, await self._post(f"worker/{index}"), self._latency, self._advanced)
+        self.workers.append(host)
+        self.pumps += [FrontPump(front, self._readers[front.name], host, plan, self.stop) for front in fronts]
+
+    async def add_rear(self, name: str, sink: Sink, held: int) -> None:
+        """Run one of the rears, whose sink is open and holds everything below `held`."""
+        rear = RearHost(
+            Collector(name, self.plan.workers, held=held, barrier=self.plan.barrier),
+            sink,
+            await self._post(f"rear/{name}"),
+            listeners=[*(f"worker/{index}" for index in range(self.plan.workers)), CONTROL],
+            delivered=self._observers.batch_released,
+            translate=Failure.letter if name == DEAD_LETTERS else None,
+        )
+        self.rears.append(rear)
+
+    async def _post(self, address: str) -> Post:
+        post = Post(await self.transport.bind(address), self._fail)
+        self.posts.append(post)
+        return post
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Start every part but the fronts."""
+        self._start([*self.trackers, *self.workers, *self.rears])
+
+    def begin(self) -> None:
+        """Start the fronts: everybody listens."""
+        self._start(self.pumps)
+
+    def _start(self, parts: Sequence[TrackerHost | WorkerHost | RearHost | FrontPump]) -> None:
+        for part in parts:
+            task = asyncio.create_task(part.run(), name=type(part).__name__)
+            task.add_done_callback(self._part_ended)
+            self._tasks.append(task)
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _advanced(self, worker: int, time: int) -> None:
+        self._observers.minimum_time_advanced(worker, time)
+        for pump in self.pumps:
+            pump.wake()
+
+    async def aclose(self) -> None:
+        """End every part, close every edge. Errors of closing are raised; twice is once."""
+        for host in self.workers:
+            host.aclose()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for post in self.posts:
+            await post.aclose()
+        await self._edges.aclose()
+
+    def stats(self) -> NodeStats:
+        """Counts of the parts of this node."""
+        workers = [host.worker for host in self.workers]
+        messages: Counter[str] = Counter()
+        for post in self.posts:
+            messages.update(post.sent)
+        return NodeStats(
+            at=time.time(),
+            items_in=sum(worker.admitted for worker in workers),
+            items_out={rear.collector.name: rear.count for rear in self.rears},
+            min_times={worker.index: worker.min_time for worker in workers},
+            replays=sum(worker.retracted for worker in workers),
+            rejected=sum(worker.rejected for worker in workers),
+            failed=sum(worker.failed for worker in workers),
+            latency=self._latency.buckets(),
+            messages=dict(messages),
+        )

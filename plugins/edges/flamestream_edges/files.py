@@ -83,29 +83,28 @@ class FileSource(Source):
 
 
 def _expand(source: str, pattern: str) -> list[str]:
+    """The files one path stands for."""
     path = Path(pattern).expanduser()
-    if path.is_file():
-        return [str(path)]
-    if path.is_dir():
-        try:
-            names = [str(entry) for entry in path.iterdir() if entry.is_file() and _is_input(entry)]
-        except OSError as error:
-            raise unreadable(source, pattern, error) from error
-        if not names:
-            raise _error(
-                source, pattern, f"directory {pattern} has no files in it", "Files further down: a glob with **."
-            )
-        return names
-    if glob.has_magic(pattern):
-        found = (Path(name) for name in glob.iglob(str(path), recursive=True))  # noqa: PTH207 – may be absolute
+    try:
+        if path.is_file():
+            return [str(path)]
+        if path.is_dir():
+            nothing = f"directory {pattern} has no files in it", "For files further down give a glob with **."
+            found = list(path.iterdir())
+        elif glob.has_magic(pattern):
+            nothing = f"no file matches {pattern}", _near(path)
+            found = [Path(name) for name in glob.iglob(str(path), recursive=True)]  # noqa: PTH207 – may be absolute
+        elif path.exists():
+            hint = "Read what a pipe delivers through the source stdin: flamestream run … --source NAME=stdin < PIPE"
+            raise _error(source, pattern, f"{pattern} is neither a file nor a directory", hint)
+        else:
+            raise _error(source, pattern, f"there is no file {pattern}", _near(path))
         names = [str(entry) for entry in found if entry.is_file() and _is_input(entry)]
-        if not names:
-            raise _error(source, pattern, f"no file matches {pattern}", _near(path))
-        return names
-    if path.exists():
-        hint = "Read what a pipe delivers through the source stdin: flamestream run … --source NAME=stdin < PIPE"
-        raise _error(source, pattern, f"{pattern} is neither a file nor a directory", hint)
-    raise _error(source, pattern, f"there is no file {pattern}", _near(path))
+    except OSError as error:
+        raise unreadable(source, pattern, error) from error
+    if not names:
+        raise _error(source, pattern, *nothing)
+    return names
 
 
 def _is_input(path: Path) -> bool:

@@ -8,6 +8,7 @@ beyond the noted length are a batch that was cut short; they are dropped when th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -78,9 +79,9 @@ class FileSink(Sink):
         return b""
 
     async def open(self) -> int:
-        if self._path.exists() and not self._path.is_file():
-            raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
         try:
+            if self._path.exists() and not self._path.is_file():
+                raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
             if self.options.mode == "resume" and (position := self._resumable()) is not None:
                 self._time = position.time
                 self._open("r+b", position.length)
@@ -95,7 +96,10 @@ class FileSink(Sink):
                 self._write(self.preamble())
             self._note(MIN_TIME)
         except OSError as error:
-            await self.aclose()
+            file, self._file = self._file, None
+            if file is not None:
+                with contextlib.suppress(OSError):  # what went wrong first is what is told
+                    file.close()
             raise self._failed("opened", error) from error
         return MIN_TIME
 
@@ -212,8 +216,8 @@ def _hint(path: Path, error: OSError) -> str:
         return f"Make its directory first: mkdir -p {path.parent}"
     if isinstance(error, PermissionError):
         return f"Give another path, or make {path.parent} and the file writable for this user."
-    if isinstance(error, IsADirectoryError):
-        return "Give the path of a file in it."
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "Give another path, or see what is wrong with its device."
     free = ""
     with contextlib.suppress(OSError, AttributeError):  # only a hint
         disk = os.statvfs(path.parent)

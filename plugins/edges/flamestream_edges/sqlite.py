@@ -175,7 +175,7 @@ class Sqlite(Sink):
                 return
             # Something is not of its declared type and no scalar. It is written as such, at the cost of a second try.
             database.execute("ROLLBACK TO batch")
-        database.executemany(self._insert, self._table.safe_rows(payloads))
+        database.executemany(self._insert, self._table.rows(payloads, trusting=False))
 
     def _note(self, database: sqlite3.Connection, time: int) -> None:
         position = (self._name, time, self.context.fingerprint)

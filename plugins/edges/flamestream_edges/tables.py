@@ -51,8 +51,12 @@ class Table:
             columns, kind, split = (Column("value", type_),), None, lambda payload: (payload,)
         return cls(columns, kind, split, all(scalar_kinds(column.type) is not None for column in columns))
 
-    def rows(self, payloads: Sequence[Any]) -> Iterable[Row]:
+    def rows(self, payloads: Sequence[Any], *, trusting: bool = True) -> Iterable[Row]:
         """A row of cells for each payload.
+
+        Args:
+            payloads: What came to the sink.
+            trusting: If the declared types let only scalars in, rows are handed on without looking into them.
 
         Raises:
             Unencodable: A payload is not of the declared type, or something in it cannot be written.
@@ -62,17 +66,12 @@ class Table:
             for payload in payloads:
                 if not isinstance(payload, kind):
                     raise Unencodable(payload, f"the flow declares {kind.__name__} for it")
-        rows: Iterable[Row] = payloads if split is None else map(split, payloads)
-        if kind is tuple:
+        if kind is tuple and not {width}.issuperset(map(len, payloads)):
             for payload in payloads:
                 if len(payload) != width:
                     raise Unencodable(payload, f"it has {len(payload)} places, and the flow declares {width}")
-        return rows if self.exact else [tuple(map(cell, row)) for row in rows]
-
-    def safe_rows(self, payloads: Sequence[Any]) -> list[Row]:
-        """As `rows`, for payloads that hold other values than their type declares."""
-        rows: Iterable[Row] = payloads if self.split is None else map(self.split, payloads)
-        return [tuple(map(cell, row)) for row in rows]
+        rows: Iterable[Row] = payloads if split is None else map(split, payloads)
+        return rows if trusting and self.exact else [tuple(map(cell, row)) for row in rows]
 
 
 def _by_key(names: Sequence[str]) -> Callable[[Any], Row]:

@@ -58,6 +58,7 @@ def test_several_paths_are_sorted_and_a_file_named_twice_is_read_once(tree: Path
         ("*.xml", "no file matches", "there is: "),
         ("empty", "has no files in it", "**"),
         ("pipe", "is neither a file nor a directory", "stdin"),
+        ("x" * 300, "cannot be opened: File name too long", "Check the path"),
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(tree: Path, pattern: str, what: str, hint: str) -> None:

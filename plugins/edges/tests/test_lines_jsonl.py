@@ -214,13 +214,13 @@ def test_what_cannot_be_written_is_named_and_nothing_of_the_batch_is_there(
     assert path.read_text() == '"good"\n'
 
 
+finite = st.floats(allow_nan=False, allow_infinity=False)
+texts = st.text(st.characters(exclude_categories=["Cs"]))
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(
-        st.characters(exclude_categories=["Cs"])
-    ),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("aб\n\"", max_size=3), inner, max_size=4),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | finite | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('aб\n"', max_size=3), inner, max_size=4),
     max_leaves=10,
-)  # fmt: skip
+)
 
 
 @given(st.lists(json_values, max_size=20))
@@ -246,7 +246,7 @@ def test_jsonl_comes_back_as_it_was_written(tmp_path_factory: pytest.TempPathFac
     assert [json.loads(line) for line in path.read_text().split("\n")[:-1]] == values
 
 
-points = st.builds(Point, st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False))
+points = st.builds(Point, st.integers(-(2**63), 2**63), finite)
 
 
 @given(st.lists(points, min_size=1, max_size=5))

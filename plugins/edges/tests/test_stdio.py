@@ -1,0 +1,214 @@
+"""Source `stdin` and sink `stdout`, with real processes and real pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from flamecore.errors import ConfigError, SinkError, SourceError
+from flamecore.front import EdgeContext
+from flamestream_edges.stdio import Stdin, Stdout
+
+ECHO = """
+import asyncio, sys
+from flamecore.front import EdgeContext
+from flamestream_edges.stdio import Stdin, Stdout
+
+async def main():
+    source = Stdin(Stdin.Options(), EdgeContext("lines", str))
+    sink = Stdout(Stdout.Options(), EdgeContext("out", str))
+    await sink.open()
+    reader = await source.open("")
+    time = 0
+    while (batch := await reader.read(100)) is not None:
+        time += 1
+        bad = [f"rejected {reader.describe(bad.position)}" for bad in batch.rejected]
+        await sink.write(time, [*batch.values, *bad])
+    await sink.aclose()
+    await reader.aclose()
+
+asyncio.run(main())
+"""
+
+CONTEXT = EdgeContext("lines", str)
+
+
+def python(code: str, **how: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment, **how)
+
+
+def test_a_line_is_there_before_the_writer_ends() -> None:
+    with python(ECHO, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        for line in (b"first\n", "второй\n".encode(), b"\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline() == line  # the pipe is still open
+        process.stdin.write(b"half a ")
+        process.stdin.flush()
+        process.stdin.write(b"line\nbad \xff\nthe end")
+        process.stdin.close()
+        assert process.stdout.read().splitlines() == [b"half a line", b"rejected stdin line 5", b"the end"]
+        assert process.wait(10) == 0
+
+
+def test_a_file_as_standard_input(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"line {number}\n" for number in range(20_000)))
+    with path.open("rb") as file, python(ECHO, stdin=file, stdout=subprocess.PIPE) as process:
+        output, _ = process.communicate(timeout=30)
+    assert output == path.read_bytes()
+
+
+@pytest.mark.parametrize("target", [subprocess.DEVNULL, None])
+def test_no_input_is_the_end(target: Any) -> None:
+    if target is None:
+        out, into = os.pipe()
+        os.close(into)
+    else:
+        out = os.open(os.devnull, os.O_RDONLY)
+    with python(ECHO, stdin=out, stdout=subprocess.PIPE) as process:
+        os.close(out)
+        assert process.communicate(timeout=30)[0] == b""
+    assert process.returncode == 0
+
+
+def test_a_terminal_as_standard_input() -> None:
+    pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+    ours, theirs = pty.openpty()
+    with python(ECHO, stdin=theirs, stdout=subprocess.PIPE) as process:
+        os.close(theirs)
+        assert process.stdout
+        os.write(ours, b"typed\n")
+        assert process.stdout.readline() == b"typed\n"
+        os.write(ours, b"\x04")  # Ctrl-D
+        assert process.wait(10) == 0
+    os.close(ours)
+
+
+def test_a_closed_reader_ends_the_writer_quietly() -> None:
+    code = """
+import asyncio, sys
+from flamecore.errors import SinkError
+from flamecore.front import EdgeContext
+from flamestream_edges.stdio import Stdout
+
+async def main():
+    sink = Stdout(Stdout.Options(), EdgeContext("out", str))
+    await sink.open()
+    for time in range(100_000):
+        await sink.write(time, ["x" * 1000])
+
+try:
+    asyncio.run(main())
+except SinkError as error:
+    print(error, error.reader_gone, file=sys.stderr)
+    sys.exit(7)
+"""
+    with python(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline().startswith(b"xxx")
+        process.stdout.close()
+        errors = process.stderr.read().decode()
+        assert process.wait(20) == 7
+    assert errors == "sink 'out': whoever read stdout is gone; nothing more is written True\n"
+
+
+def test_reading_waits_without_holding_up_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, into = os.pipe()
+
+    async def run() -> None:
+        reader = await Stdin(Stdin.Options(), CONTEXT).open("")
+        reading = asyncio.ensure_future(reader.read(10))
+        turns = 0
+        while not reading.done():  # this task goes on while the other waits
+            await asyncio.sleep(0)
+            turns += 1
+            if turns == 100:
+                os.write(into, b"a\nb\nc")
+        batch = reading.result()
+        assert batch is not None
+        assert batch.values == ["a", "b"]
+        assert turns >= 100
+        os.close(into)
+        batch = await reader.read(10)
+        assert batch is not None
+        assert (batch.values, list(batch.positions)) == (["c"], [(5, 3)])
+        assert await reader.read(10) is None
+        await reader.aclose()
+
+    with os.fdopen(out) as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        asyncio.run(run())
+
+
+def test_standard_input_cannot_go_on_from_a_position_or_without_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Stdin(Stdin.Options(), CONTEXT)
+    with pytest.raises(SourceError, match="cannot go on from a position"):
+        asyncio.run(source.open("", (1, 1)))
+    for stdin in (io.StringIO("x"), None):
+        monkeypatch.setattr("sys.stdin", stdin)
+        with pytest.raises(SourceError, match="this process has none"):
+            asyncio.run(source.open(""))
+    with pytest.raises(ConfigError, match="stdin gives str"):
+        Stdin(Stdin.Options(), EdgeContext("lines", int))
+
+
+class Pair(NamedTuple):
+    a: int
+    b: str
+
+
+@pytest.mark.parametrize(
+    ("format", "payload", "line"),
+    [
+        ("auto", "text", "text"),
+        ("auto", ("word", 3), "word 3"),
+        ("auto", ("word", ["a"], None, True), 'word ["a"] null true'),
+        ("auto", Pair(1, "x"), '{"a":1,"b":"x"}'),
+        ("auto", {"a": 1}, '{"a":1}'),
+        ("auto", 3.5, "3.5"),
+        ("jsonl", "text", '"text"'),
+        ("jsonl", ("word", 3), '["word",3]'),
+        ("jsonl", Pair(1, "x"), '{"a":1,"b":"x"}'),
+    ],
+)
+def test_how_outputs_are_shown(capsys: pytest.CaptureFixture[str], format: Any, payload: Any, line: str) -> None:
+    asyncio.run(Stdout(Stdout.Options(format=format), EdgeContext("out")).write(1, [payload, payload]))
+    assert capsys.readouterr().out == f"{line}\n{line}\n"
+
+
+def test_what_cannot_be_shown_is_an_error_and_nothing_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Stdout(Stdout.Options(), EdgeContext("out"))
+    with pytest.raises(SinkError, match="a payload of type object cannot be written"):
+        asyncio.run(sink.write(1, ["x", object()]))
+    assert capsys.readouterr().out == ""
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", ascii_only)
+    with pytest.raises(SinkError, match="stdout takes no such text"):
+        asyncio.run(sink.write(1, ["x", "ы"]))
+    ascii_only.close()
+    with pytest.raises(SinkError, match="closed file"):
+        asyncio.run(sink.write(1, ["x"]))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full to stand for a full disk")
+def test_a_full_disk_behind_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = open("/dev/full", "w")  # noqa: SIM115, PTH123 – closing it fails once more, which is seen to below
+    monkeypatch.setattr("sys.stdout", stream)
+    with pytest.raises(SinkError, match="No space left"):
+        asyncio.run(Stdout(Stdout.Options(), EdgeContext("out")).write(1, ["x"]))
+    with pytest.raises(OSError, match="No space left"):
+        stream.close()

@@ -60,17 +60,16 @@ class Windows:
             return (order, trace)
         return (order[:GLOBAL_TIME_BYTES], self.custom(payload), order, trace)
 
-    def insert(self, bucket: Bucket, order: bytes, trace: int, payload: Any) -> list[Window]:
-        """Put an item in its place; returns what to emit, in order.
+    def insert(self, bucket: Bucket, key: tuple[Any, ...], payload: Any) -> list[Window]:
+        """Put an item in its place, which is what `place_of` says; returns what to emit, in order.
 
         Raises:
             DuplicateItemError: An item of the same identity is there.
-            OrderViolationError: A custom order puts the item before its own ancestor.
+            OrderViolationError: A custom order puts the item before its own ancestor, or is none.
         """
         entries = bucket.entries
-        key = self.place_of(order, trace, payload)
-        place = bisect_left(entries, key)
-        if place < len(entries) and entries[place][-3:-1] == (order, trace):
+        place = self._find(entries, key, payload)
+        if place < len(entries) and entries[place][-3:-1] == key[-2:]:
             raise DuplicateItemError(
                 f"grouping {self.name!r}: a second live item of one identity came: {payload!r}",
                 hint="A user function, key or hash on its way is not deterministic.",
@@ -78,21 +77,21 @@ class Windows:
                 record=payload,
             )
         if self.custom is not None:
-            self._check_ancestors(entries, place, order, payload)
+            self._check_ancestors(entries, place, key[-2], payload)
         out = self._windows(bucket, place, place + self.window - 1, alive=False)
         entries.insert(place, (*key, payload))
         out += self._windows(bucket, place, place + self.window, alive=True)
         return out
 
-    def remove(self, bucket: Bucket, order: bytes, trace: int, payload: Any) -> list[Window]:
+    def remove(self, bucket: Bucket, key: tuple[Any, ...], payload: Any) -> list[Window]:
         """Take out the victim of a tombstone; returns what to emit, in order. The tombstone itself ends here.
 
         Raises:
             NoInvalideeError: The victim is not there.
         """
         entries = bucket.entries
-        place = bisect_left(entries, self.place_of(order, trace, payload))
-        if place == len(entries) or entries[place][-3:-1] != (order, trace):
+        place = self._find(entries, key, payload)
+        if place == len(entries) or entries[place][-3:-1] != key[-2:]:
             raise NoInvalideeError(
                 f"grouping {self.name!r}: the item that a tombstone cancels is not there: {payload!r}",
                 hint="A user function, key or hash on its way is not deterministic.",
@@ -103,6 +102,21 @@ class Windows:
         del entries[place]
         out += self._windows(bucket, place, place + self.window - 1, alive=True)
         return out
+
+    def _find(self, entries: list[tuple[Any, ...]], key: tuple[Any, ...], payload: Any) -> int:
+        """Index of the first entry that does not sort before `key`."""
+        if self.custom is None:
+            return bisect_left(entries, key)
+        try:
+            return bisect_left(entries, key)
+        except Exception as error:  # the comparison of two sort keys is user code
+            raise OrderViolationError(
+                f"grouping {self.name!r}: the sort key {key[1]!r} of {payload!r:.160} cannot be compared with those "
+                f"of other items: {error}",
+                hint="A custom order must give keys of one type with a total order.",
+                vertex=self.name,
+                record=payload,
+            ) from error
 
     def _windows(self, bucket: Bucket, first: int, end: int, *, alive: bool) -> list[Window]:
         """The windows whose last entry has an index in [first, end), as the bucket stands."""
@@ -159,7 +173,7 @@ class GroupingStep:
         vertex: The rules.
         ident: Random id of this physical instance.
         emit: Step of what comes next.
-        fail: Where items go whose key function fails.
+        fail: Where items go whose key or custom order fails.
     """
 
     def __init__(self, vertex: Grouping, ident: int, emit: Step, fail: Fail) -> None:
@@ -172,7 +186,8 @@ class GroupingStep:
     def _compile(self, name_of: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
         rules, buckets, touched = self.rules, self.buckets, self._touched
         by_record = rules.undo_partial
-        in_order = rules.custom is None and not by_record
+        custom, place_of = rules.custom, rules.place_of
+        in_order = custom is None and not by_record
         window = 1 if by_record else rules.window
 
         def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -181,7 +196,8 @@ class GroupingStep:
                 if by_record:
                     name = (order[:GLOBAL_TIME_BYTES], name)
                 bucket = buckets.get(name)
-            except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
+                key = (order, trace) if custom is None else place_of(order, trace, payload)
+            except Exception as error:  # noqa: BLE001 - a failing key or order, or an unhashable key, is the user's to see
                 return fail(order, trace, alive, payload, error)
             if bucket is None:
                 bucket = buckets[name] = Bucket()
@@ -192,7 +208,7 @@ class GroupingStep:
             if in_order and alive and (not entries or entries[-1][0] < order):
                 entries.append((order, trace, payload))
                 return emit(order, trace ^ ident, True, tuple([entry[2] for entry in entries[-window:]]))
-            windows = (rules.insert if alive else rules.remove)(bucket, order, trace, payload)
+            windows = (rules.insert if alive else rules.remove)(bucket, key, payload)
             if not entries:
                 del buckets[name]
             for window_alive, window_order, window_trace, payloads in windows:

@@ -1,0 +1,34 @@
+"""One measurement in this process: `python -m benchmarks.child KIND ARGUMENTS`, with arguments and result as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def _function(kind: str) -> Callable[..., dict[str, Any]]:
+    # Only what is measured is imported: start-up time and memory are among the things measured.
+    if kind == "throughput":
+        from benchmarks.throughput import one_run
+
+        return one_run
+    if kind == "latency":
+        from benchmarks.latency import one_run as latency
+
+        return latency
+    if kind == "memory":
+        from benchmarks.memory import one_run as memory
+
+        return memory
+    if kind == "idle":
+        from benchmarks.idle import one_run as idle
+
+        return idle
+    raise SystemExit(f"unknown measurement {kind!r}")
+
+
+if __name__ == "__main__":
+    _, kind, arguments = sys.argv
+    print(json.dumps(_function(kind)(**json.loads(arguments))))

@@ -1,0 +1,41 @@
+"""Writes lines to stdout at a fixed rate, whatever the reader does: `python -m benchmarks.feeder RATE COUNT STAMPS`.
+
+It waits for a line on stdin, then line number i is due at start + i / RATE. It never waits for the reader: where the
+reader stalls, lines pile up in the pipe, and their waiting counts. When each line was handed over is written to the
+file STAMPS: nanoseconds of the system's monotonic clock, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from benchmarks.corpora import zipf_lines
+
+_SPIN_S: Final = 0.0003
+"""A sleep is that much too long now and then, so the last of the waiting is done awake."""
+
+
+def feed(rate: int, count: int, stamps: Path) -> None:
+    """Write `count` lines, `rate` a second; every line starts with its number."""
+    lines = [f"{number} {line}\n".encode() for number, line in enumerate(zipf_lines(count * 10))]
+    handed: list[int] = []
+    sys.stdin.readline()
+    start = time.monotonic()
+    for number, line in enumerate(lines):
+        due = start + number / rate
+        while (wait := due - time.monotonic()) > 0:
+            if wait > _SPIN_S:
+                time.sleep(wait - _SPIN_S)
+        handed.append(time.monotonic_ns())
+        os.write(1, line)
+    stamps.write_text(json.dumps(handed))
+
+
+if __name__ == "__main__":
+    _, rate_text, count_text, path = sys.argv
+    feed(int(rate_text), int(count_text), Path(path))

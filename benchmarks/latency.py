@@ -1,0 +1,211 @@
+"""Release latency at a fixed rate: from a line's hand-over to the delivery of the last of its ten updates.
+
+A feeder process writes lines into the pipe that is the stdin of the measured process, on a schedule of its own. The
+sink notes when each update arrives. Nothing is measured inside an engine; the pipe and the waking of the process count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.contenders import OURS, Contender, contenders, named
+from benchmarks.processes import LIMIT_S, ROOT, RunError, say
+from benchmarks.report import Spread, Table
+
+RATE: Final = 1000
+"""Lines a second."""
+
+READY: Final = "ready"
+
+Update = tuple[str, int, int]
+"""(word, how often so far, number of the line)."""
+
+
+def numbered_words(line: str) -> list[tuple[str, int]]:
+    """The words of a line, each with the line's number."""
+    number, *words = line.split()
+    return [(word, int(number)) for word in words]
+
+
+def count_word(seen: int, item: tuple[str, int]) -> tuple[int, list[Update]]:
+    """One more of the word."""
+    return seen + 1, [(item[0], seen + 1, item[1])]
+
+
+class Arrivals:
+    """When the latest update of each line arrived, in nanoseconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.last: dict[int, int] = {}
+        self.updates = 0
+
+    def note(self, updates: Sequence[Any], line_of: Callable[[Any], int]) -> None:
+        """They have arrived now."""
+        now = time.monotonic_ns()
+        self.updates += len(updates)
+        for update in updates:
+            self.last[line_of(update)] = now
+
+
+def one_run(contender: str) -> dict[str, Any]:
+    """Count the words of stdin in this process; says on stdout when it is about to read."""
+    arrivals = Arrivals()
+    run = {"plain": _plain, "flamestream": _flamestream, "bytewax": _bytewax}
+    one = named(contender)
+    start = time.process_time()
+    run[one.kind](one, arrivals)
+    busy = time.process_time() - start
+    return {"last": list(arrivals.last.items()), "updates": arrivals.updates, "cpu_seconds": busy}
+
+
+def _ready() -> None:
+    print(READY, flush=True)
+
+
+def _plain(_: Contender, arrivals: Arrivals) -> None:
+    counts: dict[str, int] = {}
+    _ready()
+    while line := sys.stdin.readline():
+        updates: list[Update] = []
+        for item in numbered_words(line):
+            counts[item[0]], new = count_word(counts.get(item[0], 0), item)
+            updates += new
+        arrivals.note(updates, lambda update: update[2])
+
+
+def _flamestream(one: Contender, arrivals: Arrivals) -> None:
+    import flamecore as fc
+    from flamecore.rear import Guarantee, Sink
+    from flamecore.registry import override
+
+    class Noting(Sink):
+        name = "noting"
+
+        @property
+        def guarantee(self) -> Guarantee:
+            return "at_least_once"
+
+        async def open(self) -> int:
+            _ready()
+            return await super().open()
+
+        async def write(self, time: int, payloads: Sequence[Any]) -> None:
+            arrivals.note(payloads, lambda update: update[2])
+
+    flow = fc.Flow("latency")
+    words = flow.source("lines", str).flat_map(numbered_words)
+    words.key_by(lambda item: item[0]).stateful_map(0, count_word).sink("counts")
+    settings = {"source.lines.use": "stdin", "sink.counts.use": "noting"}
+    with override("sink", "noting", Noting):
+        flow.run(workers=one.workers, acker=one.acker, settings=settings)
+
+
+def _bytewax(_: Contender, arrivals: Arrivals) -> None:
+    from benchmarks.bytewax_latency import run
+
+    run(arrivals, _ready)
+
+
+def _once(one: Contender, lines: int, rate: int) -> dict[str, Any]:
+    """Run a feeder and a contender; returns the latencies in milliseconds, ascending."""
+    with tempfile.TemporaryDirectory() as folder:
+        stamps = Path(folder, "stamps.json")
+        python = [sys.executable, "-m"]
+        feeder = subprocess.Popen(
+            [*python, "benchmarks.feeder", str(rate), str(lines), str(stamps)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        arguments = json.dumps({"contender": one.name})
+        reader = subprocess.Popen(
+            [*python, "benchmarks.child", "latency", arguments],
+            cwd=ROOT,
+            stdin=feeder.stdout,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert feeder.stdin is not None
+        assert feeder.stdout is not None
+        assert reader.stdout is not None
+        feeder.stdout.close()
+        try:
+            if reader.stdout.readline().strip() != READY:
+                raise RunError(f"latency of {one.name}: {reader.communicate(timeout=LIMIT_S)[1][-3000:]}")
+            feeder.stdin.write("go\n")
+            feeder.stdin.close()
+            found, errors = reader.communicate(timeout=LIMIT_S)
+            feeder.wait(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired as error:
+            raise RunError(f"latency of {one.name}: not done after {LIMIT_S:.0f} s") from error
+        finally:
+            feeder.kill()
+            reader.kill()
+        if reader.returncode or feeder.returncode:
+            raise RunError(
+                f"latency of {one.name}: exit code {reader.returncode or feeder.returncode}\n{errors[-3000:]}"
+            )
+        handed = json.loads(stamps.read_text())
+    result = json.loads(found.splitlines()[-1])
+    arrived = dict(result["last"])
+    missing = len(handed) - len(arrived)
+    if missing or result["updates"] != 10 * lines:
+        raise RunError(
+            f"latency of {one.name}: {result['updates']} updates of {len(arrived)} lines came, not of {lines}"
+        )
+    took = sorted((arrived[number] - at) / 1e6 for number, at in enumerate(handed))
+    late = sorted(at - handed[0] - number * 1e9 / rate for number, at in enumerate(handed))
+    return {
+        "p50_ms": took[len(took) // 2],
+        "p99_ms": took[len(took) * 99 // 100],
+        "max_ms": took[-1],
+        "cpu_share": result["cpu_seconds"] / (lines / rate),
+        "feeder_late_p99_ms": late[len(late) * 99 // 100] / 1e6,
+    }
+
+
+def compare(*, lines: int, rounds: int, rate: int = RATE) -> tuple[Table, dict[str, Any]]:
+    """Everybody in turn, several rounds."""
+    field = contenders("latency")
+    runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in field}
+    for _ in range(rounds):
+        for one in field:
+            say(f"latency: {one.name}")
+            runs[one.name].append(_once(one, lines, rate))
+    table = Table(f"Latency in ms at {rate:,} lines/s", ("contender", "p50", "p99", "max", "CPU share"))
+    for name, found in runs.items():
+        columns = [Spread.of([run[key] for run in found]) for key in ("p50_ms", "p99_ms", "max_ms", "cpu_share")]
+        table.add(name, *columns)
+        if name == OURS.name:
+            table.target(name, "p50 in ms", columns[0], 1.0, at_most=True)
+            table.target(name, "p99 in ms", columns[1], 5.0, at_most=True)
+    return table, {"lines": lines, "rate": rate, "contenders": runs, "targets": table.targets}
+
+
+def stdin_lines() -> Callable[[], list[str] | None]:
+    """A function that returns the lines that are there now, without waiting; None at the end."""
+    os.set_blocking(0, False)
+    rest = b""
+
+    def lines() -> list[str] | None:
+        nonlocal rest
+        try:
+            found = os.read(0, 1 << 16)
+        except BlockingIOError:
+            return []
+        if not found:
+            return None
+        *whole, rest = (rest + found).split(b"\n")
+        return [line.decode() for line in whole]
+
+    return lines

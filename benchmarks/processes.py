@@ -1,0 +1,47 @@
+"""Fresh processes, one after another: what one run leaves behind must not help or hinder the next."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+LIMIT_S: Final = 900.0
+"""Longest a run may take."""
+
+
+class RunError(RuntimeError):
+    """A measured process failed."""
+
+
+def measured(kind: str, arguments: dict[str, Any], *, what: str, feed: bool = False) -> dict[str, Any]:
+    """Run `benchmarks.child` on some arguments; returns what it measured.
+
+    Args:
+        kind: Which measurement.
+        arguments: For its function.
+        what: Shown on stderr while it runs, and in the error.
+        feed: Its input comes from a feeder process; see `benchmarks.latency`.
+
+    Raises:
+        RunError: It failed, or took too long.
+    """
+    say(what)
+    command = [sys.executable, "-m", "benchmarks.child", kind, json.dumps(arguments)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"{what}: not done after {LIMIT_S:.0f} s") from error
+    if done.returncode:
+        raise RunError(f"{what}: exit code {done.returncode}\n{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def say(what: str) -> None:
+    """Progress, on stderr."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)

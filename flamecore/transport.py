@@ -49,7 +49,8 @@ class TransportContext:
         node: Name of this process in the job.
         token: Shared secret of the job; a peer that does not show it is refused. Empty: none is asked for.
         folder: Where sockets of this job may be made; only its user can enter it. Empty: none.
-        locate: The location (what `Transport.start` returned there) of the process that an address lives in.
+        locate: The location (what `Transport.start` returned there) of the process that an address lives in;
+            PeerGoneError if nobody ever bound it.
         lost: To be called when a process that was connected is gone without having closed: (its location, why).
     """
 

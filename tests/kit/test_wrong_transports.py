@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Final
 
 import pytest
 
 from flamecore.errors import PeerGoneError
 from flamecore.testing import transports as kit
 from flamecore.testing.laws import LawBroken
+from flamecore.testing.transport_bench import Note
 from flamecore.transport import Delivery, TransportCapabilities, TransportContext
 from flamestream_inproc import InprocEndpoint, InprocTransport, Options
 
 LIMIT_S: Final = 0.5
 
-CHECKS: Final = {
-    "channels": kit.check_channels,
-    "large": kit.check_large,
-    "room": kit.check_room,
-    "cancel": kit.check_cancel,
-    "close": kit.check_close,
-    "gone": kit.check_gone,
-    "addresses": kit.check_addresses,
-    "flags": kit.check_flags,
-}
+NAMES: Final = {check: check.__name__.removeprefix("check_") for check in kit.CHECKS}
 
 
 class Wrong(InprocTransport):
@@ -85,8 +77,8 @@ class Cuts(Wrong):
     """Carries no more than 64 KiB of text."""
 
     def copy(self, message: Any) -> Any:
-        if isinstance(message, kit.Note) and len(message.text) > 2**16:
-            return kit.Note(message.number, message.text[: 2**16])
+        if isinstance(message, Note) and len(message.text) > 2**16:
+            return Note(message.number, message.text[: 2**16])
         return message
 
 
@@ -277,9 +269,13 @@ WRONG: Final[Mapping[type[Wrong], Mapping[str, str]]] = {
 def found(make: kit.Make) -> dict[str, str]:
     """The checks that fail, and the law that each says is broken."""
     caught = {}
-    for name, check in CHECKS.items():
+    for check, name in NAMES.items():
+
+        async def run(check: Callable[[kit.Setup], Awaitable[None]] = check) -> None:
+            await check(kit.Setup(make, limit_s=LIMIT_S))
+
         try:
-            asyncio.run(check(make, LIMIT_S))
+            asyncio.run(run())
         except LawBroken as error:
             caught[name] = error.law
     return caught
@@ -295,12 +291,12 @@ def test_the_good_one_fails_in_none() -> None:
 
 
 def test_every_check_is_needed() -> None:
-    assert {name for caught in WRONG.values() for name in caught} == set(CHECKS)
+    assert {name for caught in WRONG.values() for name in caught} == set(NAMES.values())
 
 
 def test_the_class_for_pytest_has_every_check() -> None:
     names = {name.removeprefix("test_") for name in vars(kit.TransportTests) if name.startswith("test_")}
-    assert names == set(CHECKS)
+    assert names == set(NAMES.values())
 
 
 def test_a_class_without_make_says_so() -> None:
@@ -308,12 +304,62 @@ def test_a_class_without_make_says_so() -> None:
         kit.TransportTests().test_channels()
 
 
-def test_several_sides_that_reach_each_other() -> None:
-    """What two processes of one job are, here played by two transports with one table of endpoints."""
+class TwoProcesses(InprocTransport):
+    """What a transport between processes is to the kit, with a dict for a network: locations, and bytes on the way."""
 
-    def make(context: TransportContext) -> list[InprocTransport]:
-        sides = [InprocTransport(Options(), context) for _ in range(2)]
-        sides[1].endpoints = sides[0].endpoints
-        return sides
+    network: ClassVar[dict[str, TwoProcesses]] = {}
 
-    asyncio.run(kit.check_transport(make))
+    def __init__(self, context: TransportContext) -> None:
+        super().__init__(Options(serialise=True), context)
+        self.location = ""
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        return TransportCapabilities(multi_process=True, serialises=True)
+
+    async def start(self) -> str:
+        self.location = f"{self.context.folder}/{self.context.node}"
+        self.network[self.location] = self
+        return self.location
+
+    async def bind(self, address: str) -> InprocEndpoint:
+        await super().bind(address)
+        endpoint = self.endpoints[address] = Remote(address, self)
+        return endpoint
+
+
+class Remote(InprocEndpoint):
+    _transport: TwoProcesses
+
+    def _peer(self, to: str) -> InprocEndpoint:
+        if self._closed or to in self._transport.endpoints:
+            return super()._peer(to)
+        locate = self._transport.context.locate
+        assert locate is not None
+        far = self._transport.network[locate(to)].endpoints.get(to)
+        if far is None:
+            raise PeerGoneError(f"nobody is bound to {to} any more", address=self.address, peer=to)
+        return far
+
+
+class TestTwoProcesses(kit.TransportTests):
+    def make(self, context: TransportContext) -> InprocTransport:
+        return TwoProcesses(context)
+
+
+class CallsItLost(TwoProcesses):
+    async def aclose(self) -> None:
+        if self.context.lost is not None:
+            self.context.lost(self.location, EOFError("the connection was cut"))
+        await super().aclose()
+
+
+def test_what_was_closed_is_not_lost() -> None:
+    with pytest.raises(LawBroken, match="lost") as caught:
+        asyncio.run(kit.check_transport(CallsItLost))
+    assert caught.value.law == "close"
+
+
+def test_addresses_are_spread_over_processes() -> None:
+    assert [setup.processes for setup in kit.setups(TwoProcesses)] == [1, 2]
+    assert [setup.processes for setup in kit.setups(Wrong)] == [1]

@@ -19,6 +19,7 @@ from flamecore.errors import (
     MissingDependencyError,
     PluginApiError,
     PluginConflictError,
+    PluginError,
     PluginLoadError,
     UnknownPluginError,
 )
@@ -187,7 +188,9 @@ class Registry:
 
     def _load(self, provider: Provider) -> Any:
         try:
-            module = provider.point.load()
+            plugin = self._register(provider, provider.point.load())
+        except PluginError:
+            raise
         except ModuleNotFoundError as error:
             self._missing(provider, error)
         except Exception as error:
@@ -196,7 +199,6 @@ class Registry:
                 hint=f"Its module is {provider.module}; try: python -c 'import {provider.module}'",
                 **provider.facts,
             ) from error
-        plugin = self._register(provider, module)
         if provider.kind not in ("command", "hooks"):
             _check_driver(provider, plugin)
         return plugin

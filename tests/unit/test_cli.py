@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,8 +15,8 @@ from flamecore.cli import main
 from flamecore.cli.exits import Exit, exit_of
 from flamecore.errors import ConfigError, FlameError, GraphError, JobError, PluginLoadError, UnknownKeyError
 
-if TYPE_CHECKING:
-    from tests.conftest import Distributions
+Distributions = Any
+"""The fixture's class; a conftest cannot be imported."""
 
 COMMAND = """
     import click

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -21,8 +21,8 @@ from flamecore.errors import (
 )
 from flamecore.registry import API_CURRENT, Registry
 
-if TYPE_CHECKING:
-    from tests.conftest import Distributions
+Distributions = Any
+"""The fixture's class; a conftest cannot be imported."""
 
 SINK = """
     from flamecore.plugin import hookimpl
@@ -121,6 +121,17 @@ def test_missing_client_names_module_and_extra(distributions: Distributions) -> 
     assert caught.value.extra == "x"
     assert "pip install 'flamestream-x[x]'" in str(caught.value)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_what_fails_inside_the_hook_is_told_alike(distributions: Distributions) -> None:
+    source = sink("x").replace("return S", "import no_such_client")
+    add_sink(distributions, "flamestream-x", "plug_x", source)
+    with pytest.raises(MissingDependencyError):
+        Registry().get("sink", "x")
+    add_sink(distributions, "flamestream-y", "plug_y", source.replace("import no_such_client", "return 1 / 0"), "y")
+    with pytest.raises(PluginLoadError) as caught:
+        Registry().get("sink", "y")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_missing_client_without_an_extra(distributions: Distributions) -> None:

@@ -17,14 +17,20 @@ from uuid import UUID
 
 import msgspec
 
+from flamecore import messages
 from flamecore.acker import Ack, MinTime, Report
 from flamecore.errors import CodecError
 from flamecore.failure import Failure
-from flamecore.messages import Delivered, FrontEnded, Items, Reached, Released
 
 _PLAIN: Final = frozenset({type(None), bool, float, str, bytes})
 _INT_LIMIT: Final = 2**63
-_MESSAGES: Final = (Items, Released, Delivered, FrontEnded, Reached, Report, MinTime, Ack, Failure)
+_MESSAGES: Final = (
+    *(kind for kind in vars(messages).values() if isinstance(kind, type) and kind.__module__ == messages.__name__),
+    Report,
+    MinTime,
+    Ack,
+    Failure,
+)
 
 _TUPLE, _DICT, _SET, _FROZENSET, _INT, _RECORD, _TEXT = range(1, 8)
 _BYTEARRAY: Final = 8

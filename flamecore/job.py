@@ -111,7 +111,7 @@ class Job:
         self._outcome = asyncio.get_running_loop().create_future()
         error: BaseException | None = None
         try:
-            with _collector_at_rest():
+            with collector_at_rest():
                 await self._run(self._outcome)
         except BaseException as caught:
             error = caught
@@ -190,22 +190,33 @@ class Job:
             self._outcome.set_exception(error)
 
 
-def make_plan(graph: Graph, sources: Mapping[str, Source], settings: JobSettings) -> Plan:
+def make_plan(
+    graph: Graph,
+    sources: Mapping[str, Source],
+    settings: JobSettings,
+    *,
+    fronts: Sequence[tuple[str, int, str]] | None = None,
+) -> Plan:
     """The plan of a job: numbers its fronts.
+
+    Args:
+        graph, sources, settings: As for `Job`.
+        fronts: (source, partition number, partition) in the order of numbers, if another process has found them.
 
     Raises:
         SourceError: A source cannot be found.
     """
-    fronts = [
-        (FrontId(source.name, number), partition)
-        for source in graph.sources
-        for number, partition in enumerate(sources[source.name].partitions())
-    ]
+    if fronts is None:
+        fronts = [
+            (source.name, number, partition)
+            for source in graph.sources
+            for number, partition in enumerate(sources[source.name].partitions())
+        ]
     return Plan(
         graph,
         settings.workers,
-        tuple(front for front, _ in fronts),
-        partitions=tuple(partition for _, partition in fronts),
+        tuple(FrontId(source, number) for source, number, _ in fronts),
+        partitions=tuple(partition for _, _, partition in fronts),
         barrier=settings.barrier,
         on_error=settings.on_error,
         dead_letters=settings.dead_letter is not None,
@@ -237,7 +248,7 @@ def check_importable(graph: Graph, transport: Transport) -> None:
 
 
 @contextmanager
-def _collector_at_rest() -> Iterator[None]:
+def collector_at_rest() -> Iterator[None]:
     """Let the cyclic garbage collector look at the young rarely while a job runs.
 
     Long-lived state is many small containers that form no cycles; scanning them again and again can cost more than the

@@ -62,3 +62,74 @@ class Delivered(NamedTuple):
 
     rear: str
     time: int
+
+
+# -- between the control and the nodes of a job --------------------------------------------------------------------
+
+
+class Join(NamedTuple):
+    """A node has started and can be reached.
+
+    Attributes:
+        node: Its name.
+        role: "worker", or "acker" for a node that hosts trackers only.
+        location: Where it listens, in the transport's words.
+        pid: Its process.
+        version: Of flamestream, which must be one throughout a job.
+    """
+
+    node: str
+    role: str
+    location: str
+    pid: int
+    version: str
+
+
+class Assignment(NamedTuple):
+    """What a node is to run.
+
+    Attributes:
+        config: The job's configuration, as JSON.
+        flow: Where to import the flow from, and the folder this is relative to.
+        fronts: (source, partition number, partition name) of every front, in the order of their numbers.
+        workers, trackers: Indices of the parts it hosts.
+        locations: (address, location) of everything it may have to reach.
+    """
+
+    config: bytes
+    flow: tuple[str, str]
+    fronts: tuple[tuple[str, int, str], ...]
+    workers: tuple[int, ...]
+    trackers: tuple[int, ...]
+    locations: tuple[tuple[str, str], ...]
+
+
+class Ready(NamedTuple):
+    """The node has opened what it reads, and listens."""
+
+    node: str
+
+
+class Begin(NamedTuple):
+    """Everybody listens: the fronts may begin."""
+
+
+class Stop(NamedTuple):
+    """Read no more (`drain`), or end."""
+
+    drain: bool
+
+
+class NodeReport(NamedTuple):
+    """Counts of a node: fields of `flamecore.stats.NodeStats`."""
+
+    node: str
+    stats: dict[str, Any]
+
+
+class NodeFailed(NamedTuple):
+    """A node cannot go on: the text of the error, and the name of its class."""
+
+    node: str
+    kind: str
+    text: str

@@ -182,10 +182,7 @@ class Stream(Generic[T]):
         return Stream(self._flow, vertex, declared)
 
     def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, declared: Any) -> Stream[Any]:
-        if not callable(function):
-            raise GraphError(
-                f"{kind} after {self._vertex.name!r} takes a function, not {function!r}", vertex=self._vertex.name
-            )
+        _require_functions(kind, self._vertex, function)
         vertex = Map(self._flow._name(name, kind, function), route=self._route, function=function, shape=shape)
         return self._then(vertex, declared)
 
@@ -223,6 +220,7 @@ class Stream(Generic[T]):
 
     def branch(self, *predicates: Callable[[T], object], name: str | None = None) -> tuple[Stream[T], ...]:
         """One stream for each predicate and one for the rest; an item goes to the first predicate that holds."""
+        _require_functions("branch", self._vertex, *predicates)
         base = self._flow._name(name, "branch")
 
         def chosen(payload: T) -> int:
@@ -242,6 +240,7 @@ class Stream(Generic[T]):
     def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]:
         """One stream of the items of all, in the order of their metas: by global time, not by arrival."""
         vertex = Merge(self._flow._name(name, "merge"))
+        _require_one_flow(vertex, self, *others)
         self._flow._add(vertex, self._vertex, *(other._vertex for other in others))
         return Stream(self._flow, vertex, self._type)
 
@@ -255,6 +254,7 @@ class Stream(Generic[T]):
         Returns:
             The stream that leaves.
         """
+        _require_functions("loop", self._vertex, body)
         head = Merge(self._flow._name(name, "loop"))
         self._flow._add(head, self._vertex)
         result = body(Stream(self._flow, head, self._type))
@@ -264,6 +264,7 @@ class Stream(Generic[T]):
                 hint="It must return two streams: (what goes round again, what leaves).",
                 vertex=head.name,
             )
+        _require_one_flow(head, self, *result)
         feedback, exit_ = result
         self._flow._use(feedback._vertex, head)
         return exit_
@@ -277,10 +278,7 @@ class KeyedStream(Generic[K, T]):
     """A stream whose items have keys. State is kept for each key."""
 
     def __init__(self, stream: Stream[T], key: Callable[[T], K]) -> None:
-        if not callable(key):
-            raise GraphError(
-                f"key_by after {stream._vertex.name!r} takes a function, not {key!r}", vertex=stream._vertex.name
-            )
+        _require_functions("key_by", stream._vertex, key)
         self._stream = stream
         self._key = key
         self._route = ByKey(key)
@@ -331,6 +329,8 @@ class KeyedStream(Generic[K, T]):
             undo_partial: Group what comes of one record: below a full window there is one result, of all there is so
                 far, replaced as more comes; windows do not reach over records.
         """
+        if order is not None:
+            _require_functions("group(order=…)", self._stream._vertex, order)
         vertex = Grouping(
             self._stream._flow._name(name, "group"),
             route=self._route,
@@ -344,6 +344,8 @@ class KeyedStream(Generic[K, T]):
     def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Stream[tuple[K, T]]:
         """Combine the items of each key one by one; every update comes out, as (key, value so far)."""
 
+        _require_functions("reduce", self._stream._vertex, function)
+
         def accumulate(state: Any, item: T) -> Any:
             return item if state is MISSING else function(state, item)
 
@@ -356,6 +358,7 @@ class KeyedStream(Generic[K, T]):
             initial: An immutable value.
             function: (state, item) → new state. It must not change the state it is given.
         """
+        _require_functions("fold", self._stream._vertex, function)
         hint = _returned(function)
         return self._accumulate("fold", name, function, function, initial, type(initial) if hint is object else hint)
 
@@ -390,10 +393,29 @@ class KeyedStream(Generic[K, T]):
             initial: State before the first item of a key: an immutable value.
             function: (state, item) → (new state, outputs in order). It must not change the state it is given.
         """
+        _require_functions("stateful_map", self._stream._vertex, function)
         hint = _returned(function)
         arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
         outputs = _element(arguments[1]) if len(arguments) == 2 else object
         return self._drift("stateful_map", name, function, function, initial, None, outputs)
+
+
+def _require_functions(kind: str, vertex: Vertex, *functions: Any) -> None:
+    """Refuse what cannot be called, such as the result of a function in place of the function."""
+    for function in functions:
+        if not callable(function):
+            raise GraphError(f"{kind} after {vertex.name!r} takes a function, not {function!r}", vertex=vertex.name)
+
+
+def _require_one_flow(vertex: Vertex, stream: Stream[Any], *others: Stream[Any]) -> None:
+    """Refuse to join streams of different flows."""
+    for other in others:
+        if other._flow is not stream._flow:
+            raise GraphError(
+                f"{vertex!r} joins a stream of flow {stream._flow.name!r} with one of flow {other._flow.name!r}",
+                hint="Draw both in one flow; it may have several sources.",
+                vertex=vertex.name,
+            )
 
 
 def _one_more(count: int, _: object) -> int:

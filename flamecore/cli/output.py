@@ -16,6 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _JSON: Final = "flamestream.json"
 _VERBOSE: Final = "flamestream.verbose"
+_TAKEN: Final = "flamestream.stdout_taken"
 
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -45,22 +46,29 @@ def verbosity(ctx: click.Context) -> int:
     return int(ctx.meta.get(_VERBOSE, 0))
 
 
-def print_json(value: dict[str, Any], *, err: bool = False) -> None:
-    """Print one JSON object on one line."""
-    click.echo(json.dumps(value, default=str, ensure_ascii=False), err=err)
+def leave_stdout(ctx: click.Context) -> None:
+    """From now on stdout belongs to data: JSON objects of the command go to stderr."""
+    ctx.meta[_TAKEN] = True
+
+
+def print_json(value: dict[str, Any], ctx: click.Context | None = None) -> None:
+    """Print one JSON object on one line: on stdout, or on stderr where the context says that stdout is for data."""
+    taken = ctx is not None and bool(ctx.meta.get(_TAKEN))
+    click.echo(json.dumps(value, default=str, ensure_ascii=False), err=taken)
 
 
 def facts(error: FlameError) -> dict[str, Any]:
     """An error for programs."""
     own = {key: value for key, value in vars(error).items() if key not in ("what", "hint") and not key.startswith("_")}
-    return {"type": type(error).__name__, "message": error.what, "hint": error.hint, **own}
+    notes = {"notes": error.__notes__} if hasattr(error, "__notes__") else {}
+    return {"type": type(error).__name__, "message": error.what, "hint": error.hint, **own, **notes}
 
 
 def print_error(ctx: click.Context, error: FlameError) -> None:
-    """Print an error on stderr: its text, and its traceback with -v; with --json as an object on stdout too."""
+    """Print an error on stderr: its text, or its traceback with -v. With --json print it as an object too."""
     if verbosity(ctx):
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     else:
         click.echo("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
     if wants_json(ctx):
-        print_json({"error": facts(error), "exit_code": int(exit_of(error))})
+        print_json({"error": facts(error), "exit_code": int(exit_of(error))}, ctx)

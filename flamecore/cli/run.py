@@ -10,7 +10,7 @@ import click
 from flamecore import events
 from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import json_option, print_json, verbose_option, verbosity, wants_json
+from flamecore.cli.output import json_option, leave_stdout, print_json, verbose_option, verbosity, wants_json
 from flamecore.cli.progress import Progress, chosen, logger, shown
 from flamecore.cli.stop import stopping
 from flamecore.errors import FlameError
@@ -55,6 +55,8 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
         plain = {key: described[key] for key in ("job", "flow", "workers", "clock", "guarantee", "on_error")}
         logger().info(events.JOB_STARTED, **plain, **layout.drivers)
     data_on_stdout = writes_to_stdout(layout)
+    if data_on_stdout:
+        leave_stdout(ctx)
     progress = chosen(layout.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
     try:
         report = asyncio.run(_run(job, progress, quiet=quiet))
@@ -68,7 +70,7 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
     progress.end(events.JOB_DRAINED if report.drained else events.JOB_ENDED, report.stats)
     if wants_json(ctx):
         summary = {"job": layout.name, "drained": report.drained, **dict(report.stats.rows())}
-        print_json(summary, err=data_on_stdout)
+        print_json(summary, ctx)
 
 
 def writes_to_stdout(layout: Layout) -> bool:

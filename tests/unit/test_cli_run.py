@@ -154,6 +154,17 @@ def test_json_summary_where_no_data_is() -> None:
     assert summary["drained"] is False
 
 
+def test_json_of_an_error_where_no_data_is() -> None:
+    done = run("app.py:inverse", "--json", "-q", "--source", "lines=stdin", given="5\n0\n")
+    assert (done.returncode, done.stdout) == (1, "2\n")
+    facts = json.loads(done.stderr.splitlines()[-1])
+    assert facts["exit_code"] == 1
+    assert facts["error"]["vertex"] == "divide"
+    options = ("--sink", "out=jsonl", "--set", "sink.out.path=o.jsonl")
+    done = run("app.py:inverse", "--json", "-q", "--source", "lines=stdin", *options, given="0\n")
+    assert json.loads(done.stdout)["error"]["type"] == "OperationError"
+
+
 def test_failing_function() -> None:
     done = run("app.py:inverse", "--source", "lines=stdin", given="5\n2\n0\n1\n")
     assert (done.returncode, done.stdout) == (1, "2\n5\n")

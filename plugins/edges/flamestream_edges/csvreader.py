@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flamecore.front import Batch, Reader, Rejected
-from flamestream_edges.linereader import read_error, reason, rejected
-from flamestream_edges.splitting import RAW_BYTES, Block, Splitter, TooLong
+from flamestream_edges.linereader import read_error, readable, reason, rejected
+from flamestream_edges.splitting import Block, Splitter, TooLong
 
 Convert = Callable[[list[str]], Any]
 """Makes a record of a row. Raises ValueError."""
@@ -129,8 +129,7 @@ class CsvReader(Reader):
                     raise ValueError(f"{len(row)} fields where {width} are expected")
                 values.append(convert(row))
             except ValueError as error:
-                raw = b"\n".join(lines.raw)[:RAW_BYTES]
-                bad.append(Rejected(self._position(), str(error), raw))
+                bad.append(Rejected(self._position(), str(error), readable(b"\n".join(lines.raw))))
             else:
                 positions.append(self._position())
         return Batch(values, positions, bad) if values or bad else None

@@ -125,7 +125,7 @@ class LineReader(Reader):
             except (ValueError, RecursionError) as error:
                 if self._skip_blank and not line.strip():
                     continue
-                bad.append(Rejected(block.position(index), reason(error), line[:RAW_BYTES]))
+                bad.append(Rejected(block.position(index), reason(error), readable(line)))
             else:
                 values.append(value)
                 positions.append(block.position(index))
@@ -141,7 +141,16 @@ class LineReader(Reader):
 def rejected(found: TooLong, max_line_bytes: int) -> Rejected:
     """A line beyond the limit, as the contract has it."""
     why = f"the line is {found.length:,} bytes long, and max_line_bytes is {max_line_bytes:,}"
-    return Rejected(found.position, why, found.head)
+    return Rejected(found.position, why, readable(found.head))
+
+
+def readable(raw: bytes) -> str | bytes:
+    """What a malformed record was: its text if it is one, otherwise its bytes; no more than `RAW_BYTES`."""
+    raw = raw[:RAW_BYTES]
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def reason(error: Exception) -> str:

@@ -5,13 +5,14 @@ Entities are expanded within the limits that expat sets against exponential ones
 
 from __future__ import annotations
 
+import codecs
 from collections import deque
 from typing import Any, Final, NamedTuple
 from xml.parsers import expat
 
 from flamestream_edges.splitting import CHUNK_BYTES
 
-_CONTEXT_BYTES: Final = 200
+_CONTEXT_BYTES: Final = 64
 
 
 class PagePosition(NamedTuple):
@@ -29,12 +30,19 @@ class PagePosition(NamedTuple):
 
 
 class XmlError(Exception):
-    """XML that ends the reading of its file. Arguments: why, the line, and the bytes around it."""
+    """XML that ends the reading of its file. Arguments: why, the line, and what is around it."""
 
-    def __init__(self, reason: str, line: int, raw: bytes) -> None:
+    def __init__(self, reason: str, line: int, raw: str | bytes) -> None:
         super().__init__(reason)
         self.line = line
         self.raw = raw
+
+
+class BadPage(NamedTuple):
+    """An element that is no page: why, and its start tag."""
+
+    reason: str
+    tag: str
 
 
 class PageParser:
@@ -56,10 +64,11 @@ class PageParser:
         self._depth = 0
         self._attributes: dict[str, str] = {}
         self._line = 0
+        self._tag = ""
         self._problem = ""
         self._text: list[str] = []
         self._chars = 0
-        self._complete: tuple[Any, int] | None = None  # a page or why there is none, and its line
+        self._complete: tuple[Any, int] | None = None  # a page or what is none, and its line
         self._chunk = b""
         self._pushed = 0
         self._skipped = self._skipped_lines = 0
@@ -100,6 +109,7 @@ class PageParser:
         if self._depth == 1:
             self._attributes = attributes
             self._line = self._here()[1]
+            self._tag = f"<{' '.join((name, *(f'{key}={value!r}' for key, value in attributes.items())))}>"
             self._problem = "" if name == "page" else f"an element <{name}> where <page> is expected"
         self._depth += 1
 
@@ -107,7 +117,8 @@ class PageParser:
         self._next_tag()
         self._depth -= 1
         if self._depth == 1:
-            self._complete = self._page(), self._line
+            page = self._page()
+            self._complete = BadPage(page, self._tag) if isinstance(page, str) else page, self._line
             self._text = []
             self._chars = 0
 
@@ -160,5 +171,14 @@ class PageParser:
         return XmlError(
             f"{why} at offset {offset}{inside}; nothing after it can be read",
             line,
-            self._chunk[max(at - _CONTEXT_BYTES, 0) : at + _CONTEXT_BYTES],
+            _characters(self._chunk[max(at - 2 * _CONTEXT_BYTES, 0) : at + _CONTEXT_BYTES]),
         )
+
+
+def _characters(cut: bytes) -> str | bytes:
+    """Bytes out of the midst of a file as text, less the parts of characters at their ends; bytes if they are none."""
+    whole = cut.lstrip(bytes(range(0x80, 0xC0)))
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(whole)
+    except UnicodeDecodeError:
+        return cut

@@ -22,7 +22,7 @@ from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source
 from flamecore.plugin import hookimpl
 from flamestream_edges.files import FileSource, PathOptions, unreadable, wrong_type
 from flamestream_edges.linereader import FileChunks, read_error
-from flamestream_edges.pageparser import PageParser, PagePosition, XmlError
+from flamestream_edges.pageparser import BadPage, PageParser, PagePosition, XmlError
 from flamestream_edges.shapes import is_named_tuple
 from flamestream_edges.splitting import CHUNK_BYTES
 
@@ -63,8 +63,8 @@ class PageReader(Reader):
         bad: list[Rejected] = []
         for _ in range(min(limit, len(self._found))):
             page, position = self._found.popleft()
-            if isinstance(page, str):
-                bad.append(Rejected(position, page, None))
+            if isinstance(page, BadPage):
+                bad.append(Rejected(position, *page))
             else:
                 values.append(page)
                 positions.append(position)

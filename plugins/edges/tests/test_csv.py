@@ -130,7 +130,7 @@ def test_malformed_records_are_rejected_with_their_first_line_and_the_rest_is_re
     assert reasons[2].startswith("not utf-8: byte 1 of the record is ff")
     assert reasons[3] == "Expected `int`, got `str` - at `$.number`"
     assert reasons[4].startswith("not CSV: ")
-    assert [bad.raw for bad in found.rejected] == rows[2:7]
+    assert [bad.raw for bad in found.rejected] == [row if b"\xff" in row else row.decode() for row in rows[2:7]]
 
 
 def test_a_quote_that_is_never_closed_costs_the_rest_of_the_file_and_says_so(table: Path, read_all: ReadAll) -> None:
@@ -139,7 +139,7 @@ def test_a_quote_that_is_never_closed_costs_the_rest_of_the_file_and_says_so(tab
     assert found.values == [{"a": "1", "b": "2"}]
     assert found.places == [f"{table} line 3"]
     assert found.rejected[0].reason == "not CSV: unexpected end of data"
-    assert found.rejected[0].raw == b'3,"4\n5,6\n7,8'
+    assert found.rejected[0].raw == '3,"4\n5,6\n7,8'
 
 
 def test_a_record_beyond_the_limit_is_rejected_and_never_held(table: Path, read_all: ReadAll) -> None:

@@ -135,7 +135,8 @@ def test_bad_json_is_rejected_with_file_line_and_reason(
     assert [getattr(value, "x", None) or value["x"] for value in found.values] == [1, 3]
     assert found.places == [f"{path} line 2"]
     assert reason.lower() in found.rejected[0].reason.lower()
-    assert line.startswith(found.rejected[0].raw)
+    raw = found.rejected[0].raw
+    assert line.startswith(raw.encode() if isinstance(raw, str) else raw)
 
 
 class Unknown:

@@ -82,6 +82,7 @@ def test_a_real_dump_cut_anywhere_gives_the_whole_pages_and_one_error(
         line = data[:cut].count(b"\n") + 1
         assert found.places[0] in (f"{path} line {line}", f"{path} line {line - 1}"), cut
         assert "offset" in found.rejected[0].reason
+        assert isinstance(found.rejected[0].raw, str), "the place is shown as text, wherever the file was cut"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +144,7 @@ def test_pages_that_are_none_are_rejected_one_by_one(tmp_path: Path, read_all: R
     assert "page '3' has no attribute title" in reasons[1]
     assert "id that is no number: 'four'" in reasons[2]
     assert "<siteinfo> where <page> is expected" in reasons[3]
+    assert found.rejected[2].raw == "<page id='four' title='4'>"
     assert "has 101 characters, and max_page_chars is 100" in reasons[4]
 
 

@@ -1,0 +1,11 @@
+"""Fail on keys of tox.ini that tox does not know: it ignores them without a word."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+shown = subprocess.run([sys.executable, "-m", "tox", "config"], capture_output=True, text=True, check=False)
+unknown = [line for line in shown.stdout.splitlines() if "# !!! unused" in line]
+print("\n".join(unknown or ["tox.ini: every key is known"]) if shown.returncode == 0 else shown.stdout + shown.stderr)
+sys.exit(shown.returncode or bool(unknown))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, get_args
 from uuid import UUID
 
@@ -33,7 +34,11 @@ _MESSAGES: Final = (
 )
 
 _TUPLE, _DICT, _SET, _FROZENSET, _INT, _RECORD, _TEXT = range(1, 8)
-_BYTEARRAY: Final = 8
+_BYTEARRAY, _COLUMN = 8, 9
+
+_MIXED, _SAME, _TUPLES, _RECORDS = range(4)
+_FEW: Final = 8
+"""Lists shorter than this are packed one value at a time."""
 
 _AS_TEXT: Final[dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]]] = {
     datetime: (lambda v: f"{v.isoformat()}|{v.fold}", lambda t: _datetime(t)),
@@ -107,9 +112,11 @@ class Codec:
         if kind in _PLAIN:
             return value
         if kind is int:
-            return value if -_INT_LIMIT <= value < _INT_LIMIT else _ext(_INT, str(value))
+            return value if -_INT_LIMIT <= value < 2 * _INT_LIMIT else _ext(_INT, str(value))
         if kind is list:
-            return [self._pack(part) for part in value]
+            if len(value) < _FEW:
+                return [self._pack(part) for part in value]
+            return _ext(_COLUMN, self._column(value))
         if kind is tuple:
             return _ext(_TUPLE, [self._pack(part) for part in value])
         if kind is dict:
@@ -130,6 +137,39 @@ class Codec:
             path="",
         )
 
+    def _column(self, values: Sequence[Any]) -> list[Any]:
+        """A list as columns: where all values are of one type, their types are looked at and told once.
+
+        Batches are lists of like items, so nearly all of the work is done by loops in C.
+        """
+        kinds = set(map(type, values))
+        kind = kinds.pop()
+        if kinds:
+            return [_MIXED, [self._pack(value) for value in values]]
+        if kind in _PLAIN or (kind is int and min(values) >= -_INT_LIMIT and max(values) < 2 * _INT_LIMIT):
+            return [_SAME, values]
+        if kind is tuple and values[0] and len(set(map(len, values))) == 1:
+            return [_TUPLES, [self._column(part) for part in zip(*values, strict=True)]]
+        if kind in self._names and kind is not Failure:
+            parts = zip(*map(_fields, values), strict=True)
+            if columns := [self._column(part) for part in parts]:
+                return [_RECORDS, self._names[kind], columns]
+        return [_MIXED, [self._pack(value) for value in values]]
+
+    def _values(self, column: Sequence[Any]) -> list[Any]:
+        """The list that was turned into columns."""
+        tag = column[0]
+        if tag == _SAME:
+            return list(column[1])
+        if tag == _MIXED:
+            return [self._unpack(value) for value in column[1]]
+        if tag == _TUPLES:
+            return list(zip(*map(self._values, column[1]), strict=True))
+        if tag == _RECORDS:
+            make = partial(self._record, column[1])
+            return list(map(make, zip(*map(self._values, column[2]), strict=True)))
+        raise CodecError(f"bytes with a column of the unknown kind {tag}", type_name="", path="")
+
     def _unpack(self, value: Any) -> Any:
         kind = type(value)
         if kind is list:
@@ -139,6 +179,8 @@ class Codec:
         code, body = value.code, _decoder.decode(value.data)
         if code == _TUPLE:
             return tuple([self._unpack(part) for part in body])
+        if code == _COLUMN:
+            return self._values(body)
         if code == _DICT:
             parts = [self._unpack(part) for part in body]
             return dict(zip(parts[::2], parts[1::2], strict=True))
@@ -155,7 +197,7 @@ class Codec:
             return bytearray(body)
         raise CodecError(f"bytes with the unknown tag {code}", type_name="", path="")
 
-    def _record(self, name: str, fields: list[Any]) -> Any:
+    def _record(self, name: str, fields: Sequence[Any]) -> Any:
         kind = self._classes.get(name)
         if kind is None:
             raise CodecError(

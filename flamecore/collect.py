@@ -21,7 +21,8 @@ _ORDER = itemgetter(0)
 class Complete(NamedTuple):
     """What can be delivered: `payloads` in meta order, everything below `time`.
 
-    `failure` ends the job behind these payloads.
+    `failure` ends the job behind these payloads: those of the records before the one that failed. That record's own
+    outputs are not among them, so that it can be run again as a whole.
     """
 
     time: int
@@ -70,8 +71,9 @@ class Collector:
             ready = [item for item in ready if item[0] >= limit]
         if failure is None:
             return Complete(time, [payload for _, payload in ready])
-        before = [payload for order, payload in ready if order < failure[0]]
-        return Complete(time, before, failure[1])
+        failed_at = failure[1].at.time
+        limit = encode_time(failed_at)
+        return Complete(failed_at, [payload for order, payload in ready if order < limit], failure[1])
 
     def _take(self, time: int) -> list[tuple[bytes, Any]]:
         """What is pending below `time`, in meta order.

@@ -36,7 +36,7 @@ Table = dict[str, Any]
 Policy = Literal["fail", "skip", "dead_letter"]
 """What becomes of a record that is malformed or that a user function fails on."""
 
-SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks")
+SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks", "deploy")
 
 
 class JobTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +50,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         guarantee: `exactly_once` refuses sources and sinks that cannot keep it.
         on_error: What becomes of a record that a user function fails on.
         max_in_flight: Most items admitted and not yet delivered, for the whole job.
+        barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
     """
 
     flow: str = ""
@@ -59,6 +60,21 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
     on_error: Policy = "fail"
     max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 4096
+    barrier: bool = True
+
+
+class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[deploy]: where the parts of a job live, when its transport reaches other processes.
+
+    Attributes:
+        acker: Trackers live with the supervisor, or the k-th with the k-th worker.
+        start_timeout_s: How long workers may take to join and to open what they read.
+        stop_timeout_s: How long they may take to end when told to.
+    """
+
+    acker: Literal["supervisor", "worker"] = "supervisor"
+    start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    stop_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +121,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         sink: By the sink's name in the flow.
         dead_letter: Where dead letters go; None: nowhere.
         hooks: Names of observers, in the order in which they are called.
+        deploy: Where parts live, when there are several processes.
         folder: What file references of `job.flow` are relative to.
         origins: Where values came from, by dotted key, for errors.
     """
@@ -116,6 +133,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     sink: Mapping[str, Edge] = {}
     dead_letter: Edge | None = None
     hooks: tuple[str, ...] = ()
+    deploy: DeployTable = DeployTable()
     folder: Path = Path()
     origins: Mapping[str, str] = {}
 
@@ -185,6 +203,7 @@ class _Reading:
             if "dead_letter" in self._table
             else None,
             hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
+            deploy=self._struct("deploy", self._section("deploy"), DeployTable),
             folder=folder,
             origins=self._origins,
         )

@@ -177,6 +177,16 @@ class Stream(Generic[T]):
         self._type: Any = declared
         self._route = route
 
+    def _placed(self) -> Vertex:
+        """The vertex whose output this is. A route that was asked for becomes a step of its own where the next vertex
+        cannot take it."""
+        if self._route is None:
+            return self._vertex
+        name = self._flow._name(None, "rebalance")
+        step = Map(name, route=self._route, function=_same, shape="one")
+        self._flow._add(step, self._vertex)
+        return step
+
     def _then(self, vertex: Vertex, declared: Any = object) -> Stream[Any]:
         self._flow._add(vertex, self._vertex)
         return Stream(self._flow, vertex, declared)
@@ -234,14 +244,14 @@ class Stream(Generic[T]):
     def broadcast(self, count: int, *, name: str | None = None) -> tuple[Stream[T], ...]:
         """Copies of the stream. The i-th copy of an item sorts before the (i+1)-th and before the next item."""
         fork = Broadcast(self._flow._name(name, "broadcast"))
-        self._flow._add(fork, self._vertex)
-        return tuple(Stream(self._flow, fork, self._type, self._route) for _ in range(count))
+        self._flow._add(fork, self._placed())
+        return tuple(Stream(self._flow, fork, self._type) for _ in range(count))
 
     def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]:
         """One stream of the items of all, in the order of their metas: by global time, not by arrival."""
         vertex = Merge(self._flow._name(name, "merge"))
         _require_one_flow(vertex, self, *others)
-        self._flow._add(vertex, self._vertex, *(other._vertex for other in others))
+        self._flow._add(vertex, self._placed(), *(other._placed() for other in others))
         return Stream(self._flow, vertex, self._type)
 
     def loop(self, body: Callable[[Stream[T]], tuple[Stream[T], Stream[U]]], *, name: str | None = None) -> Stream[U]:
@@ -256,7 +266,7 @@ class Stream(Generic[T]):
         """
         _require_functions("loop", self._vertex, body)
         head = Merge(self._flow._name(name, "loop"))
-        self._flow._add(head, self._vertex)
+        self._flow._add(head, self._placed())
         result = body(Stream(self._flow, head, self._type))
         if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(s, Stream) for s in result)):
             raise GraphError(
@@ -266,12 +276,12 @@ class Stream(Generic[T]):
             )
         _require_one_flow(head, self, *result)
         feedback, exit_ = result
-        self._flow._use(feedback._vertex, head)
+        self._flow._use(feedback._placed(), head)
         return exit_
 
     def sink(self, name: str) -> None:
         """Where the stream leaves, in order, each item once. Configuration and `run` refer to the name."""
-        self._flow._add(Sink(name, type=self._type), self._vertex)
+        self._flow._add(Sink(name, type=self._type), self._placed())
 
 
 class KeyedStream(Generic[K, T]):
@@ -416,6 +426,10 @@ def _require_one_flow(vertex: Vertex, stream: Stream[Any], *others: Stream[Any])
                 hint="Draw both in one flow; it may have several sources.",
                 vertex=vertex.name,
             )
+
+
+def _same(payload: Any) -> Any:
+    return payload
 
 
 def _one_more(count: int, _: object) -> int:

@@ -19,6 +19,7 @@ from flamecore.registry import Registry
 from flamecore.strict import Problems, unknown_key
 
 if TYPE_CHECKING:
+    from flamecore.deployment import Deployment
     from flamecore.job import Job
     from flamecore.stats import JobReport
 
@@ -47,7 +48,7 @@ def lay_out(
 
 def prepare(
     config: JobConfig, flow: Flow, *, given: Mapping[str, Any] | None = None, registry: Registry | None = None
-) -> Job:
+) -> Job | Deployment:
     """Build the job. Arguments as for `lay_out`.
 
     Raises:

@@ -22,7 +22,8 @@ from flamecore.strict import Problems, convert, expand, redacted, unknown_key
 from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
-    from flamecore.job import Job
+    from flamecore.deployment import Deployment
+    from flamecore.job import Job, JobSettings
 
 DEAD_LETTER: Final = "dead_letter"
 
@@ -79,33 +80,44 @@ class Layout:
         """Name of the job."""
         return self.config.job.name or self.flow.name
 
-    def job(self) -> Job:
-        """Build the job.
+    @property
+    def settings(self) -> JobSettings:
+        """How the job runs."""
+        from flamecore.job import JobSettings
 
-        Raises:
-            FlameError: The first of the problems; the others are its notes.
-        """
-        from flamecore.job import Job, JobSettings
-
-        self.problems.raise_first()
-        assert self.graph is not None
         job = self.config.job
-        settings = JobSettings(
+        return JobSettings(
             workers=job.workers,
             clock=job.clock,
+            barrier=job.barrier,
             max_in_flight=job.max_in_flight,
             on_error=job.on_error,
             source_policies={name: edge.on_error for name, edge in self.config.source.items()},
             dead_letter=self.dead_letter,
             name=self.name,
         )
+
+    def job(self) -> Job | Deployment:
+        """Build the job: in this process, or on several if the transport reaches them and nothing is handed over.
+
+        Raises:
+            FlameError: The first of the problems; the others are its notes.
+        """
+        self.problems.raise_first()
+        assert self.graph is not None
+        if not self.given and self.transport(TransportContext(job=self.name)).capabilities.multi_process:
+            from flamecore.deployment import Deployment
+
+            return Deployment(self)
+        from flamecore.job import Job
+
         return Job(
             self.graph,
             sources=self.sources,
             sinks=self.sinks,
             acker=self.acker,
             transport=self.transport,
-            settings=settings,
+            settings=self.settings,
             observers=self.observers,
         )
 
@@ -175,7 +187,7 @@ class Layout:
     def build(self) -> Layout:
         """Find and build every part; what is wrong is noted."""
         with self.problems.noted():
-            self.graph = self.flow.graph()
+            self.graph = self.flow.graph(barrier=self.config.job.barrier)
         self._transport = self._strategy("transport", self.config.transport)
         self._acker = self._strategy("acker", self.config.acker)
         for name in self.config.hooks:

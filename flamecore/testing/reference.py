@@ -26,7 +26,7 @@ class Output(NamedTuple):
 
 
 class Failed(Exception):
-    """A user function failed on a valid item; `outputs` were complete before it, `error` is what it raised."""
+    """A user function failed on a valid item; `outputs` are those of the records before it, `error` what it raised."""
 
     def __init__(self, vertex: str, payload: Any, error: Exception, outputs: dict[str, list[Output]]) -> None:
         super().__init__(f"{vertex!r} failed on {payload!r}: {error!r}")
@@ -88,7 +88,8 @@ class _Interpreter:
         outputs = {name: sorted(held, key=lambda output: output.order) for name, held in self.held.items()}
         if self.failures and not self.skip_failing:
             order, name, payload, error = min(self.failures, key=lambda failure: failure[0])
-            before = {sink: [o for o in held if o.order < order] for sink, held in outputs.items()}
+            # A record is delivered with all that came of it, or not at all.
+            before = {sink: [o for o in held if o.order < order[:8]] for sink, held in outputs.items()}
             raise Failed(name, payload, error, before)
         return outputs
 

@@ -17,6 +17,7 @@
     ├── JobError                  a job that cannot go on (a stuck stream, a dead worker)
     │   └── RunawayLoopError      an item that goes round a cycle without end
     ├── TransportError            hand-over between addresses failed
+    │   ├── ConnectError          nobody answers, or lets this process in, where the transport connects to
     │   ├── TransportClosedError  used after close
     │   ├── PeerGoneError         the other side is gone
     │   ├── SendTimeout           no room at the receiver for too long
@@ -125,6 +126,13 @@ class RunawayLoopError(JobError):
 
 class TransportError(FlameError):
     """Hand-over between two addresses failed. Fields: `address`, `peer`."""
+
+
+class ConnectError(TransportError):
+    """A server or process that the transport needs cannot be reached, or does not let this one in.
+
+    Fields: also `location` (where it was looked for, without credentials).
+    """
 
 
 class TransportClosedError(TransportError):

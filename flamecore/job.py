@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from flamecore.acker import Acker, AckerPlan
 from flamecore.clock import ClockName
@@ -58,6 +59,16 @@ class JobSettings:
     dead_letter: Sink | None = None
     heartbeat_interval_s: float = 0.05
     seed: int | None = None
+
+
+class AnyJob(Protocol):
+    """The face of a job, wherever it runs: `Job` in one process, `flamecore.deployment.Deployment` on several."""
+
+    async def run(self) -> JobReport: ...
+
+    def drain(self) -> None: ...
+
+    def stats(self) -> JobStats: ...
 
 
 class Job:

@@ -19,8 +19,7 @@ from flamecore.registry import Registry
 from flamecore.strict import Problems, unknown_key
 
 if TYPE_CHECKING:
-    from flamecore.deployment import Deployment
-    from flamecore.job import Job
+    from flamecore.job import AnyJob
     from flamecore.stats import JobReport
 
 
@@ -48,7 +47,7 @@ def lay_out(
 
 def prepare(
     config: JobConfig, flow: Flow, *, given: Mapping[str, Any] | None = None, registry: Registry | None = None
-) -> Job | Deployment:
+) -> AnyJob:
     """Build the job. Arguments as for `lay_out`.
 
     Raises:
@@ -86,7 +85,7 @@ def run_embedded(
     return outputs
 
 
-def _to_the_end(job: Job) -> JobReport:
+def _to_the_end(job: AnyJob) -> JobReport:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -22,8 +22,7 @@ from flamecore.strict import Problems, convert, expand, redacted, unknown_key
 from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
-    from flamecore.deployment import Deployment
-    from flamecore.job import Job, JobSettings
+    from flamecore.job import AnyJob, JobSettings
 
 DEAD_LETTER: Final = "dead_letter"
 
@@ -97,7 +96,7 @@ class Layout:
             name=self.name,
         )
 
-    def job(self) -> Job | Deployment:
+    def job(self) -> AnyJob:
         """Build the job: in this process, or on several if the transport reaches them and nothing is handed over.
 
         Raises:

@@ -18,8 +18,7 @@ from flamecore.launch import lay_out
 from flamecore.layout import Layout
 
 if TYPE_CHECKING:
-    from flamecore.deployment import Deployment
-    from flamecore.job import Job
+    from flamecore.job import AnyJob
     from flamecore.stats import JobReport
 
 
@@ -81,7 +80,7 @@ def writes_to_stdout(layout: Layout) -> bool:
     )
 
 
-async def _run(job: Job | Deployment, progress: Progress, *, quiet: bool) -> JobReport | None:
+async def _run(job: AnyJob, progress: Progress, *, quiet: bool) -> JobReport | None:
     """Run the job under signals; None if it was stopped at once."""
     with stopping(job.drain, quiet=quiet) as stop:
         try:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from flamecore.cli.progress import Progress, shown
 from flamecore.cli.stop import stopping
 from flamecore.config import Edge, JobConfig, JobTable
-from flamecore.job import Job
+from flamecore.job import AnyJob
 from flamecore.launch import prepare
 from flamecore.stats import JobReport, JobStats
 from flamestream_demo.inverted_index import Change, flow
@@ -89,7 +89,7 @@ def index_topics(draw: Draw, *, workers: int = 1, repeat: int = 1) -> Indexed | 
     return None if report is None else Indexed(frames.figures(report.stats), frames.view, report.drained)
 
 
-async def _run(job: Job, frames: Frames) -> JobReport | None:
+async def _run(job: AnyJob, frames: Frames) -> JobReport | None:
     with stopping(job.drain) as stop:
         try:
             async with shown(frames, job.stats):

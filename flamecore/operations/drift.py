@@ -53,8 +53,8 @@ def draw_cycle(graph: Graph, vertex: Drift) -> tuple[Vertex, Vertex]:
             return []
         state = initial if len(window) == 1 else before.value
         try:
-            state, outputs = advance(state, entry)
-            return [State(key_of(entry), state), *outputs]
+            after, outputs = advance(state, entry)
+            return [State(key_of(entry), after), *outputs]
         except Exception as error:  # noqa: BLE001 - raised again on the way out, where it is attributed
             return [State(key_of(entry), state), Failed(error)]
 

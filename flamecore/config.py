@@ -67,12 +67,16 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
     """[deploy]: where the parts of a job live, when its transport reaches other processes.
 
     Attributes:
-        acker: Trackers live with the supervisor, or the k-th with the k-th worker.
+        start: "local": the supervisor starts the processes on this host; "join": it waits for workers started elsewhere
+            (`flamestream worker --join …`).
+        acker: Where trackers live: with the supervisor, with workers (the k-th with the k-th), or in processes of their
+            own (`flamestream acker --join …`).
         start_timeout_s: How long workers may take to join and to open what they read.
         stop_timeout_s: How long they may take to end when told to.
     """
 
-    acker: Literal["supervisor", "worker"] = "supervisor"
+    start: Literal["local", "join"] = "local"
+    acker: Literal["supervisor", "worker", "own"] = "supervisor"
     start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     stop_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
 

@@ -72,7 +72,7 @@ class Join(NamedTuple):
 
     Attributes:
         node: Its name.
-        role: "worker", or "acker" for a node that hosts trackers only.
+        role: "worker", "acker" for a node that hosts trackers only, or "observer" for one that only wants a `Status`.
         location: Where it listens, in the transport's words.
         pid: Its process.
         version: Of flamestream, which must be one throughout a job.
@@ -83,6 +83,12 @@ class Join(NamedTuple):
     location: str
     pid: int
     version: str
+
+
+class Status(NamedTuple):
+    """A look at a job, for an observer: plain values, see `flamecore.deployment.Deployment.described`."""
+
+    facts: dict[str, Any]
 
 
 class Assignment(NamedTuple):

@@ -20,6 +20,9 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "graph": "Draw the graph of a flow.",
     "plugins": "List the plugins that are installed.",
     "version": "Say which version this is.",
+    "worker": "Join a job that runs elsewhere, as one of its workers.",
+    "acker": "Join a job that runs elsewhere, to host its trackers.",
+    "status": "Show a job that runs on several processes.",
 }
 """The commands that come with the core; each has a module of its name in this package."""
 

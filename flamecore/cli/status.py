@@ -1,0 +1,46 @@
+"""flamestream status"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import Any
+
+import click
+
+from flamecore.cli.joining import bootstrap_of, join_options
+from flamecore.cli.output import json_option, print_json, wants_json
+
+
+@click.command("status")
+@click.argument("address")
+@join_options
+@json_option
+@click.pass_context
+def command(ctx: click.Context, /, address: str, job: str, settings: tuple[str, ...]) -> None:
+    """Show a running job: its nodes and what they host, key groups, minimum time, counts and rates."""
+    from flamecore.process import Process
+
+    bootstrap = bootstrap_of(address, job=job, name=None, role="observer", settings=settings)
+    try:
+        facts = asyncio.run(Process(bootstrap).look())
+    finally:
+        shutil.rmtree(bootstrap["folder"], ignore_errors=True)
+    if wants_json(ctx):
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            click.echo(f"{name}")
+            for key, detail in value.items():
+                click.echo(f"  {key:<24} {_text(detail)}")
+        else:
+            click.echo(f"{name:<26} {_text(value)}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{key}={_text(part)}" for key, part in value.items())
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,89 @@
+"""Starts the node processes of a job on this host, keeps their last words, and sees to it that none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+_LINES_KEPT: Final = 40
+_LINE_LIMIT: Final = 64 * 1024
+
+
+class Supervisor:
+    """The processes of a job.
+
+    Args:
+        died: Told of a process that has ended although nobody asked it to: (name, what happened, its last lines).
+    """
+
+    def __init__(self, died: Callable[[str, str, Sequence[str]], None]) -> None:
+        self._died = died
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._lines: dict[str, deque[str]] = {}
+        self._watching: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    async def start(self, name: str, folder: Path, bootstrap: Mapping[str, Any], *, stdin: bool | None) -> int:
+        """Start a node process; returns its id.
+
+        Args:
+            name: Its name, for logs.
+            folder: Private to the job's user; what the node is told is left there, to be read once.
+            bootstrap: What the node must know to join.
+            stdin: None: it inherits this process's standard input; False: it has none.
+        """
+        path = folder / f"{name}.json"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(bootstrap, file)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "flamecore.process",
+            str(path),
+            stdin=None if stdin is None else asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_LINE_LIMIT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
+        )
+        self._processes[name] = process
+        self._lines[name] = deque(maxlen=_LINES_KEPT)
+        self._watching.append(asyncio.create_task(self._watch(name, process)))
+        return process.pid
+
+    async def _watch(self, name: str, process: asyncio.subprocess.Process) -> None:
+        """Pass the process's words on, keep the last of them, and notice its end."""
+        assert process.stderr is not None
+        lines = self._lines[name]
+        while True:
+            try:
+                line = await process.stderr.readline()
+            except ValueError:  # longer than the limit: what there is of it has been dropped
+                continue
+            if not line:
+                break
+            text = line.decode(errors="replace").rstrip()
+            lines.append(text)
+            print(f"[{name}] {text}", file=sys.stderr, flush=True)
+        code = await process.wait()
+        if not self._stopping:
+            what = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            self._died(name, f"(process {process.pid}) {what}", tuple(lines))
+
+    async def stop(self, timeout_s: float) -> None:
+        """Wait for the processes to end; after the time, end them."""
+        self._stopping = True
+        if not self._watching:
+            return
+        _, waiting = await asyncio.wait(self._watching, timeout=timeout_s)
+        if waiting:
+            for process in self._processes.values():
+                if process.returncode is None:
+                    process.kill()
+            await asyncio.wait(waiting, timeout=timeout_s)

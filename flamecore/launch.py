@@ -17,6 +17,7 @@ from flamecore.layout import Layout
 from flamecore.outputs import Outputs
 from flamecore.registry import Registry
 from flamecore.strict import Problems, unknown_key
+from flamecore.transport import TransportContext
 
 if TYPE_CHECKING:
     from flamecore.job import AnyJob
@@ -53,7 +54,32 @@ def prepare(
     Raises:
         FlameError: Something cannot work; further problems are notes of the error.
     """
-    return lay_out(config, flow, given=given, registry=registry).job()
+    return build(lay_out(config, flow, given=given, registry=registry))
+
+
+def build(layout: Layout) -> AnyJob:
+    """Build the job: in this process, or on several if the transport reaches them and no values are handed over.
+
+    Raises:
+        FlameError: The first of the problems; the others are its notes.
+    """
+    layout.problems.raise_first()
+    assert layout.graph is not None
+    if not layout.given and layout.transport(TransportContext(job=layout.name)).capabilities.multi_process:
+        from flamecore.deployment import Deployment
+
+        return Deployment(layout)
+    from flamecore.job import Job
+
+    return Job(
+        layout.graph,
+        sources=layout.sources,
+        sinks=layout.sinks,
+        acker=layout.acker,
+        transport=layout.transport,
+        settings=layout.settings,
+        observers=layout.observers,
+    )
 
 
 def run_embedded(

@@ -22,7 +22,7 @@ from flamecore.strict import Problems, convert, expand, redacted, unknown_key
 from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
-    from flamecore.job import AnyJob, JobSettings
+    from flamecore.job import JobSettings
 
 DEAD_LETTER: Final = "dead_letter"
 
@@ -94,30 +94,6 @@ class Layout:
             source_policies={name: edge.on_error for name, edge in self.config.source.items()},
             dead_letter=self.dead_letter,
             name=self.name,
-        )
-
-    def job(self) -> AnyJob:
-        """Build the job: in this process, or on several if the transport reaches them and nothing is handed over.
-
-        Raises:
-            FlameError: The first of the problems; the others are its notes.
-        """
-        self.problems.raise_first()
-        assert self.graph is not None
-        if not self.given and self.transport(TransportContext(job=self.name)).capabilities.multi_process:
-            from flamecore.deployment import Deployment
-
-            return Deployment(self)
-        from flamecore.job import Job
-
-        return Job(
-            self.graph,
-            sources=self.sources,
-            sinks=self.sinks,
-            acker=self.acker,
-            transport=self.transport,
-            settings=self.settings,
-            observers=self.observers,
         )
 
     def transport(self, context: TransportContext) -> Transport:

@@ -20,7 +20,7 @@ from flamecore.graph import ByKey, Vertex
 from flamecore.messages import Delivered, Items, Released, Routed
 from flamecore.meta import GlobalTime, decode_time, encode_time
 from flamecore.operations import Fail
-from flamecore.operations.compiler import compile_worker
+from flamecore.operations.models import compile_worker
 from flamecore.plan import DEAD_LETTERS, Plan
 
 Outgoing = list[tuple[str, Any]]

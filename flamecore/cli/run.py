@@ -14,7 +14,7 @@ from flamecore.cli.output import json_option, leave_stdout, print_json, verbose_
 from flamecore.cli.progress import Progress, chosen, logger, shown
 from flamecore.cli.stop import stopping
 from flamecore.errors import FlameError
-from flamecore.launch import lay_out
+from flamecore.launch import build, lay_out
 from flamecore.layout import Layout
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
     """
     config = read_app(app, Options(**options))
     layout = lay_out(config, load_app_flow(app, config))
-    job = layout.job()
+    job = build(layout)
     if verbosity(ctx):
         import logging
 

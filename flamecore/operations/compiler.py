@@ -63,33 +63,6 @@ class Compiled:
     forgetters: list[Callable[[bytes], None]] = field(default_factory=list)
 
 
-def compile_worker(
-    plan: Plan,
-    worker: int,
-    random: Random,
-    outboxes: Sequence[list[Routed]],
-    fail_at: Callable[[Vertex], Fail],
-) -> Compiled:
-    """Compile the graph for one worker.
-
-    Args:
-        plan: The job's plan.
-        worker: Which worker.
-        random: Draws the 64-bit ids of physical instances.
-        outboxes: What is to be sent to each worker; steps append to them.
-        fail_at: Gives the step a vertex calls when user code fails.
-    """
-    kind: type[Compiler] = Compiler
-    if plan.graph.ordering == "local_times":
-        from flamecore.operations.local_times import LocalTimesCompiler
-
-        kind = LocalTimesCompiler
-    compiler = kind(plan, worker, random, outboxes, fail_at)
-    for source in plan.graph.sources:
-        compiler.compiled.entries[source.name] = compiler.successor(source)
-    return compiler.compiled
-
-
 class Compiler:
     """Walks the graph; `flamecore.operations.local_times` compiles to another model by overriding `operation`."""
 

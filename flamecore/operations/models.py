@@ -1,0 +1,39 @@
+"""The two ordering models: which compiler turns a graph into the steps of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from flamecore.graph import Vertex
+from flamecore.messages import Routed
+from flamecore.operations import Fail
+from flamecore.operations.compiler import Compiled, Compiler
+from flamecore.plan import Plan
+
+
+def compile_worker(
+    plan: Plan,
+    worker: int,
+    random: Random,
+    outboxes: Sequence[list[Routed]],
+    fail_at: Callable[[Vertex], Fail],
+) -> Compiled:
+    """Compile the graph for one worker.
+
+    Args:
+        plan: The job's plan.
+        worker: Which worker.
+        random: Draws the 64-bit ids of physical instances.
+        outboxes: What is to be sent to each worker; steps append to them.
+        fail_at: Gives the step a vertex calls when user code fails.
+    """
+    kind: type[Compiler] = Compiler
+    if plan.graph.ordering == "local_times":
+        from flamecore.operations.local_times import LocalTimesCompiler
+
+        kind = LocalTimesCompiler
+    compiler = kind(plan, worker, random, outboxes, fail_at)
+    for source in plan.graph.sources:
+        compiler.compiled.entries[source.name] = compiler.successor(source)
+    return compiler.compiled

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError, TimeRegressionError
-from flamecore.meta import Meta, encode_time
+from flamecore.meta import Meta, decode_time, encode_time
 from flamecore.operations import Step
 
 
@@ -90,7 +90,13 @@ class Barrier:
         """
         limit = encode_time(time)
         if limit < self.released:
-            raise TimeRegressionError(f"sink {self.name!r}: release at {time} after a later one", time=time, limit=time)
+            last = decode_time(self.released)
+            raise TimeRegressionError(
+                f"sink {self.name!r}: release at {time} after one at {last}",
+                hint="An acker breaks its contract: a minimum time never goes back.",
+                time=time,
+                limit=last,
+            )
         previous, self.released = self.released, limit
         held = self._held
         if not held:

@@ -1,167 +1,66 @@
 """The graph of a flow: vertices, edges, and the checks that find a graph that cannot work (paper 004, sections
-2.2–2.6).
+2.2-2.6).
 
-Vertices are the operations of the model. Only a `Broadcast` has several successors, only a `Merge` several
-predecessors; a cycle is drawn by linking back to a merge. Where the items of a vertex's input are to be
-processed is said by the vertex's `route`; without one an item stays on the worker it is on.
+Only a `Broadcast` has several successors, only a `Merge` several predecessors; a cycle is drawn by linking back to a
+merge. Where the items of a vertex's input are to be processed is said by the vertex's `route`; without one an item
+stays on the worker it is on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+from flamecore.drawn import draw_cycle
 from flamecore.errors import GraphError
-from flamecore.hashing import refuse_unhashable, stable_hash
+from flamecore.vertices import (
+    MISSING,
+    Broadcast,
+    ByHash,
+    ByKey,
+    ByTime,
+    Drift,
+    Grouping,
+    Map,
+    MapShape,
+    Merge,
+    Route,
+    Sink,
+    Source,
+    ToAll,
+    Vertex,
+    check_settings,
+    is_local,
+    user_functions,
+)
 
-Payload = Any
-V = TypeVar("V", bound="Vertex")
+__all__ = [
+    "MISSING",
+    "Broadcast",
+    "ByHash",
+    "ByKey",
+    "ByTime",
+    "Drift",
+    "Graph",
+    "Grouping",
+    "Map",
+    "MapShape",
+    "Merge",
+    "Ordering",
+    "Route",
+    "Sink",
+    "Source",
+    "ToAll",
+    "Vertex",
+    "is_local",
+    "payload_types",
+    "user_functions",
+]
+
+V = TypeVar("V", bound=Vertex)
 Ordering = Literal["tombstones", "local_times"]
-
-
-@dataclass(frozen=True, slots=True)
-class ByKey:
-    """Route by the hash of a key. `key` must be deterministic; equal keys meet on one worker."""
-
-    key: Callable[[Payload], Any]
-
-    def hash(self, payload: Payload) -> int:
-        return stable_hash(self.key(payload))
-
-
-@dataclass(frozen=True, slots=True)
-class ByHash:
-    """Route by a function from payload to a signed 32-bit number, the paper's balancing function."""
-
-    function: Callable[[Payload], int]
-
-    def hash(self, payload: Payload) -> int:
-        return self.function(payload)
-
-
-@dataclass(frozen=True, slots=True)
-class ByTime:
-    """Spread items over the workers by their global time, for stateless work."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToAll:
-    """Copy every item to every worker; the copies get the workers' ordinals as child ids.
-
-    The only route whose output depends on the number of workers: for what each worker must know.
-    """
-
-
-Route = ByKey | ByHash | ByTime | ToAll | None
-
-
-@dataclass(eq=False, slots=True)
-class Vertex:
-    """One operation of a graph. `name` is unique in the graph; `segment` is the tracked part it belongs to."""
-
-    name: str
-    route: Route = None
-    segment: int = 0
-    index: int = -1
-
-    @property
-    def kind(self) -> str:
-        return type(self).__name__.lower()
-
-    def __repr__(self) -> str:
-        return f"<{self.kind} {self.name!r}>"
-
-
-@dataclass(eq=False, slots=True, repr=False)
-class Source(Vertex):
-    """Where items enter. `type` is the declared type of payloads."""
-
-    type: Any = object
-
-
-MapShape = Literal["many", "one", "filter", "inspect"]
-
-
-@dataclass(eq=False, slots=True, repr=False)
-class Map(Vertex):
-    """From one payload to many. The i-th output appends child id i.
-
-    `shape` says what `function` returns: "many" an iterable of outputs, "one" the only output, "filter" whether the
-    payload itself goes on, "inspect" nothing (the payload goes on).
-    """
-
-    function: Callable[[Payload], Any] = field(kw_only=True)
-    shape: MapShape = "many"
-
-
-@dataclass(eq=False, slots=True, repr=False)
-class Broadcast(Vertex):
-    """Copies each item to all successors; the copy to the i-th (in the order of links) appends child id i."""
-
-
-@dataclass(eq=False, slots=True, repr=False)
-class Merge(Vertex):
-    """Several inputs become one stream, ordered by meta like every stream. Nothing is added to the meta."""
-
-
-@dataclass(eq=False, slots=True, repr=False)
-class Grouping(Vertex):
-    """The only operation that keeps state: windows of consecutive items of a bucket.
-
-    Buckets are told apart by `route`: a key (`ByKey`), or a hash and `equal` (`ByHash`), which is asked only about
-    payloads of equal hash and must imply it.
-
-    Attributes:
-        window: Number of items in a full window, at least 1.
-        equal: With `ByHash`: whether two payloads belong to one bucket. Default: equal hashes are enough.
-        order: Optional sort key of payloads: orders items of one global time inside a bucket before their meta does.
-        undo_partial: While a bucket is smaller than the window its content is one provisional result, retracted when
-            the next item comes. A result can only be taken back by its own record, so buckets are then kept for each
-            record (global time) apart: this collects what comes of one record, as rejoining what was split.
-    """
-
-    window: int = field(kw_only=True)
-    equal: Callable[[Payload, Payload], bool] | None = None
-    order: Callable[[Payload], Any] | None = None
-    undo_partial: bool = False
-
-
-class _Missing:
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING: Final[Any] = _Missing()
-"""The state of a key before its first item, for a reduce: it has none."""
-
-
-@dataclass(eq=False, slots=True, repr=False)
-class Drift(Vertex):
-    """Drifting state: the cycle of grouping (window 2), combine and feedback, run as one operation.
-
-    `expand` draws the cycle it means; both forms emit the same items (paper 004, section 2.7).
-
-    Attributes:
-        advance: (state, payload) → (new state, outputs). States are immutable values: a repair hands old ones out
-            again.
-        initial: The state of a key before its first item.
-        accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
-    """
-
-    advance: Callable[[Any, Payload], tuple[Any, Iterable[Payload]]] = field(kw_only=True)
-    initial: Any = field(kw_only=True)
-    accumulate: Callable[[Any, Payload], Any] | None = None
-
-
-@dataclass(eq=False, slots=True, repr=False)
-class Sink(Vertex):
-    """Where items leave, through the barrier. `type` is the type of payloads, as far as it is known."""
-
-    type: Any = object
 
 
 class Graph:
@@ -297,7 +196,7 @@ class Graph:
             raise GraphError(f"graph {self.name!r} has no sink", hint="End a stream with .sink(name).", vertex=None)
         for vertex in self.vertices:
             self._check_degree(vertex)
-            _check_settings(vertex, barrier=barrier)
+            check_settings(vertex, barrier=barrier)
             if self.ordering == "local_times" and isinstance(vertex, Drift):
                 raise GraphError(
                     f"{vertex!r} is fused, and the local-times ordering has only the generic operations",
@@ -369,8 +268,6 @@ class Graph:
 
     def expanded(self) -> Graph:
         """The same graph with every fused drifting state drawn as the cycle that it means."""
-        from flamecore.operations.drift import draw_cycle
-
         graph = Graph(self.name, ordering=self.ordering)
         entry: dict[Vertex, Vertex] = {}
         exit_: dict[Vertex, Vertex] = {}
@@ -378,16 +275,10 @@ class Graph:
             if isinstance(vertex, Drift):
                 entry[vertex], exit_[vertex] = draw_cycle(graph, vertex)
             else:
-                entry[vertex] = exit_[vertex] = graph.add(_copy(vertex))
+                entry[vertex] = exit_[vertex] = graph.add(copy.copy(vertex))
         for start, end in self.edges:
             graph.link(exit_[start], entry[end])
         return graph
-
-
-def _copy(vertex: V) -> V:
-    import copy
-
-    return copy.copy(vertex)
 
 
 def _closure(roots: Iterable[Vertex], step: dict[Vertex, list[Vertex]]) -> set[Vertex]:
@@ -401,48 +292,6 @@ def _closure(roots: Iterable[Vertex], step: dict[Vertex, list[Vertex]]) -> set[V
     return seen
 
 
-def _check_settings(vertex: Vertex, *, barrier: bool) -> None:
-    if isinstance(vertex, (Grouping, Drift)):
-        if not isinstance(vertex.route, (ByKey, ByHash)):
-            raise GraphError(f"{vertex!r} has no key", hint="Call key_by before it.", vertex=vertex.name)
-        if isinstance(vertex.route, ByKey):
-            reason = refuse_unhashable(_result_hint(vertex.route.key))
-            if reason:
-                raise GraphError(
-                    f"the key function of {vertex!r} is declared to return a type that cannot be a key: {reason}",
-                    hint="Return text, a number, or a tuple of these.",
-                    vertex=vertex.name,
-                )
-        if not barrier:
-            raise GraphError(
-                f"{vertex!r} repairs its output, and the barrier, which takes back what was wrong, is off",
-                hint="Leave the barrier on.",
-                vertex=vertex.name,
-            )
-    if isinstance(vertex, Grouping) and vertex.window < 1:
-        raise GraphError(
-            f"the window of {vertex!r} is {vertex.window}", hint="It must be at least 1.", vertex=vertex.name
-        )
-    if isinstance(vertex, Drift) and isinstance(vertex.initial, (list, dict, set, bytearray)):
-        raise GraphError(
-            f"the initial state of {vertex!r} is a {type(vertex.initial).__name__}, which can be changed in place",
-            hint="Use an immutable value (number, text, tuple, frozen dataclass): a repair hands old states out again.",
-            vertex=vertex.name,
-        )
-    if isinstance(vertex, (Source, Sink, Broadcast, Merge)) and vertex.route is not None:
-        raise GraphError(f"{vertex!r} cannot have a route", hint="Route a map, grouping or reduce.", vertex=vertex.name)
-
-
-def user_functions(vertex: Vertex) -> Iterator[Callable[..., Any]]:
-    """The functions a user gave to a vertex."""
-    names = ("function", "advance", "accumulate", "equal", "order")
-    yield from (getattr(vertex, name) for name in names if getattr(vertex, name, None) is not None)
-    if isinstance(vertex.route, ByKey):
-        yield vertex.route.key
-    elif isinstance(vertex.route, ByHash):
-        yield vertex.route.function
-
-
 def payload_types(graph: Graph) -> Iterator[Any]:
     """Every type that the graph declares for payloads: of sources and sinks, and in the hints of user functions."""
     from typing import get_type_hints
@@ -454,20 +303,3 @@ def payload_types(graph: Graph) -> Iterator[Any]:
                 yield from get_type_hints(function).values()
             except (NameError, TypeError, AttributeError):
                 continue  # hints that cannot be resolved here say nothing
-
-
-def is_local(function: Callable[..., Any]) -> bool:
-    """Whether a function has no name it could be imported by: a lambda, or one defined inside another."""
-    name = getattr(function, "__qualname__", "")
-    return "<lambda>" in name or "<locals>" in name
-
-
-def _result_hint(function: Callable[..., Any]) -> Any:
-    from typing import get_type_hints
-
-    if isinstance(function, type):
-        return function
-    try:
-        return get_type_hints(function).get("return", object)
-    except (NameError, TypeError, AttributeError):
-        return object  # hints that cannot be resolved here say nothing

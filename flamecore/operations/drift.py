@@ -1,9 +1,9 @@
 """Drifting state: reduce, fold, stateful map (paper 004, section 2.7).
 
-What it means is the paper's cycle, drawn by `draw_cycle`: a grouping of window 2 meets each entry with the state that
-its predecessor left, a combining map makes the new state and the outputs, and the state goes round to be grouped
-with the next entry. `DriftStep` runs that pattern as one operation that keeps, for each key, the states where the
-bucket would hold them. Outputs, their orders and their repair are the same.
+What it means is the paper's cycle, drawn by `flamecore.drawn`: a grouping of window 2 meets each entry with the
+state that its predecessor left, a combining map makes the new state and the outputs, and the state goes round to be
+grouped with the next entry. `DriftStep` runs that pattern as one operation that keeps, for each key, the states
+where the bucket would hold them. Outputs, their orders and their repair are the same.
 
 The place of what the cycle emits, relative to the entry: combine appends 0 for the state and 1, 2, … for outputs; the
 broadcast behind it appends 0 on the way out and 1 on the way back; the maps that part the two append 0.
@@ -13,75 +13,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from flamecore.drawn import route_key
 from flamecore.errors import DuplicateItemError, NoInvalideeError
-from flamecore.graph import Broadcast, ByKey, Drift, Graph, Grouping, Map, Merge, Vertex
 from flamecore.meta import CHILD, encode_child
 from flamecore.operations import Fail, Step
+from flamecore.vertices import Drift
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
 _FIRST_OUTPUT: Final = CHILD[1] + _WAY_OUT
-
-
-class State(NamedTuple):
-    """A state on its way round a drawn cycle."""
-
-    key: Any
-    value: Any
-
-
-class Failed(NamedTuple):
-    """What combine hands on in place of outputs when the user's function fails: the state stays as it was."""
-
-    error: Exception
-
-
-def draw_cycle(graph: Graph, vertex: Drift) -> tuple[Vertex, Vertex]:
-    """Add the cycle that a fused vertex means; returns where it is entered and left."""
-    key_of = route_key(vertex)
-    advance, initial = vertex.advance, vertex.initial
-
-    def bucket(payload: Any) -> Any:
-        return payload.key if type(payload) is State else key_of(payload)
-
-    def combine(window: tuple[Any, ...]) -> list[Any]:
-        # Only an entry that has its predecessor's state before it, or is the first, is worked on. Other windows stand
-        # for states on their way, or are about to be retracted.
-        entry, before = window[-1], window[0]
-        if type(entry) is State or (len(window) == 2 and type(before) is not State):
-            return []
-        state = initial if len(window) == 1 else before.value
-        try:
-            after, outputs = advance(state, entry)
-            return [State(key_of(entry), after), *outputs]
-        except Exception as error:  # noqa: BLE001 - raised again on the way out, where it is attributed
-            return [State(key_of(entry), state), Failed(error)]
-
-    def outputs_only(payload: Any) -> list[Any]:
-        if type(payload) is Failed:
-            raise payload.error
-        return [] if type(payload) is State else [payload]
-
-    def states_only(payload: Any) -> list[Any]:
-        return [payload] if type(payload) is State else []
-
-    name, segment = vertex.name, vertex.segment
-    entry = graph.add(Merge(f"{name}/entry", segment=segment))
-    grouping = graph.add(Grouping(f"{name}/grouping", route=ByKey(bucket), window=2, segment=segment))
-    combined = graph.add(Map(f"{name}/combine", function=combine, segment=segment))
-    fork = graph.add(Broadcast(f"{name}/fork", segment=segment))
-    out = graph.add(Map(f"{name}/outputs", function=outputs_only, segment=segment))
-    back = graph.add(Map(f"{name}/states", function=states_only, segment=segment))
-    graph.chain(entry, grouping, combined, fork, out)
-    graph.chain(fork, back, entry)
-    return entry, out
-
-
-def route_key(vertex: Drift) -> Callable[[Any], Any]:
-    """The key function of a drifting state."""
-    assert isinstance(vertex.route, ByKey)
-    return vertex.route.key
 
 
 Entry = tuple[bytes, int, Any, Any]

@@ -24,10 +24,11 @@ from flamecore.errors import (
     SourceError,
     TransportError,
 )
-from flamecore.flow import Flow, KeyedStream, Stream
+from flamecore.flow import Flow
 from flamecore.graph import Graph
 from flamecore.item import DataItem
 from flamecore.meta import GlobalTime, Meta
+from flamecore.stream import KeyedStream, Stream
 
 __version__ = "0.1.0"
 

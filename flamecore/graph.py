@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from flamecore.drawn import draw_cycle
 from flamecore.errors import GraphError
+from flamecore.hints import hints_of
 from flamecore.vertices import (
     MISSING,
     Broadcast,
@@ -294,12 +295,7 @@ def _closure(roots: Iterable[Vertex], step: dict[Vertex, list[Vertex]]) -> set[V
 
 def payload_types(graph: Graph) -> Iterator[Any]:
     """Every type that the graph declares for payloads: of sources and sinks, and in the hints of user functions."""
-    from typing import get_type_hints
-
     for vertex in graph.vertices:
         yield getattr(vertex, "type", object)
         for function in user_functions(vertex):
-            try:
-                yield from get_type_hints(function).values()
-            except (NameError, TypeError, AttributeError):
-                continue  # hints that cannot be resolved here say nothing
+            yield from hints_of(function).values()

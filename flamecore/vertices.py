@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from flamecore.errors import GraphError
 from flamecore.hashing import refuse_unhashable, stable_hash
+from flamecore.hints import returned
 
 Payload = Any
 
@@ -182,7 +183,7 @@ def check_settings(vertex: Vertex, *, barrier: bool) -> None:
         if not isinstance(vertex.route, (ByKey, ByHash)):
             raise GraphError(f"{vertex!r} has no key", hint="Call key_by before it.", vertex=vertex.name)
         if isinstance(vertex.route, ByKey):
-            reason = refuse_unhashable(_result_hint(vertex.route.key))
+            reason = refuse_unhashable(returned(vertex.route.key))
             if reason:
                 raise GraphError(
                     f"the key function of {vertex!r} is declared to return a type that cannot be a key: {reason}",
@@ -207,14 +208,3 @@ def check_settings(vertex: Vertex, *, barrier: bool) -> None:
         )
     if isinstance(vertex, (Source, Sink, Broadcast, Merge)) and vertex.route is not None:
         raise GraphError(f"{vertex!r} cannot have a route", hint="Route a map, grouping or reduce.", vertex=vertex.name)
-
-
-def _result_hint(function: Callable[..., Any]) -> Any:
-    from typing import get_type_hints
-
-    if isinstance(function, type):
-        return function
-    try:
-        return get_type_hints(function).get("return", object)
-    except (NameError, TypeError, AttributeError):
-        return object  # hints that cannot be resolved here say nothing

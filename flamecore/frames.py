@@ -1,5 +1,6 @@
-"""What a message is wrapped in when it leaves its process: enough to refuse whatever does not belong here, before
-parsing it.
+"""What a message is wrapped in when it leaves its process.
+
+It is enough to refuse whatever does not belong here before parsing it:
 
     magic 4 | version 1 | reserved 1 | addresses' length 2 | body length 4 | epoch 4 | sequence 8 | job 8 | checksum 8
     then "sender\\0receiver", then the body

@@ -1,5 +1,6 @@
-"""The graph of a flow: vertices, edges, and the checks that find a graph that cannot work (paper 004, sections
-2.2-2.6).
+"""The graph of a flow: vertices, edges, and the checks that find a graph that cannot work.
+
+Source: paper 004, sections 2.2-2.6.
 
 Only a `Broadcast` has several successors, only a `Merge` several predecessors; a cycle is drawn by linking back to a
 merge. Where the items of a vertex's input are to be processed is said by the vertex's `route`; without one an item

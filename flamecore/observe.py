@@ -1,5 +1,7 @@
-"""The typed face of the observer hooks: what a job tells whoever listens. Called per batch or life-cycle step, never
-per item."""
+"""The typed face of the observer hooks: what a job tells whoever listens.
+
+Called per batch or life-cycle step, never per item.
+"""
 
 from __future__ import annotations
 

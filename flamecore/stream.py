@@ -46,8 +46,10 @@ class Stream(Generic[T]):
         self._route = route
 
     def _placed(self) -> Vertex:
-        """The vertex whose output this is. A route that was asked for becomes a step of its own where the next vertex
-        cannot take it."""
+        """The vertex whose output this is, when the next one cannot take the route that was asked for.
+
+        The route becomes a step of its own then.
+        """
         if self._route is None:
             return self._vertex
         name = self._flow._name(None, "rebalance")

@@ -1,5 +1,4 @@
-"""The vertices of a graph: the operations of the model, and where their input is to be processed (paper 004, section
-2.5)."""
+"""The vertices of a graph: the operations of the model (paper 004, section 2.5), and the routes of their input."""
 
 from __future__ import annotations
 

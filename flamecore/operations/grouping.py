@@ -1,5 +1,6 @@
-"""Grouping: windows over ordered buckets, repaired by tombstones when an item comes late (paper 004, section 3;
-paper 000).
+"""Grouping: windows over ordered buckets, repaired by tombstones when an item comes late.
+
+Sources: paper 004, section 3; paper 000, "Ordering model".
 
 A bucket is a list of entries sorted by bucket order. The output of an entry is the list of the last `window` payloads
 ending with it, identified by that entry. An item that arrives in order adds one window. One that arrives late, and a

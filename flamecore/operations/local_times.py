@@ -56,8 +56,10 @@ def element(logical_time: int, child: int) -> bytes:
 
 
 class LocalTimesCompiler(Compiler):
-    """Compiles the generic operations to steps of this model. Barriers are partitioned by global time, so that an
-    item and what invalidates it meet in one place whatever way they took."""
+    """Compiles the generic operations to steps of this model.
+
+    Barriers are partitioned by global time, so that an item and what invalidates it meet whatever way they took.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -152,8 +154,7 @@ def _place(entries: list[tuple[bytes, Any]], order: bytes) -> tuple[int, bool]:
 
 
 class _LocalTimesGrouping:
-    """A grouping that replaces: after each insertion it emits again every window that holds the place of the
-    newcomer."""
+    """A grouping that replaces: after an insertion it emits again every window that holds the newcomer."""
 
     def __init__(self, vertex: Grouping, clock: _Clock, emit: Step, fail: Fail) -> None:
         self.retracted = 0

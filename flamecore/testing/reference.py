@@ -165,8 +165,7 @@ class _Interpreter:
 
 
 def _windows(vertex: Grouping, bucket: list[tuple[Any, ...]], place: int) -> dict[bytes, tuple[Any, ...]]:
-    """The windows of a bucket that end at `place` or up to a window's length behind it, by the order of their last
-    item."""
+    """The windows that end at `place` or up to a window's length behind it, by the order of their last item."""
     size = len(bucket)
     if vertex.undo_partial and 0 < size < vertex.window:
         return {bucket[-1][-2]: tuple(entry[-1] for entry in bucket)}

@@ -1,1 +1,66 @@
-"""The public test kit: what a driver must do, as checks that need no test runner and as classes for pytest."""
+"""The public test kit: what a driver must do, as checks that need no test runner and as classes for pytest.
+
+For flows: `assert_deterministic`, the reference interpreter `interpret`, and `Simulation`, a job under a seeded
+scheduler. For plugins: `check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, and the
+pytest classes of the same kinds. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from flamecore.testing.ackers import AckerTests, check_acker
+    from flamecore.testing.barriers import BarrierTests, check_barrier
+    from flamecore.testing.edges import SinkTests, SourceTests, check_live, check_sink, check_source
+    from flamecore.testing.flows import acker_named, assert_deterministic
+    from flamecore.testing.reference import Failed, interpret
+    from flamecore.testing.simulation import Simulation, SimulationStuckError
+    from flamecore.testing.transports import TransportTests, check_transport
+
+_WHERE: Final = {
+    "AckerTests": "ackers",
+    "check_acker": "ackers",
+    "BarrierTests": "barriers",
+    "check_barrier": "barriers",
+    "SinkTests": "edges",
+    "SourceTests": "edges",
+    "check_live": "edges",
+    "check_sink": "edges",
+    "check_source": "edges",
+    "acker_named": "flows",
+    "assert_deterministic": "flows",
+    "Failed": "reference",
+    "interpret": "reference",
+    "Simulation": "simulation",
+    "SimulationStuckError": "simulation",
+    "TransportTests": "transports",
+    "check_transport": "transports",
+}
+
+__all__ = [
+    "AckerTests",
+    "BarrierTests",
+    "Failed",
+    "Simulation",
+    "SimulationStuckError",
+    "SinkTests",
+    "SourceTests",
+    "TransportTests",
+    "acker_named",
+    "assert_deterministic",
+    "check_acker",
+    "check_barrier",
+    "check_live",
+    "check_sink",
+    "check_source",
+    "check_transport",
+    "interpret",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

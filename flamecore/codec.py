@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_origin
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,8 @@ import msgspec
 from flamecore import messages
 from flamecore.acker import Ack, MinTime, Report
 from flamecore.errors import CodecError
-from flamecore.failure import Failure
+from flamecore.failure import Failure, in_words
+from flamecore.meta import GlobalTime
 
 _PLAIN: Final = frozenset({type(None), bool, float, str, bytes})
 _INT_LIMIT: Final = 2**63
@@ -31,6 +32,7 @@ _MESSAGES: Final = (
     MinTime,
     Ack,
     Failure,
+    GlobalTime,
 )
 
 _TUPLE, _DICT, _SET, _FROZENSET, _INT, _RECORD, _TEXT = range(1, 8)
@@ -40,10 +42,42 @@ _MIXED, _SAME, _TUPLES, _RECORDS = range(4)
 _FEW: Final = 8
 """Lists shorter than this are packed one value at a time."""
 
+
+def _clock(value: datetime | time) -> str:
+    """A date with its time, or a time: as in ISO 8601, then which of two it is where clocks go back, then the zone."""
+    zone, name = value.tzinfo, ""
+    if zone is not None and type(zone) is not timezone:
+        name = getattr(zone, "key", None) or ""
+        if type(zone).__module__ != "zoneinfo" or not name:
+            raise _refusal(value, zone)
+        value = value.replace(tzinfo=None)
+    return f"{value.isoformat()}|{value.fold}|{name}"
+
+
+def _from_clock(kind: type[datetime | time], text: str) -> Any:
+    stamp, fold, name = text.split("|")
+    value = kind.fromisoformat(stamp).replace(fold=int(fold))
+    if not name:
+        return value
+    from zoneinfo import ZoneInfo  # few payloads have one
+
+    return value.replace(tzinfo=ZoneInfo(name))
+
+
+def _refusal(value: Any, culprit: Any) -> CodecError:
+    kind = type(culprit)
+    return CodecError(
+        f"a value of type {kind.__module__}.{kind.__qualname__} cannot cross a process boundary: {in_words(value)}",
+        hint="Use plain values, dataclasses, NamedTuples or enums; declare classes by the hints of the flow.",
+        type_name=kind.__qualname__,
+        path="",
+    )
+
+
 _AS_TEXT: Final[dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]]] = {
-    datetime: (lambda v: f"{v.isoformat()}|{v.fold}", lambda t: _datetime(t)),
+    datetime: (_clock, partial(_from_clock, datetime)),
     date: (date.isoformat, date.fromisoformat),
-    time: (time.isoformat, time.fromisoformat),
+    time: (_clock, partial(_from_clock, time)),
     timedelta: (
         lambda v: f"{v.days} {v.seconds} {v.microseconds}",
         lambda t: timedelta(*map(int, t.split())),
@@ -52,11 +86,6 @@ _AS_TEXT: Final[dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]]] =
     UUID: (str, UUID),
     complex: (repr, complex),
 }
-
-
-def _datetime(text: str) -> datetime:
-    stamp, _, fold = text.rpartition("|")
-    return datetime.fromisoformat(stamp).replace(fold=int(fold))
 
 
 class Codec:
@@ -77,12 +106,24 @@ class Codec:
             self.declare(hint)
 
     def declare(self, hint: Any) -> None:
-        """Let values of a class, and of all classes its hints name, cross."""
+        """Let values of a class, and of all classes its hints name, cross.
+
+        Raises:
+            CodecError: Another class of that module and name is declared.
+        """
         for argument in get_args(hint):
             self.declare(argument)
+        hint = get_origin(hint) or hint
         if not isinstance(hint, type) or hint in self._names or not _is_record(hint):
             return
         name = f"{hint.__module__}:{hint.__qualname__}"
+        if name in self._classes:
+            raise CodecError(
+                f"two classes are named {name}",
+                hint="Receivers find classes by name: give each of those that cross a name of its own.",
+                type_name=hint.__qualname__,
+                path="",
+            )
         self._names[hint] = name
         self._classes[name] = hint
         for field in _hints(hint).values():
@@ -94,7 +135,15 @@ class Codec:
         Raises:
             CodecError: Its type cannot cross; the text names the type and says how to declare it.
         """
-        return _encoder.encode(self._pack(value))
+        try:
+            return _encoder.encode(self._pack(value))
+        except (UnicodeEncodeError, RecursionError, OverflowError) as error:
+            raise CodecError(
+                f"a value of type {type(value).__qualname__} cannot cross a process boundary: {in_words(error)}",
+                hint="Use texts that are valid Unicode, and values of moderate size that do not contain themselves.",
+                type_name=type(value).__qualname__,
+                path="",
+            ) from error
 
     def decode(self, data: bytes) -> Any:
         """The value of some bytes.
@@ -104,15 +153,17 @@ class Codec:
         """
         try:
             return self._unpack(_decoder.decode(data))
-        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError) as error:
-            raise CodecError(f"bytes that cannot be decoded: {error}", type_name="", path="") from error
+        except CodecError:
+            raise
+        except Exception as error:  # made-up bytes can be wrong in any way, and end in one way
+            raise CodecError(f"bytes that cannot be decoded: {error!r}", type_name="", path="") from error
 
     def _pack(self, value: Any) -> Any:
         kind = type(value)
         if kind in _PLAIN:
             return value
         if kind is int:
-            return value if -_INT_LIMIT <= value < 2 * _INT_LIMIT else _ext(_INT, str(value))
+            return value if -_INT_LIMIT <= value < 2 * _INT_LIMIT else _ext(_INT, _int_bytes(value))
         if kind is list:
             if len(value) < _FEW:
                 return [self._pack(part) for part in value]
@@ -130,12 +181,7 @@ class Codec:
             return _ext(_SET if kind is set else _FROZENSET, parts)
         if kind is bytearray:
             return _ext(_BYTEARRAY, bytes(value))
-        raise CodecError(
-            f"a value of type {kind.__module__}.{kind.__qualname__} cannot cross a process boundary: {value!r:.120}",
-            hint="Use plain values, dataclasses, NamedTuples or enums; declare classes by the hints of the flow.",
-            type_name=kind.__qualname__,
-            path="",
-        )
+        raise _refusal(value, value)
 
     def _column(self, values: Sequence[Any]) -> list[Any]:
         """A list as columns: where all values are of one type, their types are looked at and told once.
@@ -187,7 +233,7 @@ class Codec:
         if code == _RECORD:
             return self._record(body[0], [self._unpack(part) for part in body[1:]])
         if code == _INT:
-            return int(body)
+            return int.from_bytes(body, "big", signed=True)
         if code == _TEXT:
             return _FROM_TEXT[body[0]](body[1])
         if code in (_SET, _FROZENSET):
@@ -206,14 +252,16 @@ class Codec:
                 type_name=name,
                 path="",
             )
+        if issubclass(kind, enum.Flag):
+            return kind(fields[0])
         if issubclass(kind, enum.Enum):
             return kind[fields[0]]
         if issubclass(kind, tuple):
             return kind(*fields)
-        made = object.__new__(kind) if dataclasses.is_dataclass(kind) else None
-        if made is None:
-            return kind(*fields)
-        for field, part in zip(dataclasses.fields(kind), fields, strict=True):  # type: ignore[arg-type]
+        if not dataclasses.is_dataclass(kind):
+            return kind(**dict(zip(kind.__struct_fields__, fields, strict=True)))  # type: ignore[attr-defined]
+        made = object.__new__(kind)
+        for field, part in zip(dataclasses.fields(kind), fields, strict=True):
             object.__setattr__(made, field.name, part)
         return made
 
@@ -221,6 +269,10 @@ class Codec:
 _FROM_TEXT: Final = {kind.__name__: decode for kind, (_, decode) in _AS_TEXT.items()}
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder()
+
+
+def _int_bytes(value: int) -> bytes:
+    return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 
 def _ext(code: int, body: Any) -> msgspec.msgpack.Ext:
@@ -248,6 +300,8 @@ def _hints(kind: type) -> dict[str, Any]:
 def _fields(value: Any) -> Iterable[Any]:
     if isinstance(value, Failure):
         return (*value[:-1], None)  # an exception does not leave its process; the words for it do
+    if isinstance(value, enum.Flag):
+        return (value.value,)  # a combination of members has no name
     if isinstance(value, enum.Enum):
         return (value.name,)
     if isinstance(value, tuple):

@@ -1,0 +1,469 @@
+"""The codec: what is sent is what is received, type for type; everything else is a CodecError and nothing worse."""
+
+from __future__ import annotations
+
+import enum
+import math
+import pickle
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flamecore.acker import Ack, MinTime, Report
+from flamecore.codec import Codec
+from flamecore.errors import CodecError
+from flamecore.failure import Failure
+from flamecore.messages import Delivered, FrontEnded, Items, Reached, Released
+from flamecore.meta import GlobalTime
+
+T = TypeVar("T")
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Right(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Point(NamedTuple):
+    x: int
+    y: float = 0.0
+
+
+class Box(NamedTuple, Generic[T]):
+    inside: T
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    name: str
+    at: Point
+    colour: Colour = Colour.RED
+
+
+@dataclass
+class Counter:
+    count: int
+    cached: list[int] = field(default_factory=list, init=False, compare=True)
+
+    def __post_init__(self) -> None:
+        assert self.count >= 0, "made again from its fields, not by its constructor"
+
+
+@dataclass
+class Crate(Generic[T]):
+    inside: T
+
+
+class Struct(msgspec.Struct, frozen=True):
+    name: str
+    place: Place | None = None
+
+
+class Keyword(msgspec.Struct, kw_only=True):
+    a: int
+    b: str = ""
+
+
+@dataclass(frozen=True)
+class Tree:
+    value: int
+    children: tuple[Tree, ...] = ()
+
+
+DECLARED = (Place, Struct, Keyword, Level, Right, Counter, Tree, Box[int], Crate[str])
+CODEC = Codec(DECLARED)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Equal, of one type, all the way down; NaN is like NaN and -0.0 is not like 0.0."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return math.isnan(one) == math.isnan(other) and (one == other or math.isnan(one)) and _sign(one) == _sign(other)
+    if isinstance(one, complex):
+        return alike(one.real, other.real) and alike(one.imag, other.imag)
+    if isinstance(one, Decimal):
+        return str(one) == str(other)
+    if isinstance(one, datetime | time):
+        same_zone = type(one.tzinfo) is type(other.tzinfo) and str(one.tzinfo) == str(other.tzinfo)
+        return one == other and one.fold == other.fold and same_zone
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, dict):
+        return alike(list(one.items()), list(other.items()))
+    if isinstance(one, set | frozenset):
+        kinds = {(type(part), part) for part in one}
+        return kinds == {(type(part), part) for part in other}
+    if is_dataclass(one):
+        return all(alike(getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
+    return bool(one == other)
+
+
+def _sign(value: float) -> float:
+    return 0.0 if math.isnan(value) else math.copysign(1.0, value)
+
+
+def returned(value: Any, codec: Codec = CODEC) -> Any:
+    return codec.decode(codec.encode(value))
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+    2**64,
+    -(2**63),
+    -(2**63) - 1,
+    7**9000,
+    -(7**9000),
+    1.5,
+    -0.0,
+    math.inf,
+    math.nan,
+    "text",
+    "\x00",
+    b"bytes",
+    bytearray(b"mutable"),
+    1 + 2j,
+    complex(-0.0, math.inf),
+    (),
+    [],
+    {},
+    set(),
+    frozenset(),
+    (1,),
+    [1, (2, [3])],
+    {1: "a", (2, 3): [None]},
+    {1, "a", (2,)},
+    frozenset({frozenset({1}), 2}),
+    [[], ()],
+    date(2020, 1, 2),
+    datetime(2020, 1, 2, 3, 4, 5, 6),
+    datetime(2020, 10, 25, 2, 30, fold=1),
+    datetime(2020, 1, 2, tzinfo=UTC),
+    datetime(2020, 1, 2, tzinfo=timezone(timedelta(hours=-3, seconds=7))),
+    datetime(2020, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+    time(1, 2, 3, 4),
+    time(1, 2, fold=1),
+    time(1, 2, tzinfo=UTC),
+    time(1, 2, tzinfo=ZoneInfo("Europe/Berlin")),
+    timedelta(days=-1, microseconds=3),
+    Decimal("1.50"),
+    Decimal("-0"),
+    Decimal("NaN"),
+    UUID(int=7),
+    Colour.RED,
+    Level.HIGH,
+    Right.READ,
+    Right.READ | Right.WRITE,
+    Right(0),
+    Point(1, 2.5),
+    Box(3),
+    Place("x", Point(1)),
+    Struct("s", Place("y", Point(2), Colour.BLUE)),
+    Keyword(a=1, b="b"),
+    Crate("inside"),
+    Tree(1, (Tree(2), Tree(3, (Tree(4),)))),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_what_is_sent_is_what_is_received(value: Any) -> None:
+    assert alike(returned(value), value)
+    batch = [value] * 20
+    assert alike(returned(batch), batch), "in a batch of its like"
+    assert alike(returned([(1, value)] * 20), [(1, value)] * 20), "as a column of a batch"
+    assert alike(returned([value, "other"] * 10), [value, "other"] * 10), "in a mixed batch"
+
+
+def test_fields_are_restored_without_running_code() -> None:
+    counter = Counter(3)
+    counter.cached.append(5)
+    counter.count = -1
+    assert returned(counter) == counter
+
+
+def test_the_very_enum_member_comes_back() -> None:
+    assert returned(Colour.RED) is Colour.RED
+    assert returned([Colour.RED] * 10)[9] is Colour.RED
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(2**62, 2**66),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.complex_numbers(),
+    st.datetimes(timezones=st.none() | st.timezones() | st.just(UTC), allow_imaginary=True),
+    st.dates(),
+    st.times(),
+    st.timedeltas(),
+    st.decimals(),
+    st.uuids(),
+    st.sampled_from([*Colour, *Level, Right.READ, Right(3)]),
+    st.builds(Point, st.integers(), st.floats()),
+    st.builds(Place, st.text(), st.builds(Point, st.integers()), st.sampled_from(Colour)),
+)
+HASHABLE = st.recursive(
+    st.one_of(
+        st.none(), st.integers(), st.text(), st.binary(), st.sampled_from(Colour), st.builds(Point, st.integers())
+    ),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3),
+    max_leaves=4,
+)
+PAYLOADS = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.lists(inner, min_size=8, max_size=12),
+        st.lists(st.tuples(inner, st.integers()), min_size=8, max_size=10),
+        st.dictionaries(HASHABLE, inner, max_size=3),
+        st.sets(HASHABLE, max_size=3),
+        st.frozensets(HASHABLE, max_size=3),
+        st.builds(Crate, inner),
+    ),
+    max_leaves=12,
+)
+
+
+@given(PAYLOADS)
+def test_any_nesting_comes_back_type_for_type(value: Any) -> None:
+    data = CODEC.encode(value)
+    assert alike(CODEC.decode(data), value)
+    assert CODEC.encode(CODEC.decode(data)) == data, "one value, one code"
+
+
+@given(st.sets(HASHABLE, max_size=6))
+def test_sets_have_one_code(value: set[Any]) -> None:
+    other_way = [*value][::-1]
+    assert CODEC.encode(value) == CODEC.encode(set(other_way))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Items([(3, b"order", 2**64 - 1, True, ("word", 1)), (4, b"o", 0, False, None)], (Ack(0, -5, 2**64 - 1),)),
+        Items([], ()),
+        Items([(1, bytes([number]), number, True, Point(number)) for number in range(50)], (Ack(0, 1, 2),)),
+        Released(2, -7, [(b"order", {"a": 1})], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
+        Delivered("out", 2**63 - 1),
+        FrontEnded(3, 10),
+        Reached("out", Failure("lines", None, "raw", None, "bad", position="line 3", at=GlobalTime(5, 2))),
+        Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
+        MinTime(0, 5, (1, 2)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_messages_cross(message: Any) -> None:
+    got = returned(message)
+    assert alike(got, message)
+
+
+def test_an_exception_stays_in_its_process() -> None:
+    failure = Failure(None, "map", "record", None, "ValueError: no", error=ValueError("no"))
+    assert returned(failure) == failure._replace(error=None)
+    assert returned([failure] * 9) == [failure._replace(error=None)] * 9
+
+
+# -- declared types ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (list[Place], Place("x", Point(1))),
+        (dict[str, tuple[Point, ...]], Point(1)),
+        (Place | None, Colour.BLUE),
+        (Annotated[Place, "note"], Place("x", Point(1))),
+        (Literal["a", Colour.RED], "a"),
+        (Crate[Place], Crate(Place("x", Point(1)))),
+        (Box[Colour], Box(Colour.RED)),
+        (Callable[[Point], Place], Place("x", Point(1))),
+        (Iterator[Level], Level.LOW),
+    ],
+    ids=repr,
+)
+def test_classes_are_found_by_hints(hint: Any, value: Any) -> None:
+    assert alike(returned(value, Codec([hint])), value)
+
+
+def outer(name: str) -> type[Any]:
+    @dataclass(frozen=True)
+    class Local:
+        value: int
+
+    Local.__doc__ = name
+    return Local
+
+
+def test_two_classes_of_one_name_are_not_mixed_up() -> None:
+    one, other = outer("one"), outer("other")
+    codec = Codec([one])
+    with pytest.raises(CodecError):
+        codec.declare(other)
+    assert type(returned(one(1), codec)) is one
+
+
+# -- refused at the sender --------------------------------------------------------------------
+
+
+class Plain:
+    pass
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Odd(tzinfo):
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        return timedelta(minutes=7)
+
+    def dst(self, moment: datetime | None) -> None:
+        return None
+
+    def tzname(self, moment: datetime | None) -> str:
+        return "odd"
+
+
+@dataclass
+class Undeclared:
+    value: int
+
+
+class UndeclaredTuple(NamedTuple):
+    value: int
+
+
+cyclic: list[Any] = []
+cyclic.append(cyclic)
+
+REFUSED: list[Any] = [
+    Plain(),
+    Plain,
+    len,
+    lambda: None,
+    Text("x"),
+    Undeclared(1),
+    UndeclaredTuple(1),
+    Fraction(1, 2),
+    deque([1]),
+    OrderedDict(),
+    range(3),
+    Path("x"),
+    (n for n in (1, 2)),
+    ValueError("x"),
+    object(),
+    datetime(2020, 1, 1, tzinfo=Odd()),
+    "\ud800",
+    cyclic,
+]
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
+def test_what_cannot_cross_is_refused_by_name(value: Any) -> None:
+    for wrapped in (value, [value], (1, (value,)), [value] * 20, Crate(value), {1: value}):
+        with pytest.raises(CodecError) as caught:
+            CODEC.encode(wrapped)
+        assert caught.value.hint, "says what to do"
+    assert caught.value.type_name in (type(value).__qualname__, "dict", "Odd")
+
+
+def test_keys_that_cannot_cross() -> None:
+    for value in ({Fraction(1): 1}, {Fraction(1)}, frozenset({(Fraction(1),)})):
+        with pytest.raises(CodecError, match="Fraction"):
+            CODEC.encode(value)
+
+
+# -- refused at the receiver ------------------------------------------------------------------
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_are_a_value_or_a_codec_error(data: bytes) -> None:
+    _decoded_or_refused(data)
+
+
+@given(PAYLOADS, st.data())
+def test_damaged_bytes_are_a_value_or_a_codec_error(value: Any, draw: st.DataObject) -> None:
+    data = bytearray(CODEC.encode(value))
+    for _ in range(draw.draw(st.integers(1, 3))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    cut = draw.draw(st.integers(0, len(data)))
+    _decoded_or_refused(bytes(data))
+    _decoded_or_refused(bytes(data[:cut]))
+
+
+INNER = st.recursive(
+    st.one_of(
+        st.none(), st.integers(-5, 12), st.text(max_size=3), st.binary(max_size=3), st.sampled_from([*CODEC._classes])
+    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@given(st.integers(-2, 12), INNER)
+def test_any_content_under_any_tag_is_a_value_or_a_codec_error(tag: int, body: Any) -> None:
+    encode = msgspec.msgpack.encode
+    if -128 <= tag <= 127:
+        _decoded_or_refused(encode(msgspec.msgpack.Ext(tag, encode(body))))
+        _decoded_or_refused(encode([msgspec.msgpack.Ext(tag, encode([msgspec.msgpack.Ext(tag, encode(body))]))]))
+
+
+def _decoded_or_refused(data: bytes) -> None:
+    try:
+        CODEC.decode(data)
+    except CodecError:
+        return
+
+
+def test_classes_that_were_not_declared_are_not_made() -> None:
+    sender = Codec([Undeclared])
+    with pytest.raises(CodecError, match="not declared") as caught:
+        CODEC.decode(sender.encode(Undeclared(1)))
+    assert caught.value.type_name.endswith(":Undeclared")
+
+
+def test_a_pickle_is_not_loaded() -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return (pytest.fail, ("code was run",))
+
+    for data in (pickle.dumps(Trap()), pickle.dumps(Trap(), protocol=0)):
+        with pytest.raises(CodecError):
+            CODEC.decode(data)
+
+
+def test_empty_and_endless() -> None:
+    for data in (b"", b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"):
+        with pytest.raises(CodecError):
+            CODEC.decode(data)

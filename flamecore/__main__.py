@@ -1,0 +1,5 @@
+"""`python -m flamecore` is `flamestream`."""
+
+from flamecore.cli import main
+
+main()

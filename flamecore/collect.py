@@ -56,7 +56,9 @@ class Collector:
         time = min(self._through)
         if not self.barrier:
             self.time = max(self.time, time)
-            return Complete(self.time, [payload for _, payload in message.items])
+            failure = self._failure(self.time)
+            reached = self.time if failure is None else failure.at.time
+            return Complete(reached, [payload for _, payload in message.items], failure)
         if len(self._through) == 1:
             ready = message.items
         else:
@@ -65,15 +67,20 @@ class Collector:
                 return None
             ready = self._take(time)
         self.time = time
-        failure = min((f for f in self._failures if f[0] < encode_time(time)), key=_ORDER, default=None)
+        failure = self._failure(time)
         if self.held > MIN_TIME:
             limit = encode_time(self.held)
             ready = [item for item in ready if item[0] >= limit]
         if failure is None:
             return Complete(time, [payload for _, payload in ready])
-        failed_at = failure[1].at.time
-        limit = encode_time(failed_at)
-        return Complete(failed_at, [payload for order, payload in ready if order < limit], failure[1])
+        limit = encode_time(failure.at.time)
+        return Complete(failure.at.time, [payload for order, payload in ready if order < limit], failure)
+
+    def _failure(self, time: int) -> Failure | None:
+        """The first record below `time` that ends the job."""
+        limit = encode_time(time)
+        first = min((entry for entry in self._failures if entry[0] < limit), key=_ORDER, default=None)
+        return None if first is None else first[1]
 
     def _take(self, time: int) -> list[tuple[bytes, Any]]:
         """What is pending below `time`, in meta order.

@@ -168,15 +168,15 @@ class Worker:
         """Let go what the minimum time has passed, and forget the history it makes unreachable."""
         time = self.listener.min_time(self.plan.sink_segment)
         compiled = self.compiled
-        if not self.plan.barrier:
-            for name, outlet in compiled.outlets.items():
-                if outlet or time > self._released:
-                    out.append((f"rear/{name}", Released(self.index, time, outlet.copy(), [])))
-                    outlet.clear()
-        if time <= self._released:
+        grown = time > self._released
+        fatal, letters = self._failures(time) if grown else ([], [])
+        for name, outlet in compiled.outlets.items():  # there are some only without the barrier
+            if outlet or grown:
+                out.append((f"rear/{name}", Released(self.index, time, outlet.copy(), fatal)))
+                outlet.clear()
+        if not grown:
             return
         self._released = time
-        fatal, letters = self._failures(time)
         for name, barrier in compiled.barriers.items():
             out.append((f"rear/{name}", Released(self.index, time, barrier.release(time), fatal)))
         if self.plan.dead_letters:

@@ -66,6 +66,12 @@ def test_without_the_barrier_items_pass_as_they_come() -> None:
     assert second.time == 2
 
 
+def test_without_the_barrier_a_failure_ends_the_job_all_the_same() -> None:
+    collector = Collector("out", 2, barrier=False)
+    collector.receive(released(0, 9, at(1), failures=((at(5), failure(5)),)))
+    assert collector.receive(released(1, 6, at(2))) == Complete(5, ["2@1[]"], failure(5))
+
+
 def test_a_failure_ends_the_sequence_before_its_record() -> None:
     """A record is delivered with all that comes of it, or not at all."""
     collector = Collector("out", 2)

@@ -148,7 +148,10 @@ class SendTimeout(TransportError):
 
 
 class FrameError(TransportError):
-    """Bytes that are not a frame of this job and epoch."""
+    """Bytes that are not a frame of this job and epoch, or frames that are missing.
+
+    Fields: also `reason`, one word: short, magic, version, oversized, length, damaged, job, epoch, addresses, gap.
+    """
 
 
 class ConsistencyError(FlameError):

@@ -22,5 +22,8 @@ JOB_ENDED: Final = "job.ended"
 JOB_FAILED: Final = "job.failed"
 """A job has ended with an error, which is printed after this line. Keys: as for `job.progressed`, and `error`."""
 
-ALL: Final = frozenset({JOB_STARTED, JOB_PROGRESSED, JOB_DRAINED, JOB_ENDED, JOB_FAILED})
+TRANSPORT_EXPOSED: Final = "transport.exposed"
+"""Other machines can reach this process unprotected, as `insecure = true` allows. Keys: `location`, `missing`."""
+
+ALL: Final = frozenset({JOB_STARTED, JOB_PROGRESSED, JOB_DRAINED, JOB_ENDED, JOB_FAILED, TRANSPORT_EXPOSED})
 """Every event there is."""

@@ -13,6 +13,7 @@ damage, not malice: who may send at all is the transport's business (unix socket
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import xxhash
@@ -66,10 +67,26 @@ class Framing:
                 hint="Make the payloads smaller, or raise the transport's limit at every worker.",
                 address=frame.sender,
                 peer=frame.receiver,
+                reason="oversized",
             )
         head = _HEAD.pack(MAGIC, VERSION, len(addresses), len(frame.body), self.epoch, frame.sequence, self._job)
         rest = addresses + frame.body
         return head + _SUM.pack(_checksum(head, rest)) + rest
+
+    def unwrap_all(self, data: bytes) -> Iterator[Frame]:
+        """The frames of bytes that hold one after the other, in that order.
+
+        Raises:
+            FrameError: As `unwrap`, when it comes to the frame that is refused. Nothing behind that one can be found.
+        """
+        at = 0
+        while at < len(data):
+            end = len(data)
+            if end - at >= HEADER_BYTES:
+                _, _, addresses, body, *_ = _HEAD.unpack_from(data, at)
+                end = min(at + HEADER_BYTES + addresses + body, end)
+            yield self.unwrap(data[at:end])
+            at = end
 
     def unwrap(self, data: bytes) -> Frame:
         """The frame of some bytes.
@@ -78,27 +95,27 @@ class Framing:
             FrameError: They are no whole, undamaged frame of this job, version and epoch. The text says which.
         """
         if len(data) < HEADER_BYTES:
-            raise _refused(f"{len(data)} bytes are no frame")
+            raise _refused("short", f"{len(data)} bytes are no frame")
         magic, version, addresses, body, epoch, sequence, job = _HEAD.unpack_from(data)
         if magic != MAGIC:
-            raise _refused("bytes that are no frame")
+            raise _refused("magic", "bytes that are no frame")
         if version != VERSION:
-            raise _refused(f"a frame of version {version}; this is version {VERSION}")
+            raise _refused("version", f"a frame of version {version}; this is version {VERSION}")
         if body > self.max_body_bytes:
-            raise _refused(f"a frame that claims a body of {body} bytes; the limit is {self.max_body_bytes}")
+            raise _refused("oversized", f"a frame that claims a body of {body} bytes; {self.max_body_bytes} is the limit")
         if len(data) != HEADER_BYTES + addresses + body:
-            raise _refused(f"a frame of {len(data)} bytes that claims {HEADER_BYTES + addresses + body}")
+            raise _refused("length", f"a frame of {len(data)} bytes that claims {HEADER_BYTES + addresses + body}")
         rest = data[HEADER_BYTES:]
         if _SUM.unpack_from(data, _HEAD.size)[0] != _checksum(data[: _HEAD.size], rest):
-            raise _refused("a damaged frame")
+            raise _refused("damaged", "a damaged frame")
         if job != self._job:
-            raise _refused("a frame of another job")
+            raise _refused("job", "a frame of another job")
         if epoch != self.epoch:
-            raise _refused(f"a frame of epoch {epoch}; this is epoch {self.epoch}")
+            raise _refused("epoch", f"a frame of epoch {epoch}; this is epoch {self.epoch}")
         try:
             sender, receiver = rest[:addresses].decode().split("\0")
         except ValueError:
-            raise _refused("a frame with broken addresses") from None
+            raise _refused("addresses", "a frame with broken addresses") from None
         return Frame(sender, receiver, sequence, rest[addresses:])
 
 
@@ -132,6 +149,7 @@ class Sequences:
                 hint="The job ends rather than go on with a gap.",
                 address=frame.receiver,
                 peer=frame.sender,
+                reason="gap",
             )
         self._received[channel] = frame.sequence
         return True
@@ -143,5 +161,5 @@ def _checksum(head: bytes, rest: bytes) -> int:
     return state.intdigest()
 
 
-def _refused(what: str) -> FrameError:
-    return FrameError(f"refused {what}", address="", peer="")
+def _refused(reason: str, what: str) -> FrameError:
+    return FrameError(f"refused {what}", address="", peer="", reason=reason)

@@ -17,6 +17,7 @@ it never decides between two valid items.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 MIN_TIME: Final = -(2**63)
@@ -110,6 +111,15 @@ def encode_child(number: int) -> bytes:
         ValueError, OverflowError: `number` is negative or wider than 64 bits.
     """
     return CHILD[number] if 0 <= number < 0xF8 else _encode_child(number)
+
+
+def child_codes(count: int) -> Sequence[bytes]:
+    """The codes of the first `count` child ids.
+
+    >>> list(child_codes(2)) == [encode_child(0), encode_child(1)]
+    True
+    """
+    return CHILD[:count] if count <= len(CHILD) else [*CHILD, *map(_encode_child, range(len(CHILD), count))]
 
 
 def decode_children(code: bytes) -> tuple[int, ...]:

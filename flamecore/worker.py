@@ -96,9 +96,9 @@ class Worker:
                     self.compiled.failures.step(order, 0, True, failure)
                 else:
                     step(order, 0, True, value)
-        else:
-            for time, value in enumerate(values, first + 2**63):
-                step(time.to_bytes(8, "big") + suffix, 0, True, value)
+        elif len(values):
+            orders = [encode_time(time) + suffix for time in range(first, first + len(values))]
+            self.compiled.runs[front.name.source](orders, 0, values)
         self.reporter.heartbeat(number, front.next_time)
 
     def heartbeat(self, number: int) -> None:

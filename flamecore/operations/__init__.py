@@ -6,16 +6,37 @@ An operation is compiled into a *step*, a function of one item's four parts:
 
 A step does its work and calls the step of what comes next; so an item runs depth first to its end on a worker, and
 nothing is boxed on the way. Steps know neither workers nor transports nor progress: routes are steps too.
+
+Where the way is straight, items that are in order anyway go in *runs*, which cost a fraction:
+
+    run(orders, trace, payloads)
+
+A run means a step for each of its items, one after another. It ends at a fork and at the head of a cycle, where the
+items go on one by one: what comes of an item must not meet what comes of the next before its own siblings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Step = Callable[[bytes, int, bool, Any], None]
 """(order, trace, alive, payload): `alive` is False for a tombstone."""
 
+Run = Callable[[Sequence[bytes], int, Sequence[Any]], None]
+"""(orders, trace, payloads): at least one live item, all of one trace, in ascending order. Both sequences belong to
+nobody: whoever takes a run may keep them, and nobody changes them."""
+
 Fail = Callable[[bytes, int, bool, Any, Exception], None]
 """Called instead of the next step when a user function raises. What fails is an item of its own: it is held by the
 barrier like every output, and taken back if the failing item turns out to be a wrong guess."""
+
+
+def each(step: Step) -> Run:
+    """The run that steps through its items."""
+
+    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        for order, payload in zip(orders, payloads, strict=True):
+            step(order, trace, True, payload)
+
+    return run

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from flamecore.barrier import Barrier
 from flamecore.graph import Broadcast, Drift, Grouping, Map, Merge, Sink, Source, Vertex
 from flamecore.messages import Routed
-from flamecore.operations import Fail, Step
+from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.drift import DriftStep
 from flamecore.operations.grouping import GroupingStep
-from flamecore.operations.map import broadcast_step, map_step
+from flamecore.operations.map import broadcast_step, map_run, map_step
 from flamecore.operations.routing import LoopHead, arriving, routed
 from flamecore.plan import MAX_LOOP_BYTES, Plan
 
@@ -26,7 +26,9 @@ class Stateful(Protocol):
     """What the worker needs of an operation that keeps history."""
 
     retracted: int
-    step: Step
+
+    @property
+    def step(self) -> Step: ...
 
     def forget(self, before: bytes) -> None: ...
 
@@ -46,6 +48,7 @@ class Compiled:
 
     Attributes:
         entries: For each source, the step its records enter.
+        runs: For each source, the run its records enter.
         arrivals: For each vertex index, the step for items that come from another worker.
         barriers: For each sink, what holds its items.
         outlets: For each sink, what it is sent at once when the barrier is off.
@@ -55,6 +58,7 @@ class Compiled:
     """
 
     entries: dict[str, Step] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
     arrivals: dict[int, Step] = field(default_factory=dict)
     barriers: dict[str, Holding] = field(default_factory=dict)
     outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
@@ -85,11 +89,20 @@ class Compiler:
         }
         self.cycles = {head: plan.graph.cycle_of(head) for head in self.heads}
         self.inputs: dict[Vertex, Step] = {}
+        self.runs: dict[Vertex, Run] = {}  # of the vertices that take them
 
     def successor(self, vertex: Vertex) -> Step:
         """The step that takes what `vertex` emits."""
         (only,) = self.plan.graph.successors(vertex)
         return self.way(vertex, only)
+
+    def successor_run(self, vertex: Vertex) -> Run:
+        """The run that takes what `vertex` emits; where what is behind it takes none, the items go on one by one."""
+        step = self.successor(vertex)
+        (only,) = self.plan.graph.successors(vertex)
+        if (vertex, only) in self.feedback or only not in self.runs:
+            return each(step)
+        return self.runs[only]
 
     def way(self, start: Vertex, end: Vertex) -> Step:
         """The step that an edge stands for."""
@@ -111,32 +124,40 @@ class Compiler:
                 outboxes=self.outboxes,
                 fail=self.fail_at(vertex),
             )
+            if self.inputs[vertex] is not here:
+                self.runs.pop(vertex, None)  # a route looks at every item
         return self.inputs[vertex]
 
     def operation(self, vertex: Vertex) -> Step:
         """The vertex's own work on this worker."""
         ident = self.random.getrandbits(64)
         if isinstance(vertex, Map):
+            self.runs[vertex] = map_run(vertex, ident, self.successor_run(vertex), self.fail_at(vertex))
             return map_step(vertex, ident, self.successor(vertex), self.fail_at(vertex))
         if isinstance(vertex, Broadcast):
             return broadcast_step([self.way(vertex, end) for end in self.plan.graph.successors(vertex)])
         if isinstance(vertex, Merge):
             return self.merge(vertex)
-        if isinstance(vertex, (Grouping, Drift)):
-            kind = GroupingStep if isinstance(vertex, Grouping) else DriftStep
-            operation = kind(vertex, ident, self.successor(vertex), self.fail_at(vertex))  # type: ignore[arg-type]
-            self.compiled.stateful.append(operation)
-            self.compiled.forgetters.append(operation.forget)
-            return operation.step
+        if isinstance(vertex, Drift):
+            return self.stateful(DriftStep(vertex, ident, self.successor(vertex), self.fail_at(vertex)))
+        if isinstance(vertex, Grouping):
+            return self.stateful(GroupingStep(vertex, ident, self.successor(vertex), self.fail_at(vertex)))
         if isinstance(vertex, Sink):
             return self.sink(vertex)
         assert not isinstance(vertex, Source)
         raise TypeError(f"{vertex!r} is no operation")
 
+    def stateful(self, operation: Stateful) -> Step:
+        """Note an operation that keeps history."""
+        self.compiled.stateful.append(operation)
+        self.compiled.forgetters.append(operation.forget)
+        return operation.step
+
     def merge(self, vertex: Merge) -> Step:
         """A merge changes nothing, so it is the step behind it; the head of a cycle also keeps the rounds in order."""
         head = self.heads.get(vertex)
         if head is None:
+            self.runs[vertex] = self.successor_run(vertex)
             return self.successor(vertex)
         self.inputs[vertex] = head.enter
         head.inside = self.successor(vertex)

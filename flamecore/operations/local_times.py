@@ -74,10 +74,7 @@ class LocalTimesCompiler(Compiler):
         if isinstance(vertex, Merge):
             return self.merge(vertex)
         if isinstance(vertex, Grouping):
-            grouping = _LocalTimesGrouping(vertex, clock, self.successor(vertex), self.fail_at(vertex))
-            self.compiled.stateful.append(grouping)
-            self.compiled.forgetters.append(grouping.forget)
-            return grouping.step
+            return self.stateful(_LocalTimesGrouping(vertex, clock, self.successor(vertex), self.fail_at(vertex)))
         return super().operation(vertex)
 
     def input_of(self, vertex: Vertex) -> Step:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from flamecore.graph import Map
-from flamecore.meta import CHILD, encode_child
-from flamecore.operations import Fail, Step
+from flamecore.meta import CHILD, child_codes, encode_child
+from flamecore.operations import Fail, Run, Step
 
 _ONLY = CHILD[0]
+
+_LONG: Final = 4096
+"""Outputs are sent on when there are more: a run must not take memory by what all its items make."""
 
 
 def map_step(vertex: Map, ident: int, emit: Step, fail: Fail) -> Step:
@@ -22,16 +25,12 @@ def _many(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) ->
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         # The outputs are complete before the first goes on: an error half-way leaves none of them behind.
         try:
-            outputs = function(payload)
-            if type(outputs) is not list:
-                outputs = list(outputs)
+            outputs = list(function(payload))
         except Exception as error:  # noqa: BLE001 - whatever user code raises is shown to the user
             return fail(order, trace, alive, payload, error)
         trace ^= ident
-        for child, output in zip(CHILD, outputs, strict=False):
+        for child, output in zip(child_codes(len(outputs)), outputs, strict=True):
             emit(order + child, trace, alive, output)
-        for number in range(len(CHILD), len(outputs)):
-            emit(order + encode_child(number), trace, alive, outputs[number])
         return None
 
     return step
@@ -68,6 +67,78 @@ def _inspect(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail)
         return emit(order + _ONLY, trace ^ ident, alive, payload)
 
     return step
+
+
+def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
+    """Compile a map for runs. Arguments as for `map_step`."""
+    shape = {"many": _run_of_many, "one": _run_of_one, "filter": _run_of_kept, "inspect": _run_of_seen}[vertex.shape]
+    return shape(vertex.function, ident, emit, fail)
+
+
+def _run_of_many(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        places: list[bytes] = []
+        outputs: list[Any] = []
+        for order, payload in zip(orders, payloads, strict=True):
+            try:
+                found = list(function(payload))
+            except Exception as error:  # noqa: BLE001
+                fail(order, trace, True, payload, error)
+                continue
+            places += [order + child for child in child_codes(len(found))]
+            outputs += found
+            if len(outputs) > _LONG:
+                emit(places, trace ^ ident, outputs)
+                places, outputs = [], []
+        if outputs:
+            emit(places, trace ^ ident, outputs)
+
+    return run
+
+
+def _run_of_one(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        places: list[bytes] = []
+        outputs: list[Any] = []
+        for order, payload in zip(orders, payloads, strict=True):
+            try:
+                output = function(payload)
+            except Exception as error:  # noqa: BLE001
+                fail(order, trace, True, payload, error)
+                continue
+            places.append(order + _ONLY)
+            outputs.append(output)
+        if outputs:
+            emit(places, trace ^ ident, outputs)
+
+    return run
+
+
+def _run_of_kept(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        places: list[bytes] = []
+        outputs: list[Any] = []
+        for order, payload in zip(orders, payloads, strict=True):
+            try:
+                keep = function(payload)
+            except Exception as error:  # noqa: BLE001
+                fail(order, trace, True, payload, error)
+                continue
+            if keep:
+                places.append(order + _ONLY)
+                outputs.append(payload)
+        if outputs:
+            emit(places, trace ^ ident, outputs)
+
+    return run
+
+
+def _run_of_seen(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
+    def seen(payload: Any) -> bool:
+        function(payload)
+        return True
+
+    return _run_of_kept(seen, ident, emit, fail)
 
 
 def broadcast_step(successors: Sequence[Step]) -> Step:

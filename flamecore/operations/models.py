@@ -36,4 +36,5 @@ def compile_worker(
     compiler = kind(plan, worker, random, outboxes, fail_at)
     for source in plan.graph.sources:
         compiler.compiled.entries[source.name] = compiler.successor(source)
+        compiler.compiled.runs[source.name] = compiler.successor_run(source)
     return compiler.compiled

@@ -139,7 +139,10 @@ class Compiler:
         if isinstance(vertex, Merge):
             return self.merge(vertex)
         if isinstance(vertex, Drift):
-            return self.stateful(DriftStep(vertex, ident, self.successor(vertex), self.fail_at(vertex)))
+            emit, emit_run = self.successor(vertex), self.successor_run(vertex)
+            drift = DriftStep(vertex, ident, emit, self.fail_at(vertex), emit_run)
+            self.runs[vertex] = drift.run
+            return self.stateful(drift)
         if isinstance(vertex, Grouping):
             return self.stateful(GroupingStep(vertex, ident, self.successor(vertex), self.fail_at(vertex)))
         if isinstance(vertex, Sink):

@@ -12,13 +12,14 @@ broadcast behind it appends 0 on the way out and 1 on the way back; the maps tha
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from flamecore.drawn import route_key
 from flamecore.errors import DuplicateItemError, NoInvalideeError
-from flamecore.meta import CHILD, encode_child
-from flamecore.operations import Fail, Step
+from flamecore.meta import CHILD, child_codes, encode_child
+from flamecore.operations import Fail, Run, Step, each
 from flamecore.vertices import Drift
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
@@ -26,102 +27,170 @@ _FIRST_OUTPUT: Final = CHILD[1] + _WAY_OUT
 
 
 Entry = tuple[bytes, int, Any, Any]
-"""(order, trace, payload, the state after it)."""
+"""(order, trace, payload, the state before it)."""
+
+Work = Callable[[Sequence[bytes], int, Sequence[Any]], int]
+"""Works on a run that is in order, up to an item that a user function fails on; returns how many it has done."""
+
+
+class InOrder(NamedTuple):
+    """A run that came in order; `states` are those before each of its items."""
+
+    orders: Sequence[bytes]
+    trace: int
+    payloads: Sequence[Any]
+    states: Sequence[Any]
 
 
 class DriftStep:
-    """A drifting state at work on one worker: the history of each key, and its compiled step.
+    """A drifting state at work on one worker: the state of each key, and what it takes to repair it.
 
-    A history is a list of entries in order. Its first entry is the last one older than the minimum time, so that the
-    state before anything that can still arrive is always at hand.
+    Items in order only move the states on, and are noted as they came. With the first late item or tombstone the notes
+    are sorted into histories: for each key its entries in order, from the minimum time on.
 
     Args:
         vertex: What the state is.
         ident: Random id of this physical instance.
         emit: Step of what comes next.
         fail: Where items go that a user function fails on.
+        emit_run: Run of what comes next.
     """
 
-    def __init__(self, vertex: Drift, ident: int, emit: Step, fail: Fail) -> None:
+    def __init__(self, vertex: Drift, ident: int, emit: Step, fail: Fail, emit_run: Run | None = None) -> None:
         self.name = vertex.name
         self.initial = vertex.initial
         self.advance = vertex.advance
+        self.states: dict[Any, Any] = {}
         self.histories: dict[Any, list[Entry]] = {}
         self.retracted = 0
-        self._ident, self._emit, self._fail = ident, emit, fail
-        self._long: dict[int, list[Entry]] = {}  # histories that have more than one entry, by id
-        self.step = self._compile(route_key(vertex), vertex.accumulate)
+        self._key_of = route_key(vertex)
+        self._ident, self._emit, self._fail, self._emit_run = ident, emit, fail, emit_run or each(emit)
+        self._notes: deque[InOrder] = deque()
+        self._latest = b""  # the greatest order so far
+        self._work = self._advancing() if vertex.accumulate is None else self._accumulating(vertex.accumulate)
 
-    def _compile(self, key_of: Callable[[Any], Any], accumulate: Callable[[Any, Any], Any] | None) -> Step:
-        """Items in order take the way below; a late item and a tombstone go to `_repair`."""
-        histories, long, initial, advance = self.histories, self._long, self.initial, self.advance
-        ident, emit, fail, repair, send = self._ident, self._emit, self._fail, self._repair, self._send
+    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        """Take one item."""
+        if not (alive and order > self._latest and self._work((order,), trace, (payload,))):
+            self._repair(order, trace, alive, payload)
 
-        def accumulating(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        """Take several live items of one trace, in ascending order."""
+        done = self._work(orders, trace, payloads) if orders[0] > self._latest else 0
+        for order, payload in zip(orders[done:], payloads[done:], strict=True):
+            self._repair(order, trace, True, payload)
+
+    def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
+        """The way of items in order, where every item gives one output: its key and the new state."""
+        states, state_of, initial, key_of = self.states, self.states.get, self.initial, self._key_of
+
+        def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
+            before: list[Any] = []
+            outputs: list[Any] = []
             try:
-                key = key_of(payload)
-                history = histories.get(key)
-            except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
-                return fail(order, trace, alive, payload, error)
-            if not alive or (history is not None and history[-1][0] >= order):
-                return repair(key, order, trace, alive, payload)
-            state = initial if history is None else history[-1][3]
-            failure = None
+                for payload in payloads:
+                    key = key_of(payload)
+                    state = state_of(key, initial)
+                    states[key] = after = accumulate(state, payload)
+                    before.append(state)
+                    outputs.append((key, after))
+            except Exception:  # noqa: BLE001 - the item that fails is worked on alone, where that is seen to
+                orders, payloads = orders[: len(before)], payloads[: len(before)]
+            self._note(orders, trace, payloads, before)
+            if outputs:
+                self._emit_run([order + _FIRST_OUTPUT for order in orders], trace ^ self._ident, outputs)
+            return len(before)
+
+        return work
+
+    def _advancing(self) -> Work:
+        """The way of items in order, with any number of outputs for each."""
+        states, state_of, initial, key_of = self.states, self.states.get, self.initial, self._key_of
+        advance = self.advance
+
+        def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
+            before: list[Any] = []
+            places: list[bytes] = []
+            outputs: list[Any] = []
             try:
-                state = accumulate(state, payload)  # type: ignore[misc]
-            except Exception as error:  # noqa: BLE001
-                failure = error
-            if history is None:
-                histories[key] = [(order, trace, payload, state)]
-            else:
-                if len(history) == 1:
-                    long[id(history)] = history
-                history.append((order, trace, payload, state))
-            if failure is not None:
-                return fail(order, trace, True, payload, failure)
-            return emit(order + _FIRST_OUTPUT, trace ^ ident, True, (key, state))
+                for order, payload in zip(orders, payloads, strict=True):
+                    key = key_of(payload)
+                    state = state_of(key, initial)
+                    after, results = advance(state, payload)
+                    found = list(results)
+                    states[key] = after
+                    before.append(state)
+                    places += [order + child + _WAY_OUT for child in child_codes(len(found) + 1)[1:]]
+                    outputs += found
+            except Exception:  # noqa: BLE001 - as above
+                orders, payloads = orders[: len(before)], payloads[: len(before)]
+            self._note(orders, trace, payloads, before)
+            if outputs:
+                self._emit_run(places, trace ^ self._ident, outputs)
+            return len(before)
 
-        def advancing(order: bytes, trace: int, alive: bool, payload: Any) -> None:
-            try:
-                key = key_of(payload)
-                history = histories.get(key)
-            except Exception as error:  # noqa: BLE001
-                return fail(order, trace, alive, payload, error)
-            if not alive or (history is not None and history[-1][0] >= order):
-                return repair(key, order, trace, alive, payload)
-            state = initial if history is None else history[-1][3]
-            state, outputs, failure = _run(advance, state, payload)
-            if history is None:
-                histories[key] = [(order, trace, payload, state)]
-            else:
-                if len(history) == 1:
-                    long[id(history)] = history
-                history.append((order, trace, payload, state))
-            return send(order, trace, True, payload, outputs, failure)
+        return work
 
-        return advancing if accumulate is None else accumulating
+    def _note(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any], states: Sequence[Any]) -> None:
+        if orders:
+            self._latest = orders[-1]
+            self._notes.append(InOrder(orders, trace, payloads, states))
 
-    def _send(
-        self, order: bytes, trace: int, alive: bool, payload: Any, outputs: list[Any], error: Exception | None
-    ) -> None:
-        """Emit what one entry gives, or gave."""
-        if error is not None:
-            return self._fail(order, trace, alive, payload, error)
-        trace ^= self._ident
-        for number, output in enumerate(outputs, 1):
-            self._emit(order + encode_child(number) + _WAY_OUT, trace, alive, output)
-        return None
+    def _sort_notes(self) -> None:
+        """Sort what came in order into the histories of its keys."""
+        for orders, trace, payloads, states in self._notes:
+            for order, payload, state in zip(orders, payloads, states, strict=True):
+                self.histories.setdefault(self._key_of(payload), []).append((order, trace, payload, state))
+        self._notes.clear()
 
-    def _repair(self, key: Any, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Put a late item in, or take a tombstone's victim out: retract what comes after it, and run that again.
+    def _repair(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        """Put an item in its place, or take a tombstone's victim out: retract what comes after it, and run that again.
 
         Raises:
             DuplicateItemError: An item of the same identity is there.
             NoInvalideeError: The victim of a tombstone is not there.
         """
-        history = self.histories.get(key, [])
+        self._sort_notes()
+        try:
+            key = self._key_of(payload)
+            history = self.histories.get(key, [])
+        except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
+            return self._fail(order, trace, alive, payload, error)
         place = bisect_left(history, (order, trace))
-        present = place < len(history) and history[place][:2] == (order, trace)
+        self._check_identity(history[place : place + 1], order, trace, alive, payload)
+        self._latest = max(self._latest, order)
+        old = history[place:]
+        state = old[0][3] if old else self.states.get(key, self.initial)
+        again = [entry[:3] for entry in old]
+        if alive:
+            again.insert(0, (order, trace, payload))
+        else:
+            del again[0]
+        # First everything is worked out and the history put right, then it is sent: what is sent may come back here.
+        sent: list[tuple[bytes, int, bool, Any, list[Any], Exception | None]] = []
+        for old_order, old_trace, old_payload, before in old:
+            _, outputs, failure = _run(self.advance, before, old_payload)
+            sent.append((old_order, old_trace, False, old_payload, outputs, failure))
+        self.retracted += len(sent)
+        del history[place:]
+        for new_order, new_trace, new_payload in again:
+            history.append((new_order, new_trace, new_payload, state))
+            state, outputs, failure = _run(self.advance, state, new_payload)
+            sent.append((new_order, new_trace, True, new_payload, outputs, failure))
+        self.states[key] = state
+        if history:
+            self.histories[key] = history
+        else:
+            del self.histories[key]
+            if state is self.initial:
+                del self.states[key]
+        for parts in sent:
+            self._send(*parts)
+        return None
+
+    def _check_identity(self, there: list[Entry], order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        """A live item must not be there already; a tombstone's victim must be."""
+        present = bool(there) and there[0][:2] == (order, trace)
         if alive and present:
             raise DuplicateItemError(
                 f"{self.name!r}: a second live item of one identity came: {payload!r}",
@@ -136,46 +205,29 @@ class DriftStep:
                 vertex=self.name,
                 record=payload,
             )
-        before = history[place - 1][3] if place else self.initial
-        old = history[place:]
-        again = [entry[:3] for entry in old]
-        if alive:
-            again.insert(0, (order, trace, payload))
-        else:
-            del again[0]
-        # First everything is worked out and the history put right, then it is sent: what is sent may come back here.
-        sent: list[tuple[bytes, int, bool, Any, list[Any], Exception | None]] = []
-        state = before
-        for old_order, old_trace, old_payload, _ in old:
-            state, outputs, error = _run(self.advance, state, old_payload)
-            sent.append((old_order, old_trace, False, old_payload, outputs, error))
-        self.retracted += len(sent)
-        state = before
-        fresh: list[Entry] = []
-        for new_order, new_trace, new_payload in again:
-            state, outputs, error = _run(self.advance, state, new_payload)
-            fresh.append((new_order, new_trace, new_payload, state))
-            sent.append((new_order, new_trace, True, new_payload, outputs, error))
-        history[place:] = fresh
-        if not history:
-            del self.histories[key]
-        else:
-            self.histories[key] = history
-            self._long[id(history)] = history
-        for parts in sent:
-            self._send(*parts)
+
+    def _send(
+        self, order: bytes, trace: int, alive: bool, payload: Any, outputs: list[Any], error: Exception | None
+    ) -> None:
+        """Emit what one entry gives, or gave."""
+        if error is not None:
+            return self._fail(order, trace, alive, payload, error)
+        trace ^= self._ident
+        for number, output in enumerate(outputs, 1):
+            self._emit(order + encode_child(number) + _WAY_OUT, trace, alive, output)
+        return None
 
     def forget(self, before: bytes) -> None:
-        """The minimum time is now `before` (encoded): keep of each history its last older entry and all that follow."""
-        short = []
-        for name, history in self._long.items():
-            drop = bisect_left(history, (before,)) - 1
-            if drop > 0:
+        """The minimum time is now `before` (encoded): nothing older will be repaired."""
+        notes = self._notes
+        while notes and notes[0].orders[-1] < before:
+            notes.popleft()
+        for key, history in list(self.histories.items()):
+            drop = bisect_left(history, (before,))
+            if drop == len(history):
+                del self.histories[key]
+            elif drop:
                 del history[:drop]
-            if len(history) <= 1:
-                short.append(name)
-        for name in short:
-            del self._long[name]
 
 
 def _run(

@@ -327,6 +327,7 @@ def test_a_key_is_forgotten_with_its_last_item() -> None:
     feed(operation, 2)
     feed(operation, 2, alive=False)
     assert operation.histories == {}
+    assert operation.states == {}
     assert out.held == {}
     operation.forget(encode_time(5))
     feed(operation, 6)
@@ -361,15 +362,16 @@ def test_a_failure_leaves_the_state_as_it_was_and_can_be_taken_back() -> None:
     assert failed.held == {}
 
 
-def test_of_a_long_history_one_older_entry_is_kept() -> None:
-    operation, _, _ = fused_step(running)
-    feed(operation, *range(100))
-    for limit, left in ((0, 50), (50, 26), (51, 25), (99, 1), (1000, 1)):
+def test_what_the_minimum_time_has_passed_is_dropped() -> None:
+    operation, out, _ = fused_step(running)
+    feed(operation, *range(100), 101, 100)
+    for limit, left in ((0, 51), (50, 26), (51, 25), (100, 1)):
         operation.forget(encode_time(limit))
         assert len(operation.histories[0]) == left
-    assert set(map(len, operation.histories.values())) == {1}
-    feed(operation, 1001, 1000)
-    assert operation.histories[0][-1][3] == sum(range(0, 100, 2)) + 1000
+    operation.forget(encode_time(1000))
+    assert operation.histories == {}
+    feed(operation, 1002, 1000)
+    assert [payload for _, payload in out.sequence][-2:] == ["1000/3550", "1002/4552"]
 
 
 @settings(max_examples=100, deadline=None)

@@ -107,6 +107,9 @@ def user_frames(error: BaseException) -> tuple[str, ...]:
 
 
 def describe(error: BaseException) -> str:
-    """Type and text of an exception on one line."""
-    text = str(error).strip().splitlines()
+    """Type and text of an exception on one line. A failing `str` of user code is told, not raised."""
+    try:
+        text = str(error).strip().splitlines()
+    except Exception as broken:  # noqa: BLE001
+        text = [f"(its text cannot be had: {type(broken).__name__})"]
     return f"{type(error).__name__}: {text[0][:_WIDTH]}" if text else type(error).__name__

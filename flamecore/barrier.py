@@ -6,6 +6,9 @@ passed: nothing older is in flight, so no tombstone for it can come.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError, TimeRegressionError
@@ -23,7 +26,9 @@ class Barrier:
     def __init__(self, name: str) -> None:
         self.name = name
         self.released = b""
-        self._held: dict[bytes, tuple[int, Any]] = {}
+        self._runs: deque[tuple[Sequence[bytes], int, Sequence[Any]]] = deque()  # what came in order, as it came
+        self._latest = b""  # the greatest order among the runs so far
+        self._held: dict[bytes, tuple[int, Any]] = {}  # everything else: (trace, payload) by order
         # Two recomputations of one item that came by different workers are here together for a moment: one order, two
         # traces. All but the one in `_held` wait here.
         self._twins: dict[tuple[bytes, int], Any] = {}
@@ -43,8 +48,25 @@ class Barrier:
 
         return step
 
+    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        """Take several live items of one trace, in ascending order."""
+        if orders[0] > self._latest:
+            self._latest = orders[-1]
+            self._runs.append((orders, trace, payloads))
+        else:
+            self._hold(orders, trace, payloads)
+
+    def _hold(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        for order, payload in zip(orders, payloads, strict=True):
+            self.step(order, trace, True, payload)
+
+    def _hold_all(self) -> None:
+        """Put what came in order beside the rest, where each item can be found."""
+        while self._runs:
+            self._hold(*self._runs.popleft())
+
     def __len__(self) -> int:
-        return len(self._held) + len(self._twins)
+        return sum(len(orders) for orders, _, _ in self._runs) + len(self._held) + len(self._twins)
 
     def _insert_twin(self, order: bytes, trace: int, payload: Any) -> None:
         if self._held[order][0] == trace or (order, trace) in self._twins:
@@ -62,6 +84,7 @@ class Barrier:
         Raises:
             NoInvalideeError: It is not here.
         """
+        self._hold_all()
         held = self._held.get(order)
         if held is not None and held[0] == trace:
             del self._held[order]
@@ -98,9 +121,38 @@ class Barrier:
                 limit=last,
             )
         previous, self.released = self.released, limit
+        batch = self._sorted(limit) if self._held else self._in_order(limit)
+        if batch and batch[0][0] < previous:
+            order, payload = batch[0]
+            raise OrderViolationError(
+                f"sink {self.name!r}: an item came after the minimum time had passed it ({Meta.decode(order)})",
+                hint="An acker, a source or a user function breaks its contract.",
+                vertex=self.name,
+                record=payload,
+            )
+        return batch
+
+    def _in_order(self, limit: bytes) -> list[tuple[bytes, Any]]:
+        """What is below `limit`, while everything came in order."""
+        runs = self._runs
+        batch: list[tuple[bytes, Any]] = []
+        while runs and runs[0][0][0] < limit:
+            orders, trace, payloads = runs.popleft()
+            if orders[-1] >= limit:
+                end = bisect_left(orders, limit)
+                runs.appendleft((orders[end:], trace, payloads[end:]))
+                orders, payloads = orders[:end], payloads[:end]
+            batch += zip(orders, payloads, strict=True)
+        return batch
+
+    def _sorted(self, limit: bytes) -> list[tuple[bytes, Any]]:
+        """What is below `limit`, of items that came in any order.
+
+        Raises:
+            OrderViolationError: Two valid items have one order.
+        """
+        self._hold_all()
         held = self._held
-        if not held:
-            return []
         for order, _ in self._twins:
             if order < limit:
                 raise OrderViolationError(
@@ -110,20 +162,8 @@ class Barrier:
                     record=held[order][1],
                 )
         orders = sorted(held)
-        if orders[0] < previous:
-            raise OrderViolationError(
-                f"sink {self.name!r}: an item came after the minimum time had passed it ({Meta.decode(orders[0])})",
-                hint="An acker, a source or a user function breaks its contract.",
-                vertex=self.name,
-                record=held[orders[0]][1],
-            )
         if orders[-1] < limit:
             batch = [(order, held[order][1]) for order in orders]
             held.clear()
             return batch
-        batch = []
-        for order in orders:
-            if order >= limit:
-                break
-            batch.append((order, held.pop(order)[1]))
-        return batch
+        return [(order, held.pop(order)[1]) for order in orders[: bisect_left(orders, limit)]]

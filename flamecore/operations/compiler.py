@@ -171,6 +171,7 @@ class Compiler:
         if self.plan.barrier:
             barrier = Barrier(vertex.name)
             self.compiled.barriers[vertex.name] = barrier
+            self.runs[vertex] = barrier.run
             return barrier.step
         outlet = self.compiled.outlets.setdefault(vertex.name, [])
 

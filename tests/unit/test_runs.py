@@ -1,0 +1,161 @@
+"""A run means a step for each of its items: whatever takes both must leave and emit the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flamecore as fc
+from flamecore.barrier import Barrier
+from flamecore.graph import Drift, Map, MapShape
+from flamecore.meta import CHILD, GlobalTime, Meta
+from flamecore.operations import each
+from flamecore.operations.drift import DriftStep
+from flamecore.operations.map import map_run, map_step
+
+Emitted = list[tuple[bytes, int, bool, Any]]
+
+
+class Behind:
+    """Takes what comes next, one by one or in runs, and notes it item by item."""
+
+    def __init__(self) -> None:
+        self.emitted: Emitted = []
+        self.failed: list[tuple[bytes, int, bool, Any, str]] = []
+        self.runs = 0
+
+    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        self.emitted.append((order, trace, alive, payload))
+
+    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        assert orders, "a run has at least one item"
+        assert [*orders] == sorted(set(orders)), "a run is in order"
+        self.runs += 1
+        each(self.step)(orders, trace, payloads)
+
+    def fail(self, order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
+        self.failed.append((order, trace, alive, payload, repr(error)))
+
+
+def orders_of(count: int, start: int = 0) -> list[bytes]:
+    return [GlobalTime(time, 1).encode() for time in range(start, start + count)]
+
+
+def fussy(n: int) -> int:
+    if n == 3:
+        raise ValueError("three")
+    return n
+
+
+SHAPES: list[tuple[MapShape, Callable[[int], Any]]] = [
+    ("many", lambda n: [n] * fussy(n)),
+    ("many", lambda n: range(300) if fussy(n) else ()),
+    ("one", lambda n: fussy(n) + 1),
+    ("filter", lambda n: fussy(n) % 2),
+    ("inspect", fussy),
+]
+
+numbers = st.lists(st.integers(0, 5), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize(("shape", "function"), SHAPES)
+@given(numbers)
+def test_map(shape: MapShape, function: Callable[[int], Any], payloads: list[int]) -> None:
+    vertex = Map("map", function=function, shape=shape)
+    one, many = Behind(), Behind()
+    step = map_step(vertex, 0b101, one.step, one.fail)
+    each(step)(orders_of(len(payloads)), 7, payloads)
+    map_run(vertex, 0b101, many.run, many.fail)(orders_of(len(payloads)), 7, payloads)
+    assert many.emitted == one.emitted
+    assert many.failed == one.failed
+
+
+def test_a_run_that_grows_long_goes_on_in_parts() -> None:
+    behind = Behind()
+    run = map_run(Map("map", function=lambda n: range(n)), 0, behind.run, behind.fail)
+    run(orders_of(10), 0, [3000] * 10)
+    assert len(behind.emitted) == 30_000
+    assert behind.runs == 5
+
+
+def count(state: int, n: int) -> int:
+    if (state + n) % 7 == 3:
+        raise ValueError(f"{state} and {n}")
+    return state + n
+
+
+def pair(state: int, n: int) -> tuple[int, Iterable[str]]:
+    after = count(state, n)
+    return after, (f"{n}/{after}" for _ in range(n))
+
+
+def drifting(fold: bool) -> Drift:
+    flow = fc.Flow("drift")
+    keyed = flow.source("numbers", int).key_by(lambda n: n % 2 if fussy(n) >= 0 else None)
+    (keyed.fold(0, count) if fold else keyed.stateful_map(0, pair)).sink("out")
+    (vertex,) = (vertex for vertex in flow.graph().vertices if isinstance(vertex, Drift))
+    return vertex
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), numbers), max_size=8), st.randoms(use_true_random=False))
+def test_drift(fold: bool, runs: list[tuple[int, list[int]]], random: Any) -> None:
+    """Runs that come early and late, overlap in time, and are taken back in part."""
+    vertex = drifting(fold)
+    one, many = Behind(), Behind()
+    by_step = DriftStep(vertex, 0b101, one.step, one.fail)
+    by_run = DriftStep(vertex, 0b101, many.step, many.fail, many.run)
+    for number, (start, payloads) in enumerate(runs):
+        orders = [order + CHILD[number] for order in orders_of(len(payloads), start)]
+        each(by_step.step)(orders, number, payloads)
+        by_run.run(orders, number, payloads)
+        for order, payload in zip(orders, payloads, strict=True):
+            if payload != 3 and random.random() < 0.2:
+                by_step.step(order, number, False, payload)
+                by_run.step(order, number, False, payload)
+        assert held(many) == held(one)
+    assert by_run.states == by_step.states
+    assert by_run.retracted == by_step.retracted
+
+
+def held(behind: Behind) -> list[Any]:
+    """What is left when tombstones have had their victims, in order: outputs, then failures."""
+    outputs: dict[tuple[bytes, int], Any] = {}
+    failures: dict[tuple[bytes, int], Any] = {}
+    for order, trace, alive, payload in behind.emitted:
+        if alive:
+            assert (order, trace) not in outputs
+            outputs[order, trace] = payload
+        else:
+            assert outputs.pop((order, trace)) == payload
+    for order, trace, alive, payload, error in behind.failed:
+        if alive:
+            failures[order, trace] = (payload, error)
+        else:
+            del failures[order, trace]
+    return [*sorted(outputs.items()), *sorted(failures.items())]
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), st.integers(0, 3)), max_size=8))
+def test_barrier(runs: list[tuple[int, int, int]]) -> None:
+    """Runs that overlap, a tombstone now and then, released in parts."""
+    one, many = Barrier("one"), Barrier("many")
+    limit = 0
+    for number, (start, length, cancelled) in enumerate(runs):
+        orders = [order + CHILD[number] for order in orders_of(length, limit + start)]
+        payloads = [Meta.decode(order) for order in orders]
+        each(one.step)(orders, number, payloads)
+        many.run(orders, number, payloads)
+        for order, payload in [*zip(orders, payloads, strict=True)][:cancelled]:
+            one.step(order, number, False, payload)
+            many.step(order, number, False, payload)
+        assert len(many) == len(one)
+        limit += 5
+        assert many.release(limit) == one.release(limit)
+    assert many.release(limit + 100) == one.release(limit + 100)
+    assert not len(many)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flamecore.errors import RunawayLoopError
-from flamecore.graph import ByHash, ByKey, ByTime, Route, ToAll, Vertex
+from flamecore.graph import ByHash, ByKey, ByTime, Map, Route, ToAll, Vertex
 from flamecore.hashing import key_group, stable_hash
 from flamecore.messages import Routed
 from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, encode_child
@@ -39,7 +39,8 @@ def routed(vertex: Vertex, here: Step, *, worker: int, owners: Sequence[int], ou
     workers = len(outboxes)
     if isinstance(route, ToAll):
         return _to_all(vertex.index, here, worker, outboxes)
-    if route is None or workers == 1:
+    # A grouping asks for the key itself. A map does not, but a key that fails must fail on one worker as on several.
+    if route is None or (workers == 1 and not (isinstance(vertex, Map) and isinstance(route, (ByKey, ByHash)))):
         return here
     if isinstance(route, ByTime):
         return _by_time(vertex.index, here, worker, outboxes)

@@ -114,6 +114,8 @@ class _Interpreter:
         else:
             try:
                 if isinstance(vertex, Map):
+                    if isinstance(vertex.route, (ByKey, ByHash)):
+                        vertex.route.hash(payload)  # where it leads does not matter here; that it can be had does
                     emitted = [
                         (order + encode_child(number), alive, output)
                         for number, output in enumerate(_outputs(vertex, payload))

@@ -125,6 +125,15 @@ def test_local_hand_overs_are_not_acked() -> None:
     assert {call[0] for call in bench.log.taken()} == {"heartbeat"}
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("key", [lambda n: 1 // n, lambda n: [n], lambda n: object()])
+def test_the_key_of_a_map_fails_on_one_worker_as_on_several(key: Callable[[int], Any], workers: int) -> None:
+    bench = Bench(flow(lambda stream: stream.key_by(key).map(lambda n: n, name="map")), workers=workers)
+    bench.admit(0)
+    ((_, failure),) = messages_to("out", bench.min_time(1)).failures
+    assert failure.vertex == "map"
+
+
 def test_an_end_is_reported_with_the_time_everything_is_below() -> None:
     bench = Bench(flow(plain))
     bench.admit("a", "b")

@@ -1,0 +1,106 @@
+"""NATS transport: the processes of a job talk through a NATS server, which they all reach; none has to reach another.
+
+Core NATS delivers at most once, holds nobody back and lets everybody in write to everybody. What it lacks is added
+here: numbers, repeats and a window for each channel (`outgoing`, `incoming`), proof of belonging (`envelope`), and
+signs of life (`peers`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from flamecore.errors import TransportClosedError, TransportError
+from flamecore.plugin import hookimpl
+from flamecore.transport import Transport, TransportCapabilities, TransportContext
+from flamestream_nats.endpoint import NatsEndpoint
+from flamestream_nats.exchange import Exchange
+from flamestream_nats.options import Options, check, exposed
+
+__all__ = ["NatsTransport", "Options", "flamestream_transport"]
+
+
+class NatsTransport(Transport):
+    """All endpoints of one process."""
+
+    name = "nats"
+    Options = Options
+
+    def __init__(self, options: Any, context: TransportContext) -> None:
+        super().__init__(options or Options(), context)
+        check(self.options)
+        self._exchange: Exchange | None = None
+        self._closed: asyncio.Future[None] | None = None
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        return TransportCapabilities(multi_process=True, serialises=True)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How many messages were refused, by reason: one word."""
+        return Counter() if self._exchange is None else self._exchange.refused
+
+    async def start(self) -> str:
+        return (await self._started()).location
+
+    async def _started(self) -> Exchange:
+        if self._closed is not None:
+            raise TransportClosedError("the transport is closed", address="", peer="")
+        if self._exchange is None:
+            if missing := exposed(self.options, self.context.token):
+                self._warn(missing)
+            exchange = Exchange(self.options, self.context)
+            await exchange.open()
+            self._exchange = exchange
+        return self._exchange
+
+    def _warn(self, missing: list[str]) -> None:
+        import structlog
+
+        from flamecore.events import TRANSPORT_EXPOSED
+
+        structlog.get_logger().warning(TRANSPORT_EXPOSED, location=self.options.shown, missing=missing)
+
+    async def bind(self, address: str) -> NatsEndpoint:
+        exchange = await self._started()
+        if exchange.error is not None:
+            raise exchange.error
+        if address in exchange.endpoints:
+            raise TransportError(f"{address} is bound already", address=address, peer="")
+        endpoint = exchange.endpoints[address] = NatsEndpoint(address, exchange)
+        try:
+            await exchange.listen(endpoint)
+        except BaseException:
+            exchange.forget(endpoint)
+            raise
+        return endpoint
+
+    async def aclose(self) -> None:
+        if self._closed is not None:
+            return await asyncio.shield(self._closed)
+        self._closed = asyncio.get_running_loop().create_future()
+        exchange = self._exchange
+        try:
+            if exchange is not None:
+                await self._leave(exchange)
+        finally:
+            self._closed.set_result(None)
+
+    async def _leave(self, exchange: Exchange) -> None:
+        try:
+            # All at once: each may wait for others of this process.
+            endpoints = tuple(exchange.endpoints.values())
+            ends = await asyncio.gather(*(endpoint.aclose() for endpoint in endpoints), return_exceptions=True)
+            await exchange.leave()
+            for error in ends:
+                if error is not None:
+                    raise error
+        finally:
+            await exchange.aclose()
+
+
+@hookimpl
+def flamestream_transport() -> type[Transport]:
+    return NatsTransport

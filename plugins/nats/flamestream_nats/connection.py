@@ -1,0 +1,260 @@
+"""The way to the server: connects, publishes in order, subscribes, and says when it breaks and when it is mended.
+
+While it is broken nothing is kept here: what is posted is dropped. Those who post know what has not arrived, and say
+it again when the connection is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import math
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from nats import errors
+from nats.aio.client import Client, Server
+from nats.aio.msg import Msg
+
+from flamecore.errors import ConnectError, FlameError, MissingDependencyError, TransportError
+from flamestream_nats.explain import explained, is_tls, reason
+from flamestream_nats.options import Options, ssl_context
+
+_LONGEST_PAUSE_S: Final = 0.5
+_PING_S: Final = 5
+_PENDING_MESSAGES: Final = 2**20
+_PENDING_BYTES: Final = 2**30
+
+
+class _Client(Client):
+    """Says nothing, and its credentials least of all, to a server that should speak TLS and does not."""
+
+    secured = False
+
+    def _connect_command(self) -> bytes:
+        if self.secured and not self._server_info.get("tls_required"):
+            raise errors.SecureConnWantedError
+        command: bytes = super()._connect_command()
+        return command
+
+
+class Connection:
+    """One connection of one process.
+
+    Args:
+        options: Of the transport, checked.
+        name: What the server calls this process in its own lists.
+        up: Called when a broken connection is mended.
+        failed: Called once, when it cannot be mended or when the server refuses something.
+    """
+
+    def __init__(
+        self, options: Options, name: str, *, up: Callable[[], None], failed: Callable[[FlameError], None]
+    ) -> None:
+        self.options = options
+        self.name = name
+        self.is_up = False
+        self._up = up
+        self._failed = failed
+        self._client = _Client()
+        self._client.secured = options.secured
+        self._servers = {urlsplit(server).netloc.rpartition("@")[2] for server in options.servers}
+        self._errors: list[Exception] = []
+        self._hopeless = asyncio.Event()
+        self._closing = False
+        self._letters: asyncio.Queue[tuple[str, str, bytes]] = asyncio.Queue()
+        self._writer: asyncio.Task[None] | None = None
+        self._limit: asyncio.TimerHandle | None = None
+
+    @property
+    def max_payload(self) -> int:
+        """Largest message that the server takes, in bytes."""
+        return int(self._client.max_payload)
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            ConnectError: No server can be reached in time, or none lets this process in.
+            ConfigError: A file for TLS cannot be used.
+            MissingDependencyError: A key pair needs a package that is not installed.
+        """
+        arguments = self._arguments()
+        connecting = asyncio.create_task(self._client.connect(**arguments))
+        hopeless = asyncio.create_task(self._hopeless.wait())
+        limit_s = self.options.connect_timeout_s
+        try:
+            await asyncio.wait((connecting, hopeless), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                raise self._explain(self._errors[-1] if self._errors else TimeoutError())
+            if (error := connecting.exception()) is not None:
+                raise self._explain(error)
+        except BaseException:
+            self._closing = True
+            connecting.cancel()
+            await asyncio.wait((connecting,))
+            await self._client.close()
+            raise
+        finally:
+            hopeless.cancel()
+            await asyncio.wait((hopeless,))
+        self.is_up = True
+        self._writer = asyncio.create_task(self._write())
+
+    def _arguments(self) -> dict[str, Any]:
+        options = self.options
+        if options.nkey_seed:
+            self._check_nkeys()
+        return {
+            "servers": list(options.servers),
+            "name": self.name,
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_disconnect,
+            "reconnected_cb": self._on_reconnect,
+            "closed_cb": self._on_close,
+            "connect_timeout": options.connect_timeout_s,
+            "reconnect_time_wait": 0.1,
+            "max_reconnect_attempts": -1,
+            "reconnect_to_server_handler": self._next_server,
+            "ping_interval": _PING_S,
+            "tls": ssl_context(options),
+            "user": options.user or None,
+            "password": options.password or None,
+            "token": options.token or None,
+            "nkeys_seed_str": options.nkey_seed or None,
+        }
+
+    def _check_nkeys(self) -> None:
+        if importlib.util.find_spec("nkeys") is None:
+            raise MissingDependencyError(
+                "transport.nats.nkey_seed needs module 'nkeys', which is not installed",
+                hint="Run: pip install 'nats-py[nkeys]'",
+                kind="transport",
+                name="nats",
+                distribution="flamestream",
+                module="nkeys",
+                extra="nats",
+            )
+
+    async def subscribe(self, subject: str, handle: Callable[[Msg], None]) -> Any:
+        """Have `handle` called with what arrives at a subject. Others' messages arrive once `flush` has returned."""
+
+        async def called(message: Msg) -> None:
+            handle(message)
+
+        # `handle` keeps nothing waiting: the client's own queue holds what one read of the socket has brought.
+        return await self._client.subscribe(
+            subject, cb=called, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
+        )
+
+    async def unsubscribe(self, subscription: Any) -> None:
+        """Have nothing more arrive there."""
+        await subscription.unsubscribe()
+
+    def post(self, subject: str, reply: str, data: bytes) -> None:
+        """Publish, after everything that was posted before. Dropped while the connection is broken."""
+        if self.is_up:
+            self._letters.put_nowait((subject, reply, data))
+
+    async def _write(self) -> None:
+        client, letters = self._client, self._letters
+        while True:
+            subject, reply, data = await letters.get()
+            try:
+                if self.is_up:
+                    await client.publish(subject, data, reply)
+            except (errors.OutboundBufferLimitError, errors.ConnectionClosedError):
+                pass  # it broke just now: as above
+            except errors.MaxPayloadError:
+                self._fail(
+                    TransportError(
+                        f"a message of {len(data)} bytes; {self.options.shown} takes no more than {self.max_payload}",
+                        hint="Servers of one cluster need one max_payload.",
+                        address=subject,
+                        peer=self.options.shown,
+                    )
+                )
+            finally:
+                letters.task_done()
+
+    async def flush(self) -> None:
+        """Wait until the server has everything that was posted; at most `send_timeout_s`, or until it breaks."""
+        try:
+            async with asyncio.timeout(self.options.send_timeout_s):
+                await self._letters.join()
+                if self.is_up:
+                    await self._client.flush(math.ceil(self.options.send_timeout_s))
+        except (TimeoutError, errors.Error):
+            if self.is_up:
+                raise
+
+    async def aclose(self) -> None:
+        """Leave the server, at once."""
+        self._closing = True
+        self.is_up = False
+        if self._limit is not None:
+            self._limit.cancel()
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait((self._writer,))
+        await self._client.close()
+
+    # -- what the client says --------------------------------------------------------------------------------------
+
+    async def _on_error(self, error: Exception) -> None:
+        if self._writer is None:
+            # Each server has had its turn, or one has answered and does not let us in: others of its cluster will not.
+            self._errors.append(error)
+            if len(self._errors) >= len(self._servers) or not isinstance(error, OSError) or is_tls(error):
+                self._hopeless.set()
+            return
+        self._errors = [error]
+        if self.is_up and not isinstance(error, OSError | errors.StaleConnectionError | errors.SlowConsumerError):
+            self._fail(self._explain(error))
+
+    async def _on_disconnect(self) -> None:
+        if self._closing or not self.is_up:
+            return
+        self.is_up = False
+        limit_s = self.options.reconnect_timeout_s
+        self._limit = asyncio.get_running_loop().call_later(limit_s, self._give_up)
+
+    def _give_up(self) -> None:
+        limit_s, why = self.options.reconnect_timeout_s, f": {reason(self._errors[-1])}" if self._errors else ""
+        self._fail(
+            ConnectError(
+                f"the NATS server at {self.options.shown} has been away for {limit_s:g} s{why}",
+                hint="Look after the server; reconnect_timeout_s says how long it may be away.",
+                address=self.name,
+                peer=self.options.shown,
+                location=self.options.shown,
+            )
+        )
+
+    async def _on_reconnect(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        if not self._closing:
+            self.is_up = True
+            self._up()
+
+    async def _on_close(self) -> None:
+        if not self._closing and self._writer is not None:
+            error = self._client.last_error or ConnectionError("the connection was closed")
+            self._fail(self._explain(error))
+
+    def _next_server(self, servers: list[Server], _: dict[str, Any]) -> tuple[Server, float]:
+        """Which server to try, and after how many seconds: the configured ones alone, the least tried first."""
+        own = [server for server in servers if server.uri.netloc.rpartition("@")[2] in self._servers]
+        server = min(own, key=lambda server: server.reconnects)
+        return server, min(0.025 * 2**server.reconnects, _LONGEST_PAUSE_S) if server.reconnects else 0.0
+
+    def _fail(self, error: FlameError) -> None:
+        if not self._closing:
+            self._closing = True
+            self.is_up = False
+            self._failed(error)
+
+    def _explain(self, error: BaseException) -> FlameError:
+        return explained(error, self.options, self.name)

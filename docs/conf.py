@@ -24,7 +24,6 @@ autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
-suppress_warnings = ["toc.empty_glob"]
 
 html_theme = "furo"
 html_title = f"flamestream {release}"

@@ -1,0 +1,15 @@
+"""Transport `grpc`: addresses of a job in several processes, on one machine or on several. Needs `grpcio`."""
+
+from __future__ import annotations
+
+from flamecore.plugin import hookimpl
+from flamecore.transport import Transport
+from flamestream_grpc.options import Options
+from flamestream_grpc.transport import GrpcTransport
+
+__all__ = ["GrpcTransport", "Options"]
+
+
+@hookimpl
+def flamestream_transport() -> type[Transport]:
+    return GrpcTransport

@@ -1,0 +1,207 @@
+"""A bound address: what has arrived for it waits here, from this process and from others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, NamedTuple, Protocol
+
+from flamecore.errors import PeerGoneError, SendTimeout, TransportClosedError
+from flamecore.transport import Delivery, Endpoint
+from flamestream_grpc.incoming import Incoming
+from flamestream_grpc.options import Options
+from flamestream_grpc.outgoing import Outgoing
+
+
+class Rooms(Protocol):
+    """What an endpoint needs of its transport."""
+
+    options: Options
+    endpoints: dict[str, GrpcEndpoint]
+
+    def encode(self, message: Any) -> bytes:
+        """Bytes of a message. Raises CodecError."""
+
+    def outgoing(self, sender: str, receiver: str) -> Outgoing:
+        """The channel to an address in another process. Raises TransportError."""
+
+    def outgoing_of(self, sender: str) -> list[Outgoing]:
+        """All channels of one sender."""
+
+
+class Arrived(NamedTuple):
+    """A message that waits to be read.
+
+    Attributes:
+        delivery: The message.
+        channel: To be told when it has been read; None: it is of this process.
+        size: Bytes it came in.
+    """
+
+    delivery: Delivery
+    channel: Incoming | None = None
+    size: int = 0
+
+
+class GrpcEndpoint(Endpoint):
+    """One address. Between two of one process objects are handed over as they are."""
+
+    def __init__(self, address: str, transport: Rooms) -> None:
+        self.address = address
+        self._transport = transport
+        self._closed = False
+        self._arrived: deque[Arrived] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._waiting: deque[tuple[asyncio.Future[None], Delivery]] = deque()  # senders of this process
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def send_nowait(self, to: str, message: Any) -> bool:
+        self._check_open(f"send to {to}")
+        local = self._transport.endpoints.get(to)
+        if local is not None:
+            return local.offer(Delivery(self.address, message))
+        channel = self._transport.outgoing(self.address, to)
+        if not channel.has_room():
+            return False
+        channel.push(self._transport.encode(message))
+        return True
+
+    async def send(self, to: str, message: Any) -> None:
+        if self.send_nowait(to, message):
+            return
+        local = self._transport.endpoints.get(to)
+        if local is not None:
+            await local.wait(Delivery(self.address, message))
+        else:
+            await self._transport.outgoing(self.address, to).wait(self._transport.encode(message))
+
+    # -- from this process -------------------------------------------------------------------------------------------
+
+    def offer(self, delivery: Delivery) -> bool:
+        """Take a message if there is room, and nobody waits for it."""
+        if self._waiting or len(self._arrived) >= self._transport.options.window_frames:
+            return False
+        self._put(Arrived(delivery))
+        return True
+
+    async def wait(self, delivery: Delivery) -> None:
+        """Take a message when its turn comes.
+
+        Raises:
+            SendTimeout: It does not come within `send_timeout_s`.
+            PeerGoneError: This endpoint was closed.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (turn, delivery)
+        self._waiting.append(waiting)
+        limit_s = self._transport.options.send_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await turn
+        except TimeoutError:
+            raise SendTimeout(
+                f"{self.address} has given {delivery.sender} no room for {limit_s:g} s: "
+                f"{len(self._arrived)} messages are unread",
+                hint="What keeps the receiver? send_timeout_s under [transport.grpc] says how long to wait.",
+                address=delivery.sender,
+                peer=self.address,
+                timeout_s=limit_s,
+            ) from None
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    def withdraw(self, sender: str, error: TransportClosedError) -> None:
+        """A sender closes: its messages that wait for room are not taken any more."""
+        for turn, delivery in self._waiting:
+            if delivery.sender == sender and not turn.done():
+                turn.set_exception(error)
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    def arrive(self, channel: Incoming, message: Any, size: int) -> None:
+        """Take a message of another process; its channel has seen to it that there is room."""
+        self._put(Arrived(Delivery(channel.sender, message), channel, size))
+
+    def _put(self, arrived: Arrived) -> None:
+        self._arrived.append(arrived)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def receive_nowait(self) -> Delivery | None:
+        self._check_open("receive")
+        if not self._arrived:
+            return None
+        delivery, channel, size = self._arrived.popleft()
+        if channel is not None:
+            channel.consume(size)
+        # The one who makes room also hands over, so that nobody can step between a sender's turn and its message.
+        while self._waiting and len(self._arrived) < self._transport.options.window_frames:
+            turn, waiting = self._waiting.popleft()
+            if not turn.done():
+                self._arrived.append(Arrived(waiting))
+                turn.set_result(None)
+        return delivery
+
+    async def receive(self) -> Delivery:
+        while (delivery := self.receive_nowait()) is None:
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        return delivery
+
+    # -- closing -----------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Hand over what was sent, then unbind the address. Twice is once. What was not received is discarded.
+
+        Raises:
+            SendTimeout: A process that is connected has not taken what was sent to it within `send_timeout_s`.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._transport.endpoints.pop(self.address, None)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+        while self._arrived:
+            arrived = self._arrived.popleft()
+            if arrived.channel is not None:
+                arrived.channel.consume(arrived.size)
+        gone = PeerGoneError(f"{self.address} was closed", address="", peer=self.address)
+        for turn, _ in self._waiting:
+            if not turn.done():
+                turn.set_exception(gone)
+        closed = self._closed_error("send")
+        for endpoint in self._transport.endpoints.values():
+            endpoint.withdraw(self.address, closed)
+        channels = self._transport.outgoing_of(self.address)
+        for channel in channels:
+            channel.abandon(closed)
+        await self._handed_over(channels)
+
+    async def _handed_over(self, channels: list[Outgoing]) -> None:
+        limit_s = self._transport.options.send_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                for channel in channels:
+                    await channel.settled.wait()
+        except TimeoutError:
+            late = next(channel for channel in channels if channel.kept)
+            raise SendTimeout(
+                f"{self.address} closes, and {late.receiver} has not taken its last {len(late.kept)} messages "
+                f"within {limit_s:g} s",
+                address=self.address,
+                peer=late.receiver,
+                timeout_s=limit_s,
+            ) from None
+
+    def _check_open(self, what: str) -> None:
+        if self._closed:
+            raise self._closed_error(what)
+
+    def _closed_error(self, what: str) -> TransportClosedError:
+        return TransportClosedError(f"{self.address} is closed and cannot {what}", address=self.address, peer="")

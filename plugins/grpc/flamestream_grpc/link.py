@@ -1,0 +1,328 @@
+"""The way to one other process: connects, writes, hears what has arrived, and mends what breaks.
+
+All channels to that process share one stream of a gRPC call. A message of the stream holds one frame, or as many as
+were waiting for the one before to be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, Protocol
+
+import grpc
+from grpc import aio
+
+from flamecore.errors import ConnectError, FlameError, FrameError, PeerGoneError
+from flamecore.frames import Framing
+from flamestream_grpc.incoming import GOODBYE, refused, told
+from flamestream_grpc.options import Options
+from flamestream_grpc.outgoing import Outgoing
+
+METHOD: Final = "/flamestream.Transport/Link"
+INSTANCE: Final = "flamestream-instance"
+LOCATION: Final = "flamestream-location-bin"
+TOKEN: Final = "flamestream-token-bin"
+
+_BATCH_BYTES: Final = 256 * 2**10
+"""Most bytes put together in one write; what is larger goes alone. A write costs about the same up to there."""
+_PAUSE_S: Final = 0.02
+_PAUSE_MOST_S: Final = 0.2
+_FAREWELL_S: Final = 1.0
+_HOPELESS: Final = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""Answers that would be the same again."""
+
+
+class Home(Protocol):
+    """What a link needs of its transport."""
+
+    options: Options
+    framing: Framing
+    location: str
+    instance: str
+
+    def dial(self, location: str) -> aio.Channel:
+        """A gRPC channel to a location."""
+
+    def metadata(self) -> list[tuple[str, str | bytes]]:
+        """What this process shows at the beginning of a call."""
+
+    def count_refused(self, error: FrameError) -> None:
+        """Something was refused."""
+
+    def link_ended(self, link: Link, error: FlameError, *, lost: bool) -> None:
+        """A link has ended. Lost: the process at its other end is gone without having closed."""
+
+
+class _BrokenError(Exception):
+    """A connection could not be made, or broke. Args: why, as gRPC says it; the status."""
+
+    def __init__(self, why: str, code: grpc.StatusCode | None = None) -> None:
+        super().__init__(why)
+        self.hopeless = code in _HOPELESS
+
+
+class Link:
+    """The way to one location.
+
+    Args:
+        location: Where.
+        home: The transport.
+    """
+
+    def __init__(self, location: str, home: Home) -> None:
+        self.location = location
+        self.options = home.options
+        self.framing = home.framing
+        self.instance = ""
+        """Of the process that has answered; empty before."""
+        self.channels: dict[tuple[str, str], Outgoing] = {}
+        self._home = home
+        self._queue: deque[bytes] = deque()
+        self._woken = asyncio.Event()
+        self._closing = False
+        self._error: FlameError | None = None
+        self._call: Any = None
+        self._moved = True
+        self._task = asyncio.create_task(self._run(), name=f"link to {location}")
+
+    # -- for channels ------------------------------------------------------------------------------------------------
+
+    @property
+    def carries(self) -> bool:
+        return bool(self.instance) and self._error is None
+
+    def post(self, data: bytes) -> None:
+        self._queue.append(data)
+        self._woken.set()
+
+    def channel(self, sender: str, receiver: str) -> Outgoing:
+        """The channel between two addresses; made if there is none."""
+        key = (sender, receiver)
+        channel = self.channels.get(key)
+        if channel is None:
+            channel = self.channels[key] = Outgoing(sender, receiver, self)
+        return channel
+
+    # -- its end -----------------------------------------------------------------------------------------------------
+
+    def end(self, error: FlameError) -> None:
+        """There is nobody at the other end any more: whoever sends gets the error."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._queue.clear()
+        for channel in self.channels.values():
+            channel.fail(error)
+        if asyncio.current_task() is not self._task:
+            self._task.cancel()
+
+    async def aclose(self) -> None:
+        """Say goodbye, and wait a little until it is heard."""
+        self._closing = True
+        self._woken.set()
+        if not self._task.done():
+            if self._call is not None:
+                await asyncio.wait((self._task,), timeout=_FAREWELL_S)
+            self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def disconnect(self) -> None:
+        """Break the connection, as a network would. It is mended at once."""
+        if self._call is not None:
+            self._call.cancel()
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        error: FlameError
+        lost = False
+        try:
+            error = await self._live()
+        except ConnectError as caught:
+            error = caught
+        except PeerGoneError as caught:
+            error, lost = caught, not self._closing
+        except Exception as caught:  # noqa: BLE001 - whoever sends is told, and so is the job
+            text = f"the way to {self.location} has failed: {caught!r}"
+            error, lost = PeerGoneError(text, address="", peer=self.location), not self._closing
+            error.__cause__ = caught
+        self.end(error)
+        self._home.link_ended(self, error, lost=lost)
+
+    async def _live(self) -> PeerGoneError:
+        """Connect, and carry over one connection after the other, until the peer has closed.
+
+        Raises:
+            ConnectError: There never was a connection.
+            PeerGoneError: The peer is lost.
+        """
+        clock = asyncio.get_running_loop().time
+        channel, call = await self._connect(clock() + self.options.connect_timeout_s)
+        broken_since = 0.0
+        while True:
+            try:
+                broken = await self._carry(call)
+            finally:
+                self._call = None
+                await channel.close()
+            if broken is None:
+                return PeerGoneError(f"{self.location} has closed", address="", peer=self.location)
+            # A connection that brings nothing across before it breaks too has not mended anything.
+            if self._moved or not any(channel.kept for channel in self.channels.values()):
+                broken_since = clock()
+            self._moved = False
+            try:
+                if broken.hopeless:
+                    raise broken
+                channel, call = await self._connect(broken_since + self.options.reconnect_timeout_s)
+            except (_BrokenError, ConnectError) as error:
+                raise PeerGoneError(
+                    f"{self.location} is gone without having closed: {broken}",
+                    hint="" if error is broken else f"It cannot be reached any more: {error}",
+                    address="",
+                    peer=self.location,
+                ) from error
+
+    async def _connect(self, deadline: float) -> tuple[aio.Channel, Any]:
+        """Try until it works.
+
+        Args:
+            deadline: Of the event loop's clock; one attempt is made in any case.
+
+        Raises:
+            ConnectError: It does not work, or never will.
+        """
+        clock = asyncio.get_running_loop().time
+        attempts, pause_s = 0, _PAUSE_S
+        while True:
+            attempts += 1
+            channel = self._home.dial(self.location)
+            try:
+                return channel, await self._attempt(channel, deadline)
+            except _BrokenError as error:
+                await channel.close()
+                if error.hopeless:
+                    raise self._unreachable(f"{self.location} does not let this process in: {error}") from error
+                if clock() + pause_s >= deadline:
+                    text = f"nobody answers at {self.location}, tried {attempts} times: {error}"
+                    raise self._unreachable(text) from error
+            except BaseException:
+                await channel.close()
+                raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _PAUSE_MOST_S)
+
+    async def _attempt(self, channel: aio.Channel, deadline: float) -> Any:
+        """One call, as far as the answer of the peer.
+
+        Raises:
+            _BrokenError: It fails.
+            PeerGoneError: Another process answers than before.
+        """
+        call = channel.stream_stream(METHOD)(metadata=aio.Metadata(*self._home.metadata()))
+        try:
+            async with asyncio.timeout_at(max(deadline, asyncio.get_running_loop().time() + _PAUSE_S)):
+                await call.wait_for_connection()
+            # Somebody is there; but its event loop may be busy with a user's function.
+            async with asyncio.timeout(self.options.connect_timeout_s):
+                metadata = await call.initial_metadata()
+            instance = str(dict(metadata or ()).get(INSTANCE, ""))
+            if not instance:
+                raise _BrokenError(str(await call.details()), await call.code())
+        except TimeoutError:
+            raise _BrokenError("no answer in time") from None
+        except aio.AioRpcError as error:
+            raise _BrokenError(error.details() or str(error.code()), error.code()) from error
+        if self.instance and instance != self.instance:
+            raise PeerGoneError(f"{self.location} is another process now", address="", peer=self.location)
+        self.instance = instance
+        return call
+
+    async def _carry(self, call: Any) -> _BrokenError | None:
+        """Write and hear until the connection ends. Returns why it broke; None if the peer has closed."""
+        self._queue = deque(data for channel in self.channels.values() for data in channel.kept)
+        self._woken.set()
+        self._call = call
+        for channel in self.channels.values():
+            channel.admit()
+        writing = asyncio.create_task(self._write(call))
+        hearing = asyncio.create_task(self._hear(call))
+        try:
+            await asyncio.wait((writing, hearing), return_when=asyncio.FIRST_COMPLETED)
+            if not hearing.done():  # there is nothing more to write, or writing fails: the end is near
+                await asyncio.wait((hearing,), timeout=_FAREWELL_S)
+            if not hearing.done() or hearing.cancelled():
+                return _BrokenError("it was broken off")
+            await hearing
+            if writing.done() and not writing.cancelled() and not isinstance(writing.exception(), _BrokenError):
+                await writing
+        except _BrokenError as error:
+            return error
+        finally:
+            for task in (writing, hearing):
+                task.cancel()
+            await asyncio.gather(writing, hearing, return_exceptions=True)
+            call.cancel()
+        return None
+
+    async def _write(self, call: Any) -> None:
+        """Write what is queued; if this process closes, say goodbye after that, and end."""
+        try:
+            while True:
+                await self._woken.wait()
+                while self._queue:
+                    await call.write(self._batch())
+                self._woken.clear()
+                if self._closing:
+                    await call.write(self.framing.wrap(GOODBYE))
+                    await call.done_writing()
+                    return
+        except aio.AioRpcError as error:
+            raise _BrokenError(error.details() or str(error.code()), error.code()) from error
+        except asyncio.InvalidStateError as error:  # what gRPC raises when the call has ended already
+            raise _BrokenError(str(error)) from error
+
+    def _batch(self) -> bytes:
+        queue = self._queue
+        data = queue.popleft()
+        if not queue or len(data) + len(queue[0]) > _BATCH_BYTES:
+            return data
+        parts, size = [data], len(data)
+        while queue and size + len(queue[0]) <= _BATCH_BYTES:
+            parts.append(queue.popleft())
+            size += len(parts[-1])
+        return b"".join(parts)
+
+    async def _hear(self, call: Any) -> None:
+        """Take in what the peer tells, until it closes."""
+        try:
+            while (data := await call.read()) is not aio.EOF:
+                for frame in self.framing.unwrap_all(data):
+                    news = told(frame)
+                    channel = self.channels.get((news.sender, news.receiver))
+                    if channel is None:
+                        raise refused("told", f"a reply for {news.sender} and {news.receiver}, who have not spoken")
+                    if channel.told(news.arrived, news.read, news.nobody):
+                        self._moved = True
+        except FrameError as error:
+            self._home.count_refused(error)
+            raise _BrokenError(error.what) from error
+        except aio.AioRpcError as error:
+            raise _BrokenError(error.details() or str(error.code()), error.code()) from error
+
+    def _unreachable(self, what: str) -> ConnectError:
+        return ConnectError(
+            what,
+            hint="Is that process running, with the same job, token and TLS? connect_timeout_s under [transport.grpc] "
+            "says how long to try.",
+            address="",
+            peer=self.location,
+            location=self.location,
+        )

@@ -1,0 +1,181 @@
+"""The sender's end of a channel: numbers its frames, keeps them until they have arrived, and lets no flood begin.
+
+A broken connection loses what was on its way. So every frame is kept until the receiver's process says that it has
+it, and is sent again over the next connection; what comes twice is dropped there, by its number. And no more frames
+are on their way than fit a window, until the receiver's process says that they have been read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from flamecore.errors import FlameError, PeerGoneError, SendTimeout
+from flamecore.frames import Frame, Framing
+from flamestream_grpc.options import Options
+
+
+class Line(Protocol):
+    """What a channel needs of the way to its receiver."""
+
+    options: Options
+    framing: Framing
+
+    @property
+    def carries(self) -> bool:
+        """Whether there is, or was and will be again, a connection."""
+
+    def post(self, data: bytes) -> None:
+        """Write in the order of these calls, as soon as there is a connection."""
+
+
+class Outgoing:
+    """One channel, as its sender sees it.
+
+    Args:
+        sender: Address of the sender.
+        receiver: Address of the receiver, which lives in another process.
+        line: The way there.
+    """
+
+    def __init__(self, sender: str, receiver: str, line: Line) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.kept: deque[bytes] = deque()
+        """Frames that are not known to have arrived, in order."""
+        self.settled = asyncio.Event()
+        """Set while nothing is kept."""
+        self.settled.set()
+        self._line = line
+        self._sent = 0
+        self._read = 0
+        self._nobody = 0
+        self._unread: deque[int] = deque()  # sizes of what was sent and is not known to have been read
+        self._unread_bytes = 0
+        self._waiting: deque[tuple[asyncio.Future[None], bytes]] = deque()
+        self._notice: PeerGoneError | None = None
+        self._error: FlameError | None = None
+
+    # -- what is sent ------------------------------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether a message may be pushed now, before nobody who waits.
+
+        Raises:
+            TransportError: There is nobody to send to.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._notice is not None:
+            notice, self._notice = self._notice, None
+            raise notice
+        return not self._waiting and self._fits()
+
+    def _fits(self) -> bool:
+        options = self._line.options
+        return (
+            self._line.carries
+            and len(self._unread) < options.window_frames
+            and self._unread_bytes < options.window_bytes
+        )
+
+    def push(self, body: bytes) -> None:
+        """Send a message, for which there is room.
+
+        Raises:
+            FrameError: It is larger than a receiver accepts.
+        """
+        data = self._line.framing.wrap(Frame(self.sender, self.receiver, self._sent + 1, body))
+        self._sent += 1
+        self.kept.append(data)
+        self._unread.append(len(body))
+        self._unread_bytes += len(body)
+        self.settled.clear()
+        self._line.post(data)
+
+    async def wait(self, body: bytes) -> None:
+        """Push a message when its turn comes.
+
+        Raises:
+            SendTimeout: It does not come within `send_timeout_s`.
+            TransportError: There is nobody to send to, or no longer.
+            FrameError: The message is larger than a receiver accepts.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (turn, body)
+        self._waiting.append(waiting)
+        limit_s = self._line.options.send_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await turn
+        except TimeoutError:
+            raise SendTimeout(
+                f"{self.receiver} has given {self.sender} no room for {limit_s:g} s: "
+                f"{len(self._unread)} messages, {self._unread_bytes} bytes are on their way or unread",
+                hint="What keeps the receiver? send_timeout_s under [transport.grpc] says how long to wait.",
+                address=self.sender,
+                peer=self.receiver,
+                timeout_s=limit_s,
+            ) from None
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    def admit(self) -> None:
+        """Let those in for whom there is room now. Who makes room pushes too, so that nobody can step between."""
+        while self._waiting and self._fits():
+            turn, body = self._waiting.popleft()
+            if turn.done():
+                continue
+            try:
+                self.push(body)
+            except FlameError as error:
+                turn.set_exception(error)
+            else:
+                turn.set_result(None)
+
+    # -- what comes back ---------------------------------------------------------------------------------------------
+
+    def told(self, arrived: int, read: int, nobody: int) -> bool:
+        """The receiver's process has frames, some have been read, some have found nobody: numbers of the last of each.
+
+        Returns:
+            Whether frames have arrived of which that was not known.
+        """
+        before = self._sent - len(self.kept)
+        for _ in range(min(arrived, self._sent) - before):
+            self.kept.popleft()
+        for _ in range(min(read, self._sent) - self._read):
+            self._unread_bytes -= self._unread.popleft()
+            self._read += 1
+        if not self.kept:
+            self.settled.set()
+        if nobody > self._nobody:
+            self._nobody = nobody
+            text = f"nobody is bound to {self.receiver}, or no longer"
+            error = PeerGoneError(text, address=self.sender, peer=self.receiver)
+            if not self._refuse(error):
+                self._notice = error  # for whoever sends next
+        self.admit()
+        return arrived > before
+
+    def fail(self, error: FlameError) -> None:
+        """There is no way any more: nobody waits any longer, and what is kept is given up."""
+        self._error = error
+        self.kept.clear()
+        self.settled.set()
+        self._refuse(error)
+
+    def abandon(self, error: FlameError) -> None:
+        """The sender closes: who waits for room is told so."""
+        self._refuse(error)
+
+    def _refuse(self, error: FlameError) -> int:
+        told = 0
+        while self._waiting:
+            turn, _ = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(error)
+                told += 1
+        return told

@@ -1,0 +1,101 @@
+"""Who may be reached and who is let in: unix sockets and loopback freely, other machines over TLS and with a token."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import stat
+from pathlib import Path
+
+import grpc
+
+from flamecore.errors import TransportError
+from flamestream_grpc.options import Options, parse, wrong
+
+_UNIX_PATH_BYTES = 107  # sun_path of Linux, without the final zero
+
+
+def exposed(location: str, options: Options, token: str) -> list[str]:
+    """What is missing on the way to or from other machines, as `insecure` allows. Empty: nothing.
+
+    Args:
+        location: Where this process listens, or what it connects to.
+        options: Of the transport.
+        token: Of the job.
+
+    Raises:
+        TransportError: Something is missing, and `insecure` does not allow it.
+    """
+    if location.startswith("unix:") or _on_this_machine(parse(location)[0]):
+        return []
+    missing = [what for what, there in (("TLS", options.secured), ("a token of the job", token)) if not there]
+    if missing and not options.insecure:
+        raise TransportError(
+            f"{location} is not on this machine, and messages would go there without {' and '.join(missing)}",
+            hint="Set tls_certificate, tls_key and tls_ca; or set insecure = true under [transport.grpc].",
+            address="",
+            peer=location,
+        )
+    return missing
+
+
+def server_credentials(options: Options) -> grpc.ServerCredentials:
+    """Credentials with which only clients are let in whose certificates are issued by `tls_ca`."""
+    ca, key, certificate = _files(options)
+    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
+
+
+def channel_credentials(options: Options) -> grpc.ChannelCredentials:
+    """Credentials to show to a server, whose certificate must be issued by `tls_ca` for the host connected to."""
+    ca, key, certificate = _files(options)
+    return grpc.ssl_channel_credentials(ca, key, certificate)
+
+
+def _files(options: Options) -> tuple[bytes, bytes, bytes]:
+    found = []
+    for key in ("tls_ca", "tls_key", "tls_certificate"):
+        path = getattr(options, key)
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise wrong(key, f"is {path}, which cannot be read: {error.strerror}", "Give a PEM file.") from error
+        if b"-----BEGIN" not in data:
+            raise wrong(key, f"is {path}, which is no PEM file", "Give a PEM file.")
+        found.append(data)
+    return found[0], found[1], found[2]
+
+
+def socket_path(folder: str, node: str) -> Path:
+    """Where the unix socket of a node goes.
+
+    Raises:
+        TransportError: There can be none, or somebody listens there.
+    """
+    if not folder:
+        raise _cannot("this job has no folder for sockets", "Set listen to 127.0.0.1:0 under [transport.grpc].")
+    path = Path(folder) / f"{node.replace('/', '-') or 'node'}.sock"
+    if len(bytes(path)) > _UNIX_PATH_BYTES:
+        text = f"{path} is too long for a unix socket: {len(bytes(path))} bytes, and {_UNIX_PATH_BYTES} are the limit"
+        raise _cannot(text, "Set TMPDIR to a shorter path, or listen to 127.0.0.1:0 under [transport.grpc].")
+    # gRPC would take a socket away from whoever listens on it, and say nothing.
+    with socket.socket(socket.AF_UNIX) as probe:
+        if probe.connect_ex(str(path)) not in (errno.ENOENT, errno.ECONNREFUSED):
+            raise _cannot(f"{path} is taken", "Does another process of this job have the same name?")
+    return path
+
+
+def keep_private(path: Path) -> None:
+    """Let nobody but this user connect to a socket."""
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+
+
+def _on_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _cannot(what: str, hint: str) -> TransportError:
+    return TransportError(f"cannot listen: {what}", hint=hint, address="", peer="")

@@ -1,0 +1,266 @@
+"""What listens: lets other processes in, takes what they send, and tells them what has arrived and been read.
+
+Whoever does not show the token of the job is refused before anything is read. A frame that does not belong here is
+refused and counted, and ends the connection it came over; a peer that belongs here connects again and repeats what
+is missing, without that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import grpc
+from grpc import aio
+
+from flamecore.errors import CodecError, FlameError, FrameError, PeerGoneError
+from flamecore.frames import Frame, Framing
+from flamestream_grpc.incoming import GOODBYE, Incoming, Peer, refused
+from flamestream_grpc.link import INSTANCE, LOCATION, METHOD, TOKEN
+from flamestream_grpc.options import Options
+
+_PEERS: Final = 1024
+"""Most connections at a time."""
+_AGAIN: Final = frozenset({"short", "magic", "length", "oversized", "damaged"})
+"""Refused for what may have happened on the way: worth another try."""
+
+
+class Taker(Protocol):
+    """An address that takes what arrives."""
+
+    def arrive(self, channel: Incoming, message: Any, size: int) -> None:
+        """Keep a message until it is read; then, or never, the channel is to be told."""
+
+
+class House(Protocol):
+    """What the server needs of its transport."""
+
+    options: Options
+    framing: Framing
+    instance: str
+    refused: Counter[str]
+
+    def decode(self, body: bytes) -> Any:
+        """The message of some bytes. Raises CodecError."""
+
+    def taker(self, address: str) -> Taker | None:
+        """Who is bound to an address here."""
+
+    def count_refused(self, error: FrameError) -> None:
+        """Something was refused."""
+
+    def peer_came(self, location: str) -> None:
+        """Another process is at that location, maybe in the place of one that is gone."""
+
+    def peer_lost(self, location: str, instance: str, error: FlameError) -> None:
+        """A process has gone without having closed, or is as good as gone."""
+
+
+class Server:
+    """Takes the calls of other processes.
+
+    Args:
+        house: The transport.
+        token: What they must show; empty: nothing.
+    """
+
+    def __init__(self, house: House, token: str) -> None:
+        self._house = house
+        self._token = token.encode()
+        self._peers: dict[str, Peer] = {}
+        self._lost: set[str] = set()
+        self._watches: dict[str, asyncio.TimerHandle] = {}
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._closing = asyncio.Event()
+        self._server: aio.Server | None = None
+
+    async def start(self, target: str, credentials: grpc.ServerCredentials | None, options: Any) -> int:
+        """Listen.
+
+        Args:
+            target: As gRPC writes it.
+            credentials: None: without TLS.
+            options: For gRPC.
+
+        Returns:
+            The port, for TCP.
+
+        Raises:
+            RuntimeError: It cannot listen there.
+        """
+        self._server = server = aio.server(options=options, maximum_concurrent_rpcs=_PEERS)
+        service, _, name = METHOD.strip("/").partition("/")
+        handler = grpc.stream_stream_rpc_method_handler(self._link)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        add: Callable[[str], int] = server.add_insecure_port
+        if credentials is not None:
+            add = lambda where: server.add_secure_port(where, credentials)  # noqa: E731
+        port = add(target)
+        await server.start()
+        return port
+
+    async def aclose(self) -> None:
+        """Tell those who are connected what there is to tell, end their calls, and listen no more."""
+        self._closing.set()
+        for timer in self._watches.values():
+            timer.cancel()
+        self._watches.clear()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=1.0)
+        if self._server is not None:
+            await self._server.stop(0)
+
+    def disconnect(self) -> None:
+        """Break every connection, as a network would."""
+        for task in self._calls:
+            task.cancel()
+
+    def lose(self, instance: str) -> None:
+        """A process is given up: if it comes back after all, it is not let in."""
+        self._lost.add(instance)
+        for peer in [peer for peer in self._peers.values() if peer.instance == instance]:
+            self._forget(peer)
+
+    # -- a call ------------------------------------------------------------------------------------------------------
+
+    async def _link(self, _: Any, call: Any) -> None:
+        """A call, from its beginning to its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
+        try:
+            await self._serve(call)
+        finally:
+            self._calls.discard(task)
+
+    async def _serve(self, call: Any) -> None:
+        peer = await self._admitted(call)
+        await call.send_initial_metadata(((INSTANCE, self._house.instance),))
+        peer.tell_all()
+        reading = asyncio.create_task(self._read(peer, call))
+        if peer.telling is not None:  # over an older connection, which is dead whether or not that is known here
+            peer.telling.cancel()
+        telling = peer.telling = asyncio.create_task(self._tell(peer, call))
+        closing = asyncio.create_task(self._closing.wait())
+        left = False
+        try:
+            await asyncio.wait((reading, telling, closing), return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                left = await self._outcome(peer, call, reading)
+            elif telling.done():
+                await telling  # a newer connection has ended it, or it fails; the call ends with it
+            if left or closing.done():
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+                if data := peer.take_news(self._house.framing):
+                    await call.write(data)
+        finally:
+            for task in (reading, telling, closing):
+                task.cancel()
+            await asyncio.gather(reading, telling, closing, return_exceptions=True)
+            if peer.telling is telling and self._peers.get(peer.location) is peer:
+                self._disconnected(peer, left=left)
+
+    async def _admitted(self, call: Any) -> Peer:
+        """Who calls, if it may."""
+        shown = dict(call.invocation_metadata() or ())
+        if not hmac.compare_digest(shown.get(TOKEN, b""), self._token):
+            self._house.refused["token"] += 1
+            await call.abort(grpc.StatusCode.UNAUTHENTICATED, "it does not show the token of this job")
+        location, instance = shown.get(LOCATION, b"").decode(errors="replace"), str(shown.get(INSTANCE, ""))
+        if not location or not instance or instance in self._lost:
+            self._house.refused["lost" if instance in self._lost else "unnamed"] += 1
+            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "it was given up as lost, or has no name")
+        peer = self._peers.get(location)
+        if peer is None or peer.instance != instance:
+            if peer is not None:
+                self._lose(peer, "another process has taken its place")
+            peer = self._peers[location] = Peer(location, instance, self._house.options)
+            self._house.peer_came(location)
+        if (watch := self._watches.pop(location, None)) is not None:
+            watch.cancel()
+        return peer
+
+    async def _outcome(self, peer: Peer, call: Any, reading: asyncio.Task[bool]) -> bool:
+        """Whether the peer has said goodbye. What it is refused for ends the call."""
+        try:
+            return await reading
+        except FrameError as error:
+            self._house.count_refused(error)
+            again = error.reason in _AGAIN
+            if error.reason == "gap":
+                self._lose(peer, error.what)
+            await call.abort(grpc.StatusCode.DATA_LOSS if again else grpc.StatusCode.FAILED_PRECONDITION, error.what)
+            raise  # abort has raised already
+
+    async def _read(self, peer: Peer, call: Any) -> bool:
+        """Take what comes. Returns whether it ends with a goodbye.
+
+        Raises:
+            FrameError: Something is refused.
+        """
+        unwrap_all = self._house.framing.unwrap_all
+        while (data := await call.read()) is not aio.EOF:
+            for frame in unwrap_all(data):
+                if frame == GOODBYE:
+                    return True
+                self._take(peer, frame)
+        self._house.refused["broken"] += 1
+        return False
+
+    def _take(self, peer: Peer, frame: Frame) -> None:
+        channel = peer.channel(frame)
+        taker = self._house.taker(frame.receiver)
+        size = len(frame.body)
+        channel.check_room(size)
+        message = None
+        if taker is not None and frame.sequence == channel.arrived + 1:
+            try:
+                message = self._house.decode(frame.body)
+            except CodecError as error:
+                raise refused("codec", f"a message to {frame.receiver} that cannot be decoded: {error.what}") from error
+        if not peer.sequences.admit(frame):
+            self._house.refused["repeated"] += 1
+            peer.tell(channel, 0)
+            return
+        channel.arrive(frame)
+        if taker is None:
+            channel.consume(size)
+            channel.refuse()
+        else:
+            taker.arrive(channel, message, size)
+
+    async def _tell(self, peer: Peer, call: Any) -> None:
+        while True:
+            await peer.news()
+            if data := peer.take_news(self._house.framing):
+                await call.write(data)
+
+    # -- peers -------------------------------------------------------------------------------------------------------
+
+    def _disconnected(self, peer: Peer, *, left: bool) -> None:
+        """A connection has ended, and there is no newer one of that peer."""
+        peer.rest()
+        if left or self._closing.is_set() or not peer.channels:
+            self._forget(peer)
+            return
+        why = "its connection broke, and it did not connect again"
+        timeout_s = self._house.options.reconnect_timeout_s
+        self._watches[peer.location] = asyncio.get_running_loop().call_later(timeout_s, self._lose, peer, why)
+
+    def _lose(self, peer: Peer, why: str) -> None:
+        self.lose(peer.instance)
+        if peer.channels:
+            text = f"{peer.location} is gone without having closed: {why}"
+            error = PeerGoneError(text, address="", peer=peer.location)
+            self._house.peer_lost(peer.location, peer.instance, error)
+
+    def _forget(self, peer: Peer) -> None:
+        peer.rest()
+        if self._peers.get(peer.location) is peer:
+            del self._peers[peer.location]
+        if (watch := self._watches.pop(peer.location, None)) is not None:
+            watch.cancel()

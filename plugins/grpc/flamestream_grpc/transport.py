@@ -1,0 +1,233 @@
+"""The transport of one process: what listens here, the ways to other processes, and the addresses bound here."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from flamecore.errors import FlameError, FrameError, PeerGoneError, TransportClosedError, TransportError
+from flamecore.frames import HEADER_BYTES, Framing
+from flamecore.transport import Transport, TransportCapabilities, TransportContext
+from flamestream_grpc.endpoint import GrpcEndpoint
+from flamestream_grpc.link import INSTANCE, LOCATION, TOKEN, Link
+from flamestream_grpc.options import Options, check, joined, parse
+from flamestream_grpc.outgoing import Outgoing
+from flamestream_grpc.safety import channel_credentials, exposed, keep_private, server_credentials, socket_path
+from flamestream_grpc.server import Server
+
+_SLACK_BYTES = 2**20
+"""How much larger a message of gRPC may be than a frame's body: head and addresses, or a batch of small frames."""
+
+
+class GrpcTransport(Transport):
+    """Addresses of one process, and the ways to those of others.
+
+    Attributes:
+        refused: How often something was refused, by one word for why; `broken` are connections that ended without
+            goodbye, `repeated` frames that came again after that.
+        location: Where other processes reach this one; what `start` has returned.
+    """
+
+    name = "grpc"
+    Options = Options
+
+    def __init__(self, options: Any, context: TransportContext) -> None:
+        super().__init__(options or Options(), context)
+        check(self.options)
+        self.framing = Framing(context.job, context.epoch, max_body_bytes=self.options.max_frame_bytes)
+        self.refused: Counter[str] = Counter()
+        self.endpoints: dict[str, GrpcEndpoint] = {}
+        self.location = ""
+        self.instance = secrets.token_hex(16)
+        self._server = Server(self, context.token)
+        self._links: dict[str, Link] = {}
+        self._gone: dict[str, FlameError] = {}
+        self._homes: dict[str, Link] = {}  # by receiver: what `locate` has said
+        self._credentials: grpc.ChannelCredentials | None = None
+        self._closed = False
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        return TransportCapabilities(multi_process=True, serialises=True)
+
+    # -- listening ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> str:
+        credentials = None
+        if self.options.secured:
+            credentials = server_credentials(self.options)
+            self._credentials = channel_credentials(self.options)
+        if self.options.listen == "unix":
+            path = socket_path(self.context.folder, self.context.node)
+            await self._listen(f"unix:{path}", None)
+            keep_private(path)
+            self.location = f"unix:{path}"
+            return self.location
+        host, port = parse(self.options.listen)
+        missing = exposed(joined(host, port), self.options, self.context.token)
+        port = await self._listen(joined(host, port), credentials)
+        shown, shown_port = parse(self.options.advertise, "advertise") if self.options.advertise else (host, 0)
+        self.location = joined(shown, shown_port or port)
+        if missing:
+            _warn(self.location, missing)
+        return self.location
+
+    async def _listen(self, target: str, credentials: grpc.ServerCredentials | None) -> int:
+        options = [
+            *self._common(),
+            ("grpc.so_reuseport", 0),  # or two processes could share a port, and neither would know
+            ("grpc.http2.max_ping_strikes", 0),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
+        ]
+        try:
+            return await self._server.start(target, credentials, options)
+        except RuntimeError as error:
+            raise TransportError(
+                f"cannot listen at {target}: {error}",
+                hint="Is the port taken, the host one of this machine, and the key the certificate's?",
+                address="",
+                peer="",
+            ) from error
+
+    def _common(self) -> list[tuple[str, Any]]:
+        """Options of gRPC for both sides."""
+        keepalive_ms = max(round(self.options.keepalive_s * 1000), 1)
+        most = self.options.max_frame_bytes + HEADER_BYTES + _SLACK_BYTES
+        return [
+            ("grpc.max_receive_message_length", most),
+            ("grpc.max_send_message_length", most),
+            ("grpc.keepalive_time_ms", keepalive_ms),
+            ("grpc.keepalive_timeout_ms", keepalive_ms),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
+
+    # -- for endpoints -----------------------------------------------------------------------------------------------
+
+    async def bind(self, address: str) -> GrpcEndpoint:
+        if self._closed:
+            raise TransportClosedError("the transport is closed", address=address, peer="")
+        if address in self.endpoints:
+            raise TransportError(f"{address} is bound already", address=address, peer="")
+        endpoint = self.endpoints[address] = GrpcEndpoint(address, self)
+        return endpoint
+
+    def encode(self, message: Any) -> bytes:
+        data: bytes = self.context.codec.encode(message)
+        return data
+
+    def decode(self, body: bytes) -> Any:
+        return self.context.codec.decode(body)
+
+    def taker(self, address: str) -> GrpcEndpoint | None:
+        return self.endpoints.get(address)
+
+    def outgoing(self, sender: str, receiver: str) -> Outgoing:
+        link = self._homes.get(receiver)
+        if link is None:
+            location = self.context.locate(receiver) if self.context.locate is not None else ""
+            if location in ("", self.location):
+                raise PeerGoneError(f"nobody is bound to {receiver}", address=sender, peer=receiver)
+            if (error := self._gone.get(location)) is not None:
+                raise error
+            link = self._links.get(location)
+            if link is None:
+                exposed(location, self.options, self.context.token)
+                link = self._links[location] = Link(location, self)
+            self._homes[receiver] = link
+        return link.channel(sender, receiver)
+
+    def outgoing_of(self, sender: str) -> list[Outgoing]:
+        return [
+            channel for link in self._links.values() for channel in link.channels.values() if channel.sender == sender
+        ]
+
+    # -- for links and the server ------------------------------------------------------------------------------------
+
+    def dial(self, location: str) -> aio.Channel:
+        options = [
+            *self._common(),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_retries", 0),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        if location.startswith("unix:") or self._credentials is None:
+            return aio.insecure_channel(location, options)
+        return aio.secure_channel(location, self._credentials, options)
+
+    def metadata(self) -> list[tuple[str, str | bytes]]:
+        token, location = self.context.token.encode(), self.location.encode()
+        return [(TOKEN, token), (LOCATION, location), (INSTANCE, self.instance)]
+
+    def count_refused(self, error: FrameError) -> None:
+        self.refused[error.reason] += 1
+
+    def link_ended(self, link: Link, error: FlameError, *, lost: bool) -> None:
+        self._drop(link)
+        if isinstance(error, PeerGoneError):
+            self._gone[link.location] = error
+        if lost:
+            self._server.lose(link.instance)
+            self._report(link.location, error)
+
+    def peer_came(self, location: str) -> None:
+        self._gone.pop(location, None)
+
+    def peer_lost(self, location: str, instance: str, error: FlameError) -> None:
+        self._gone[location] = error
+        link = self._links.get(location)
+        if link is not None and link.instance in ("", instance):
+            self._drop(link)
+            link.end(error)
+        self._report(location, error)
+
+    def _drop(self, link: Link) -> None:
+        if self._links.get(link.location) is link:
+            del self._links[link.location]
+        for receiver in [receiver for receiver, home in self._homes.items() if home is link]:
+            del self._homes[receiver]
+
+    def _report(self, location: str, error: FlameError) -> None:
+        if self.context.lost is not None and not self._closed:
+            self.context.lost(location, error)
+
+    # -- trouble, for tests ------------------------------------------------------------------------------------------
+
+    def disconnect(self) -> None:
+        """Break every connection, as a network would. Nothing that was sent may be lost."""
+        for link in self._links.values():
+            link.disconnect()
+        self._server.disconnect()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Close every endpoint and say goodbye. Twice is once.
+
+        Raises:
+            SendTimeout: A process that is connected has not taken what was sent to it within `send_timeout_s`.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        closed = await asyncio.gather(
+            *(endpoint.aclose() for endpoint in tuple(self.endpoints.values())), return_exceptions=True
+        )
+        await asyncio.gather(*(link.aclose() for link in tuple(self._links.values())))
+        await self._server.aclose()
+        for result in closed:
+            if isinstance(result, BaseException):
+                raise result
+
+
+def _warn(location: str, missing: list[str]) -> None:
+    import structlog
+
+    from flamecore.events import TRANSPORT_EXPOSED
+
+    structlog.get_logger().warning(TRANSPORT_EXPOSED, location=location, missing=" and ".join(missing))

@@ -119,6 +119,18 @@ def stable_hash(value: Hashable) -> int:
     return int(xxhash.xxh3_64_intdigest(canonical(value)) & 0xFFFFFFFF) - 2**31
 
 
+def check_key(value: Hashable) -> None:
+    """Refuse a key that could not be routed, also where there is nowhere to route it to: one worker is to fail as
+    several do.
+
+    Raises:
+        TypeError: A key of this type has no process-independent hash; the text says what to use instead.
+    """
+    kind = type(value)
+    if kind is not str and kind is not int:
+        canonical(value)
+
+
 _HASHABLE_BY_DECLARATION = (list, dict, set, bytearray)
 
 

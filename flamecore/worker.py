@@ -21,6 +21,7 @@ from flamecore.messages import Delivered, Items, Released, Routed
 from flamecore.meta import GlobalTime, decode_time, encode_time
 from flamecore.operations import Fail
 from flamecore.operations.models import compile_worker
+from flamecore.operations.routing import arrive
 from flamecore.plan import DEAD_LETTERS, Plan
 
 Outgoing = list[tuple[str, Any]]
@@ -115,9 +116,7 @@ class Worker:
         """Take a message: process the items of another worker, or note the news of an acker or a rear."""
         kind = type(message)
         if kind is Items:
-            steps = self.compiled.arrivals
-            for index, order, trace, alive, payload in message.items:
-                steps[index](order, trace, alive, payload)
+            arrive(message.items, self.compiled.arrivals, self.compiled.arriving_runs)
             self._owed.extend(message.acks)
         elif kind is MinTime:
             self.listener.receive(int(sender.rpartition("/")[2]), message)

@@ -50,6 +50,7 @@ class Compiled:
         entries: For each source, the step its records enter.
         runs: For each source, the run its records enter.
         arrivals: For each vertex index, the step for items that come from another worker.
+        arriving_runs: For each vertex index that is on no cycle, the run for the same.
         barriers: For each sink, what holds its items.
         outlets: For each sink, what it is sent at once when the barrier is off.
         failures: Holds the records that failed.
@@ -60,6 +61,7 @@ class Compiled:
     entries: dict[str, Step] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     arrivals: dict[int, Step] = field(default_factory=dict)
+    arriving_runs: dict[int, Run] = field(default_factory=dict)
     barriers: dict[str, Holding] = field(default_factory=dict)
     outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
     failures: Holding = field(default_factory=lambda: Barrier("failures"))
@@ -100,9 +102,7 @@ class Compiler:
         """The run that takes what `vertex` emits; where what is behind it takes none, the items go on one by one."""
         step = self.successor(vertex)
         (only,) = self.plan.graph.successors(vertex)
-        if (vertex, only) in self.feedback or only not in self.runs:
-            return each(step)
-        return self.runs[only]
+        return each(step) if (vertex, only) in self.feedback or only in self.heads else self.runs[only]
 
     def way(self, start: Vertex, end: Vertex) -> Step:
         """The step that an edge stands for."""
@@ -114,19 +114,25 @@ class Compiler:
         """The step that takes items for `vertex` from this worker: its route and what is behind it."""
         if vertex not in self.inputs:
             here = self.operation(vertex)
-            heads = [head for at, head in self.heads.items() if vertex in self.cycles[at]]
-            self.compiled.arrivals[vertex.index] = arriving(here, heads)
-            self.inputs[vertex] = routed(
-                vertex,
-                here,
-                worker=self.worker,
-                owners=self.owners,
-                outboxes=self.outboxes,
-                fail=self.fail_at(vertex),
-            )
-            if self.inputs[vertex] is not here:
-                self.runs.pop(vertex, None)  # a route looks at every item
+            run_here = self.runs.get(vertex, each(here))
+            self.inputs[vertex], self.runs[vertex] = self.arrange(vertex, here, run_here)
         return self.inputs[vertex]
+
+    def arrange(self, vertex: Vertex, here: Step, run_here: Run) -> tuple[Step, Run]:
+        """Make the vertex's own step and run reachable: for what arrives from other workers, and by its route."""
+        heads = [head for at, head in self.heads.items() if vertex in self.cycles[at]]
+        self.compiled.arrivals[vertex.index] = arriving(here, heads)
+        if not heads:
+            self.compiled.arriving_runs[vertex.index] = run_here
+        return routed(
+            vertex,
+            here,
+            run_here,
+            worker=self.worker,
+            owners=self.owners,
+            outboxes=self.outboxes,
+            fail=self.fail_at(vertex),
+        )
 
     def operation(self, vertex: Vertex) -> Step:
         """The vertex's own work on this worker."""
@@ -162,7 +168,7 @@ class Compiler:
         if head is None:
             self.runs[vertex] = self.successor_run(vertex)
             return self.successor(vertex)
-        self.inputs[vertex] = head.enter
+        self.inputs[vertex], self.runs[vertex] = head.enter, each(head.enter)
         head.inside = self.successor(vertex)
         return head.enter
 

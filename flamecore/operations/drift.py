@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from flamecore.drawn import route_key
 from flamecore.errors import DuplicateItemError, NoInvalideeError
+from flamecore.hashing import check_key
 from flamecore.meta import CHILD, child_codes, encode_child
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.vertices import Drift
@@ -91,6 +92,8 @@ class DriftStep:
                 for payload in payloads:
                     key = key_of(payload)
                     state = state_of(key, initial)
+                    if state is initial:
+                        check_key(key)
                     states[key] = after = accumulate(state, payload)
                     before.append(state)
                     outputs.append((key, after))
@@ -116,6 +119,8 @@ class DriftStep:
                 for order, payload in zip(orders, payloads, strict=True):
                     key = key_of(payload)
                     state = state_of(key, initial)
+                    if state is initial:
+                        check_key(key)
                     after, results = advance(state, payload)
                     found = list(results)
                     states[key] = after
@@ -153,6 +158,7 @@ class DriftStep:
         self._sort_notes()
         try:
             key = self._key_of(payload)
+            check_key(key)
             history = self.histories.get(key, [])
         except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
             return self._fail(order, trace, alive, payload, error)

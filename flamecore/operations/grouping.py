@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError
 from flamecore.graph import ByHash, ByKey, Grouping
+from flamecore.hashing import check_key
 from flamecore.meta import GLOBAL_TIME_BYTES
 from flamecore.operations import Fail, Step
 
@@ -197,6 +198,8 @@ class GroupingStep:
                 if by_record:
                     name = (order[:GLOBAL_TIME_BYTES], name)
                 bucket = buckets.get(name)
+                if bucket is None:
+                    check_key(name)
                 key = (order, trace) if custom is None else place_of(order, trace, payload)
             except Exception as error:  # noqa: BLE001 - a failing key or order, or an unhashable key, is the user's to see
                 return fail(order, trace, alive, payload, error)

@@ -22,10 +22,9 @@ from typing import Any, Final
 
 from flamecore.graph import Broadcast, ByTime, Grouping, Map, Merge, Sink, Vertex
 from flamecore.meta import GLOBAL_TIME_BYTES, encode_time
-from flamecore.operations import Fail, Step
+from flamecore.operations import Fail, Step, each
 from flamecore.operations.compiler import Compiler
 from flamecore.operations.grouping import bucket_namer
-from flamecore.operations.routing import routed
 
 _ELEMENT: Final = 12
 _LOGICAL: Final = 8
@@ -81,15 +80,8 @@ class LocalTimesCompiler(Compiler):
         if not isinstance(vertex, Sink) or vertex in self.inputs:
             return super().input_of(vertex)
         barrier = self.compiled.barriers[vertex.name] = LatestOnly()
-        self.compiled.arrivals[vertex.index] = barrier.step
-        self.inputs[vertex] = routed(
-            replace(vertex, route=ByTime()),
-            barrier.step,
-            worker=self.worker,
-            owners=self.owners,
-            outboxes=self.outboxes,
-            fail=self.fail_at(vertex),
-        )
+        placed = replace(vertex, route=ByTime())
+        self.inputs[vertex], self.runs[vertex] = self.arrange(placed, barrier.step, each(barrier.step))
         return self.inputs[vertex]
 
 

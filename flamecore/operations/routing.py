@@ -7,7 +7,7 @@ here or is put into the outbox of the worker that owns its hash; that is all a s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from flamecore.errors import RunawayLoopError
@@ -15,7 +15,7 @@ from flamecore.graph import ByHash, ByKey, ByTime, Map, Route, ToAll, Vertex
 from flamecore.hashing import key_group, stable_hash
 from flamecore.messages import Routed
 from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, encode_child
-from flamecore.operations import Fail, Step
+from flamecore.operations import Fail, Run, Step, each
 
 _PLACES_KEPT: Final = 65_536
 _QUEUE_LIMIT: Final = 1_000_000
@@ -24,12 +24,25 @@ Outboxes = Sequence[list[Routed]]
 """For each worker, what is to be sent to it."""
 
 
-def routed(vertex: Vertex, here: Step, *, worker: int, owners: Sequence[int], outboxes: Outboxes, fail: Fail) -> Step:
-    """The step that takes items for `vertex` to where they are to be processed.
+Place = Callable[[bytes, Any], int]
+"""(order, payload) → the worker that is to go on with the item."""
+
+
+def routed(
+    vertex: Vertex,
+    here: Step,
+    run_here: Run,
+    *,
+    worker: int,
+    owners: Sequence[int],
+    outboxes: Outboxes,
+    fail: Fail,
+) -> tuple[Step, Run]:
+    """The step and the run that take items for `vertex` to where they are to be processed.
 
     Args:
         vertex: Whose input it is; its `route` says how.
-        here: The vertex's own step on this worker.
+        here, run_here: The vertex's own on this worker.
         worker: This worker.
         owners: Which worker owns each key group.
         outboxes: What is to be sent to each worker.
@@ -38,25 +51,28 @@ def routed(vertex: Vertex, here: Step, *, worker: int, owners: Sequence[int], ou
     route = vertex.route
     workers = len(outboxes)
     if isinstance(route, ToAll):
-        return _to_all(vertex.index, here, worker, outboxes)
+        step = _to_all(vertex.index, here, worker, outboxes)
+        return step, each(step)
     # A grouping asks for the key itself. A map does not, but a key that fails must fail on one worker as on several.
     if route is None or (workers == 1 and not (isinstance(vertex, Map) and isinstance(route, (ByKey, ByHash)))):
-        return here
+        return here, run_here
+    place = place_finder(route, owners, workers)
+    step = _to_place(vertex.index, here, worker, outboxes, fail, place)
+    return step, _run_to_place(vertex.index, run_here, worker, outboxes, fail, place)
+
+
+def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
+    """The function that finds the worker of an item. Keys that were seen are remembered."""
     if isinstance(route, ByTime):
-        return _by_time(vertex.index, here, worker, outboxes)
-    return _by_place(vertex.index, here, worker, outboxes, fail, place_finder(route, owners))
-
-
-def place_finder(route: Route, owners: Sequence[int]) -> Callable[[Any], int]:
-    """The function from payload to owning worker, for a route by key or hash. Keys that were seen are remembered."""
+        return lambda order, payload: int.from_bytes(order[:8], "big") % workers
     if isinstance(route, ByHash):
         hashed = route.function
-        return lambda payload: owners[key_group(hashed(payload))]
+        return lambda order, payload: owners[key_group(hashed(payload))]
     assert isinstance(route, ByKey)
     key_of = route.key
     places: dict[Any, int] = {}
 
-    def place(payload: Any) -> int:
+    def place(order: bytes, payload: Any) -> int:
         key = key_of(payload)
         owner = places.get(key)
         if owner is None:
@@ -69,12 +85,12 @@ def place_finder(route: Route, owners: Sequence[int]) -> Callable[[Any], int]:
     return place
 
 
-def _by_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fail, place: Callable[[Any], int]) -> Step:
+def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fail, place: Place) -> Step:
     sends = [outbox.append for outbox in outboxes]
 
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
-            owner = place(payload)
+            owner = place(order, payload)
         except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
             return fail(order, trace, alive, payload, error)
         if owner == worker:
@@ -84,16 +100,55 @@ def _by_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fai
     return step
 
 
-def _by_time(index: int, here: Step, worker: int, outboxes: Outboxes) -> Step:
-    workers = len(outboxes)
+def _run_to_place(index: int, here: Run, worker: int, outboxes: Outboxes, fail: Fail, place: Place) -> Run:
+    sends = [outbox.append for outbox in outboxes]
 
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        owner = int.from_bytes(order[:8], "big") % workers
-        if owner == worker:
-            return here(order, trace, alive, payload)
-        return outboxes[owner].append((index, order, trace, alive, payload))
+    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        kept_orders: list[bytes] = []
+        kept: list[Any] = []
+        for order, payload in zip(orders, payloads, strict=True):
+            try:
+                owner = place(order, payload)
+            except Exception as error:  # noqa: BLE001
+                fail(order, trace, True, payload, error)
+                continue
+            if owner == worker:
+                kept_orders.append(order)
+                kept.append(payload)
+            else:
+                sends[owner]((index, order, trace, True, payload))
+        if kept:
+            here(kept_orders, trace, kept)
 
-    return step
+    return run
+
+
+def arrive(items: Sequence[Routed], steps: Mapping[int, Step], runs: Mapping[int, Run]) -> None:
+    """Process what another worker has sent, in its order; items that follow each other straight go as a run.
+
+    Args:
+        items: What has come.
+        steps: For each vertex index, its step.
+        runs: For each vertex index that takes them from outside, its run.
+    """
+    place, end = 0, len(items)
+    while place < end:
+        index, order, trace, alive, payload = items[place]
+        place += 1
+        run = runs.get(index)
+        if run is None or not alive:
+            steps[index](order, trace, alive, payload)
+            continue
+        orders, payloads = [order], [payload]
+        while place < end:
+            index_2, order_2, trace_2, alive_2, payload_2 = items[place]
+            if index_2 != index or trace_2 != trace or not alive_2 or order_2 <= order:
+                break
+            order = order_2
+            orders.append(order_2)
+            payloads.append(payload_2)
+            place += 1
+        run(orders, trace, payloads)
 
 
 def _to_all(index: int, here: Step, worker: int, outboxes: Outboxes) -> Step:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from flamecore.acker import Acker, AckerPlan, Listener, MinTime, Report, Segments
 from flamecore.errors import FlameError
+from flamecore.testing.laws import LawBroken
 
 Make = Callable[[AckerPlan], Acker]
 """What the kit is given: builds the acker under test for a plan. Called anew for every run."""
@@ -33,16 +34,6 @@ SEGMENTS: Final[tuple[Segments, ...]] = tuple(
 """Shapes of graphs the simulation draws from."""
 
 _EVENTS = 20_000  # a run has some hundred; beyond this it will never be quiet
-
-
-class LawBroken(AssertionError):
-    """An acker broke a law of its contract. Fields: `law`, `seed` (None outside of the simulation)."""
-
-    def __init__(self, law: str, what: str, seed: int | None = None) -> None:
-        where = "" if seed is None else f" (seed {seed})"
-        super().__init__(f"{law}: {what}{where}")
-        self.law = law
-        self.seed = seed
 
 
 class Model:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 from flamecore.acker import Acker, AckerPlan, Listener, Segments
 from flamecore.errors import TimeRegressionError
-from flamecore.testing.acker_simulation import SEGMENTS, Bench, LawBroken, Make, Shape, Simulation
+from flamecore.testing.acker_simulation import SEGMENTS, Bench, Make, Shape, Simulation
+from flamecore.testing.laws import LawBroken
 
 __all__ = [
     "AckerTests",

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
 from flamecore.front import Batch, Reader, Rejected, Source
+from flamecore.testing.laws import LawBroken
 
 WAIT_S: Final = 20.0
 """Longest wait for one record; a driver that takes longer hangs."""
@@ -19,12 +20,8 @@ MakeSource = Callable[[], Source]
 """Makes the source under test, anew, over the same input."""
 
 
-class EdgeBroken(AssertionError):
-    """A source or sink broke a law of its contract. Field: `law`."""
-
-    def __init__(self, law: str, what: str) -> None:
-        super().__init__(f"{law}: {what}")
-        self.law = law
+class EdgeBroken(LawBroken):
+    """A source or sink broke a law of its contract."""
 
 
 def expect_same(law: str, what: str, found: Sequence[Any], expected: Sequence[Any]) -> None:

@@ -15,7 +15,7 @@ from flamestream_example.ticker import Ticker
 import flamecore as fc
 from flamecore.front import EdgeContext, Source
 from flamecore.rear import Sink
-from flamecore.testing.edges import SinkTests, SourceTests
+from flamecore.testing import SinkTests, SourceTests
 
 
 class TestTicker(SourceTests):

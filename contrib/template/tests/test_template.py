@@ -8,7 +8,7 @@ from flamestream_template import Options, TemplateSource
 
 import flamecore as fc
 from flamecore.front import EdgeContext, Source
-from flamecore.testing.edges import SourceTests
+from flamecore.testing import SourceTests
 
 
 class TestTemplate(SourceTests):

@@ -85,7 +85,7 @@ def test_errors_with_another_exit_code_than_1_say_so() -> None:
     for kind in all_errors():
         code = exit_of(kind("it"))
         parents = [section(text, k.__name__) for k in kind.__mro__ if k in set(all_errors())]
-        said = [int(found[1]) for found in (re.search(r"Exit code (\d)", parent) for parent in parents) if found]
+        said = [int(found[1]) for found in (re.search(r"Exit code\s(\d)", parent) for parent in parents) if found]
         assert (said or [1])[0] == code, kind.__name__
 
 

@@ -104,7 +104,9 @@ class Flow:
             return wish
         label = getattr(function, "__name__", "")
         base = f"{kind}:{label}" if label and label != "<lambda>" else kind
+        # A branch has no vertex of its own; its ways are named after it.
         taken = {vertex.name for vertex in self._graph.vertices}
+        taken |= {name.rpartition(".")[0] for name in taken}
         number, name = 1, base
         while name in taken:
             number += 1

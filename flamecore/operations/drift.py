@@ -14,10 +14,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, NoReturn
 
 from flamecore.drawn import route_key
-from flamecore.errors import DuplicateItemError, NoInvalideeError
+from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
 from flamecore.hashing import check_key
 from flamecore.meta import CHILD, child_codes, encode_child
 from flamecore.operations import Fail, Run, Step, each
@@ -26,9 +27,17 @@ from flamecore.vertices import Drift
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
 _FIRST_OUTPUT: Final = CHILD[1] + _WAY_OUT
 
+_ORDER: Final = itemgetter(0)
+_IDENTITY: Final = itemgetter(0, 1)
+
+Item = tuple[bytes, int, Any]
+"""(order, trace, payload)."""
 
 Entry = tuple[bytes, int, Any, Any]
 """(order, trace, payload, the state before it)."""
+
+Result = tuple[bytes, int, Any, list[Any], Exception | None]
+"""(order, trace, payload, outputs, failure): what an entry gives."""
 
 Work = Callable[[Sequence[bytes], int, Sequence[Any]], int]
 """Works on a run that is in order, up to an item that a user function fails on; returns how many it has done."""
@@ -73,13 +82,13 @@ class DriftStep:
     def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """Take one item."""
         if not (alive and order > self._latest and self._work((order,), trace, (payload,))):
-            self._repair(order, trace, alive, payload)
+            self._repair((order,), trace, alive, (payload,))
 
     def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
         """Take several live items of one trace, in ascending order."""
         done = self._work(orders, trace, payloads) if orders[0] > self._latest else 0
-        for order, payload in zip(orders[done:], payloads[done:], strict=True):
-            self._repair(order, trace, True, payload)
+        if done < len(orders):
+            self._repair(orders[done:], trace, True, payloads[done:])
 
     def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
         """The way of items in order, where every item gives one output: its key and the new state."""
@@ -148,76 +157,81 @@ class DriftStep:
                 self.histories.setdefault(self._key_of(payload), []).append((order, trace, payload, state))
         self._notes.clear()
 
-    def _repair(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Put an item in its place, or take a tombstone's victim out: retract what comes after it, and run that again.
+    def _repair(self, orders: Sequence[bytes], trace: int, alive: bool, payloads: Sequence[Any]) -> None:
+        """Put items in their places, or take victims out: retract what comes after them, and run that again.
 
         Raises:
             DuplicateItemError: An item of the same identity is there.
             NoInvalideeError: The victim of a tombstone is not there.
         """
         self._sort_notes()
-        try:
-            key = self._key_of(payload)
-            check_key(key)
-            history = self.histories.get(key, [])
-        except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
-            return self._fail(order, trace, alive, payload, error)
-        place = bisect_left(history, (order, trace))
-        self._check_identity(history[place : place + 1], order, trace, alive, payload)
-        self._latest = max(self._latest, order)
+        self._latest = max(self._latest, orders[-1])
+        changes: dict[Any, list[Item]] = {}
+        for order, payload in zip(orders, payloads, strict=True):
+            try:
+                key = self._key_of(payload)
+                check_key(key)
+                changes.setdefault(key, []).append((order, trace, payload))
+            except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
+                self._fail(order, trace, alive, payload, error)
+        # First everything is worked out and put right, then it is sent: what is sent may come back here.
+        gone: list[Result] = []
+        come: list[Result] = []
+        for key, items in changes.items():
+            self._mend(key, items, alive, gone, come)
+        self.retracted += len(gone)
+        for result in gone:
+            self._send(result, alive=False)
+        for result in sorted(come, key=_ORDER):
+            self._send(result, alive=True)
+
+    def _mend(self, key: Any, items: list[Item], alive: bool, gone: list[Result], come: list[Result]) -> None:
+        """Change the history of one key; adds to what is to be retracted, and to what comes anew."""
+        history = self.histories.setdefault(key, [])
+        place = bisect_left(history, items[0][:2])
         old = history[place:]
         state = old[0][3] if old else self.states.get(key, self.initial)
-        again = [entry[:3] for entry in old]
-        if alive:
-            again.insert(0, (order, trace, payload))
-        else:
-            del again[0]
-        # First everything is worked out and the history put right, then it is sent: what is sent may come back here.
-        sent: list[tuple[bytes, int, bool, Any, list[Any], Exception | None]] = []
-        for old_order, old_trace, old_payload, before in old:
-            _, outputs, failure = _run(self.advance, before, old_payload)
-            sent.append((old_order, old_trace, False, old_payload, outputs, failure))
-        self.retracted += len(sent)
+        again = self._changed([entry[:3] for entry in old], items, alive)
+        for order, trace, payload, before in old:
+            _, outputs, failure = _run(self.advance, before, payload)
+            gone.append((order, trace, payload, outputs, failure))
         del history[place:]
-        for new_order, new_trace, new_payload in again:
-            history.append((new_order, new_trace, new_payload, state))
-            state, outputs, failure = _run(self.advance, state, new_payload)
-            sent.append((new_order, new_trace, True, new_payload, outputs, failure))
+        for order, trace, payload in again:
+            history.append((order, trace, payload, state))
+            state, outputs, failure = _run(self.advance, state, payload)
+            come.append((order, trace, payload, outputs, failure))
         self.states[key] = state
-        if history:
-            self.histories[key] = history
-        else:
+        if not history:
             del self.histories[key]
             if state is self.initial:
                 del self.states[key]
-        for parts in sent:
-            self._send(*parts)
-        return None
 
-    def _check_identity(self, there: list[Entry], order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """A live item must not be there already; a tombstone's victim must be."""
-        present = bool(there) and there[0][:2] == (order, trace)
-        if alive and present:
-            raise DuplicateItemError(
-                f"{self.name!r}: a second live item of one identity came: {payload!r}",
-                hint="A user function, key or hash on its way is not deterministic.",
-                vertex=self.name,
-                record=payload,
-            )
-        if not alive and not present:
-            raise NoInvalideeError(
-                f"{self.name!r}: the item that a tombstone cancels is not there: {payload!r}",
-                hint="A user function, key or hash on its way is not deterministic.",
-                vertex=self.name,
-                record=payload,
-            )
+    def _changed(self, entries: list[Item], items: list[Item], alive: bool) -> list[Item]:
+        """The entries with live items among them, or without the victims of tombstones."""
+        identities = {entry[:2] for entry in entries}
+        for item in items:
+            if alive and item[:2] in identities:
+                self._refuse(DuplicateItemError, "a second live item of one identity came", item)
+            if not alive and item[:2] not in identities:
+                self._refuse(NoInvalideeError, "the item that a tombstone cancels is not there", item)
+        if alive:
+            return sorted(entries + items, key=_IDENTITY) if entries else items
+        victims = {item[:2] for item in items}
+        return [entry for entry in entries if entry[:2] not in victims]
 
-    def _send(
-        self, order: bytes, trace: int, alive: bool, payload: Any, outputs: list[Any], error: Exception | None
-    ) -> None:
+    def _refuse(self, kind: type[ConsistencyError], what: str, item: Item) -> NoReturn:
+        raise kind(
+            f"{self.name!r}: {what}: {item[2]!r}",
+            hint="A user function, key or hash on its way is not deterministic.",
+            vertex=self.name,
+            record=item[2],
+        )
+
+    def _send(self, result: Result, *, alive: bool) -> None:
         """Emit what one entry gives, or gave."""
-        if error is not None:
-            return self._fail(order, trace, alive, payload, error)
+        order, trace, payload, outputs, failure = result
+        if failure is not None:
+            return self._fail(order, trace, alive, payload, failure)
         trace ^= self._ident
         for number, output in enumerate(outputs, 1):
             self._emit(order + encode_child(number) + _WAY_OUT, trace, alive, output)

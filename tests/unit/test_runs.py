@@ -120,7 +120,7 @@ def test_drift(fold: bool, runs: list[tuple[int, list[int]]], random: Any) -> No
                 by_run.step(order, number, False, payload)
         assert held(many) == held(one)
     assert by_run.states == by_step.states
-    assert by_run.retracted == by_step.retracted
+    assert by_run.retracted <= by_step.retracted
 
 
 def held(behind: Behind) -> list[Any]:

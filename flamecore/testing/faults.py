@@ -81,6 +81,7 @@ class Faulty(Transport):
         self.transport = transport
         self.random = Random(seed)
         self.faults: Counter[str] = Counter()
+        self.closed = False
         self._delay_ms = delay_ms
         self._shares = {"delay": delays, "full": full, "disconnect": disconnects, "repeat": repeats}
 
@@ -95,6 +96,7 @@ class Faulty(Transport):
         return FaultyEndpoint(await self.transport.bind(address), self)
 
     async def aclose(self) -> None:
+        self.closed = True
         await self.transport.aclose()
 
     def strikes(self, fault: str) -> bool:
@@ -126,13 +128,14 @@ class FaultyEndpoint(Endpoint):
         self._faulty = faulty
         self._turns: dict[str, asyncio.Lock] = {}
         self._held: dict[str, deque[Delivery]] = {}
+        self._closed = False
 
     # Delays are per channel: a message waits behind those of its own channel, and others pass it meanwhile.
 
     def send_nowait(self, to: str, message: Any) -> bool:
         self._faulty.shake()
         turn = self._turns.get(to)
-        if (turn is not None and turn.locked()) or self._faulty.strikes("full"):
+        if not (self._closed or self._faulty.closed) and ((turn is not None and turn.locked()) or self._faulty.strikes("full")):
             return False
         return self._endpoint.send_nowait(to, message)
 
@@ -170,6 +173,7 @@ class FaultyEndpoint(Endpoint):
         self._held.setdefault(delivery.sender, deque()).append(delivery)
 
     async def aclose(self) -> None:
+        self._closed = True
         await self._endpoint.aclose()
         self._held.clear()
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # or gRPC writes to stderr whenever a process closes
+
 from flamecore.plugin import hookimpl
 from flamecore.transport import Transport
 from flamestream_grpc.options import Options

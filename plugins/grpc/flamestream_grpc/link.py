@@ -138,6 +138,12 @@ class Link:
         if self._call is not None:
             self._call.cancel()
 
+    def repeat(self) -> None:
+        """Write again everything that is not known to have arrived."""
+        for channel in self.channels.values():
+            self._queue.extend(channel.kept)
+        self._woken.set()
+
     # -- its life ----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:

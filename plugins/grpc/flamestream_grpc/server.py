@@ -24,6 +24,7 @@ from flamestream_grpc.options import Options
 
 _PEERS: Final = 1024
 """Most connections at a time."""
+_LAST_WORD_S: Final = 1.0
 _AGAIN: Final = frozenset({"short", "magic", "length", "oversized", "damaged"})
 """Refused for what may have happened on the way: worth another try."""
 
@@ -109,14 +110,9 @@ class Server:
             timer.cancel()
         self._watches.clear()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=1.0)
+            await asyncio.wait(self._calls, timeout=2 * _LAST_WORD_S)
         if self._server is not None:
             await self._server.stop(0)
-
-    def disconnect(self) -> None:
-        """Break every connection, as a network would."""
-        for task in self._calls:
-            task.cancel()
 
     def lose(self, instance: str) -> None:
         """A process is given up: if it comes back after all, it is not let in."""
@@ -140,23 +136,24 @@ class Server:
         peer = await self._admitted(call)
         await call.send_initial_metadata(((INSTANCE, self._house.instance),))
         peer.tell_all()
+        over = asyncio.Event()
         reading = asyncio.create_task(self._read(peer, call))
         if peer.telling is not None:  # over an older connection, which is dead whether or not that is known here
             peer.telling.cancel()
-        telling = peer.telling = asyncio.create_task(self._tell(peer, call))
+        telling = peer.telling = asyncio.create_task(self._tell(peer, call, over))
         closing = asyncio.create_task(self._closing.wait())
         left = False
         try:
             await asyncio.wait((reading, telling, closing), return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 left = await self._outcome(peer, call, reading)
-            elif telling.done():
-                await telling  # a newer connection has ended it, or it fails; the call ends with it
-            if left or closing.done():
-                telling.cancel()
-                await asyncio.gather(telling, return_exceptions=True)
-                if data := peer.take_news(self._house.framing):
-                    await call.write(data)
+            if not left and not closing.done():
+                if telling.done() and not telling.cancelled():
+                    await telling
+                await call.abort(grpc.StatusCode.ABORTED, "the connection is broken, or there is a newer one")
+            over.set()
+            peer.hurry()
+            await asyncio.wait((telling,), timeout=_LAST_WORD_S)
         finally:
             for task in (reading, telling, closing):
                 task.cancel()
@@ -233,11 +230,18 @@ class Server:
         else:
             taker.arrive(channel, message, size)
 
-    async def _tell(self, peer: Peer, call: Any) -> None:
-        while True:
-            await peer.news()
+    async def _tell(self, peer: Peer, call: Any, over: asyncio.Event) -> None:
+        """Tell the peer what there is to tell, until that is over or the connection is broken."""
+        last = False
+        while not last:
+            if not over.is_set():
+                await peer.news()
+            last = over.is_set()
             if data := peer.take_news(self._house.framing):
-                await call.write(data)
+                try:
+                    await call.write(data)
+                except aio.BaseError:  # broken: everything is told again over the next connection
+                    return
 
     # -- peers -------------------------------------------------------------------------------------------------------
 

@@ -199,10 +199,14 @@ class GrpcTransport(Transport):
     # -- trouble, for tests ------------------------------------------------------------------------------------------
 
     def disconnect(self) -> None:
-        """Break every connection, as a network would. Nothing that was sent may be lost."""
+        """Break every connection to others, as a network would. Nothing that was sent may be lost."""
         for link in self._links.values():
             link.disconnect()
-        self._server.disconnect()
+
+    def repeat(self) -> None:
+        """Send again everything that is not known to have arrived. Nothing may come twice out of it."""
+        for link in self._links.values():
+            link.repeat()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -179,6 +179,10 @@ class Graph:
                     path.pop()
         return frozenset(closing)
 
+    def reach_of(self, vertex: Vertex) -> frozenset[Vertex]:
+        """The vertex and all that its items, and what comes of them, can get to."""
+        return frozenset(_closure((vertex,), self._successors))
+
     def cycle_of(self, head: Vertex) -> frozenset[Vertex]:
         """The vertices that lie on a cycle through `head`."""
         return frozenset(_closure((head,), self._successors) & _closure((head,), self._predecessors))

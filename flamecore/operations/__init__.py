@@ -11,8 +11,8 @@ Where the way is straight, items that are in order anyway go in *runs*, which co
 
     run(orders, trace, payloads)
 
-A run means a step for each of its items, one after another. It ends at a fork and at the head of a cycle, where the
-items go on one by one: what comes of an item must not meet what comes of the next before its own siblings.
+A run means a step for each of its items, one after another. It ends at the head of a cycle and at a fork whose ways
+meet again, where the items go on one by one: what comes of one must meet before anything that comes of the next.
 """
 
 from __future__ import annotations

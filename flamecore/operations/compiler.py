@@ -17,7 +17,7 @@ from flamecore.messages import Routed
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.drift import DriftStep
 from flamecore.operations.grouping import GroupingStep
-from flamecore.operations.map import broadcast_step, map_run, map_step
+from flamecore.operations.map import broadcast_run, broadcast_step, map_run, map_step
 from flamecore.operations.routing import LoopHead, arriving, routed
 from flamecore.plan import MAX_LOOP_BYTES, Plan
 
@@ -99,16 +99,20 @@ class Compiler:
         return self.way(vertex, only)
 
     def successor_run(self, vertex: Vertex) -> Run:
-        """The run that takes what `vertex` emits; where what is behind it takes none, the items go on one by one."""
-        step = self.successor(vertex)
+        """The run that takes what `vertex` emits."""
         (only,) = self.plan.graph.successors(vertex)
-        return each(step) if (vertex, only) in self.feedback or only in self.heads else self.runs[only]
+        return self.way_run(vertex, only)
 
     def way(self, start: Vertex, end: Vertex) -> Step:
         """The step that an edge stands for."""
         if (start, end) in self.feedback:
             return self.heads[end].feed_back
         return self.input_of(end)
+
+    def way_run(self, start: Vertex, end: Vertex) -> Run:
+        """The run that an edge stands for; into a cycle the items go one by one."""
+        step = self.way(start, end)
+        return each(step) if (start, end) in self.feedback or end in self.heads else self.runs[end]
 
     def input_of(self, vertex: Vertex) -> Step:
         """The step that takes items for `vertex` from this worker: its route and what is behind it."""
@@ -141,7 +145,10 @@ class Compiler:
             self.runs[vertex] = map_run(vertex, ident, self.successor_run(vertex), self.fail_at(vertex))
             return map_step(vertex, ident, self.successor(vertex), self.fail_at(vertex))
         if isinstance(vertex, Broadcast):
-            return broadcast_step([self.way(vertex, end) for end in self.plan.graph.successors(vertex)])
+            ends = self.plan.graph.successors(vertex)
+            if self.parts(ends):
+                self.runs[vertex] = broadcast_run([self.way_run(vertex, end) for end in ends])
+            return broadcast_step([self.way(vertex, end) for end in ends])
         if isinstance(vertex, Merge):
             return self.merge(vertex)
         if isinstance(vertex, Drift):
@@ -161,6 +168,11 @@ class Compiler:
         self.compiled.stateful.append(operation)
         self.compiled.forgetters.append(operation.forget)
         return operation.step
+
+    def parts(self, ends: Sequence[Vertex]) -> bool:
+        """Whether what goes these ways never meets again, so that one may be ahead of the other."""
+        reached = [self.plan.graph.reach_of(end) for end in ends]
+        return len(frozenset().union(*reached)) == sum(map(len, reached))
 
     def merge(self, vertex: Merge) -> Step:
         """A merge changes nothing, so it is the step behind it; the head of a cycle also keeps the rounds in order."""
@@ -184,4 +196,8 @@ class Compiler:
         def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             outlet.append((order, payload))
 
+        def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+            outlet.extend(zip(orders, payloads, strict=True))
+
+        self.runs[vertex] = run
         return step

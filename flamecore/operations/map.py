@@ -150,3 +150,14 @@ def broadcast_step(successors: Sequence[Step]) -> Step:
             emit(order + child, trace, alive, payload)
 
     return step
+
+
+def broadcast_run(successors: Sequence[Run]) -> Run:
+    """Copy runs to every successor, to one after the other."""
+    ways = [(encode_child(number), emit) for number, emit in enumerate(successors)]
+
+    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        for child, emit in ways:
+            emit([order + child for order in orders], trace, payloads)
+
+    return run

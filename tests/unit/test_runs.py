@@ -159,3 +159,26 @@ def test_barrier(runs: list[tuple[int, int, int]]) -> None:
         assert many.release(limit) == one.release(limit)
     assert many.release(limit + 100) == one.release(limit + 100)
     assert not len(many)
+
+
+def test_where_ways_meet_again_items_go_one_by_one() -> None:
+    """Nothing is ever late on one worker, though a front admits its records many at a time."""
+    flow = fc.Flow("diamond")
+    left, right = flow.source("numbers", int).flat_map(lambda n: [n, n]).broadcast(2)
+    both = left.map(lambda n: ("left", n)).merge(right.map(lambda n: ("right", n)))
+    both.key_by(lambda pair: pair[1] % 3).group(2).sink("out")
+    outputs = flow.run({"numbers": range(500)})
+    assert outputs.stats.replays == 0
+    assert outputs["out"][:3] == [(("left", 0),), (("left", 0), ("right", 0)), (("right", 0), ("left", 0))]
+
+
+def test_where_ways_part_a_run_goes_on() -> None:
+    """Each way sees its items in order; nothing says which way is first."""
+    seen: list[tuple[str, int]] = []
+    flow = fc.Flow("parting")
+    numbers = flow.source("numbers", int).map(lambda n: n)
+    for name in ("left", "right"):
+        numbers.inspect(lambda n, name=name: seen.append((name, n))).sink(name)  # type: ignore[misc]
+    outputs = flow.run({"numbers": range(5)})
+    assert outputs == {"left": [0, 1, 2, 3, 4], "right": [0, 1, 2, 3, 4]}
+    assert seen == [(name, n) for name in ("left", "right") for n in range(5)]

@@ -87,7 +87,7 @@ def test_promises_are_not_taken_back(centralized: Reporter, local: Reporter, sha
         reporter.heartbeat(1, 5)
         with pytest.raises(TimeRegressionError) as caught:
             reporter.heartbeat(1, 4)
-        assert (caught.value.time, caught.value.limit) == (4, 5)  # type: ignore[attr-defined]
+        assert (caught.value.time, caught.value.limit) == (4, 5)
         reporter.unregister(1)
         with pytest.raises(TimeRegressionError, match="ended"):
             reporter.heartbeat(1, 6)

@@ -32,7 +32,7 @@ def test_case_25_and_26_what_is_out_of_reach_is_refused(time: int) -> None:
     with pytest.raises(ConsistencyError) as caught:
         table.ack(time, 1)
     assert not isinstance(caught.value, TimeRegressionError)
-    assert (caught.value.time, caught.value.limit) == (time, 100)  # type: ignore[attr-defined]
+    assert (caught.value.time, caught.value.limit) == (time, 100)
     assert not table.ack(99, 1)
 
 
@@ -66,7 +66,7 @@ def test_case_29_an_ack_of_the_past_is_an_error_in_the_only_table() -> None:
     assert table.promote(50) == 50
     with pytest.raises(TimeRegressionError) as caught:
         table.ack(49, 1)
-    assert (caught.value.time, caught.value.limit) == (49, 50)  # type: ignore[attr-defined]
+    assert (caught.value.time, caught.value.limit) == (49, 50)
 
 
 @pytest.mark.parametrize(("window", "head"), [(10, 40), (1, 49)])

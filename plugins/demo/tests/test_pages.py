@@ -75,8 +75,8 @@ def test_goes_on_after_any_position() -> None:
 def test_a_position_that_is_not_there_is_refused(position: int) -> None:
     with pytest.raises(SourceError, match="there are 6 records") as caught:
         read(source(repeat=2, limit=3), position)
-    assert caught.value.source == "pages"  # type: ignore[attr-defined]
-    assert caught.value.position == position  # type: ignore[attr-defined]
+    assert caught.value.source == "pages"
+    assert caught.value.position == position
 
 
 def test_a_position_in_words_names_topic_and_version() -> None:

@@ -61,12 +61,12 @@ def all_errors(root: type[errors.FlameError] = errors.FlameError) -> Iterator[ty
 
 
 def test_every_error_has_a_heading() -> None:
-    named = [title for title in headings(page("reference/errors.md")) if title != "Exit codes"]
+    named = [title for title in headings(page("errors.md")) if title != "Exit codes"]
     assert sorted(named) == sorted(kind.__name__ for kind in all_errors())
 
 
 def test_errors_name_their_fields() -> None:
-    text = page("reference/errors.md")
+    text = page("errors.md")
     for kind in all_errors():
         told = re.search(r"Fields: (?:also )?(.*?)\.?$", (kind.__doc__ or "").replace("\n", " "))
         for field in re.findall(r"`(\w+)`", told[1]) if told else ():
@@ -75,13 +75,13 @@ def test_errors_name_their_fields() -> None:
 
 def test_exit_codes() -> None:
     codes = {
-        int(code): name for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", page("reference/errors.md"), re.MULTILINE)
+        int(code): name for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", page("errors.md"), re.MULTILINE)
     }
     assert codes == {int(code): code.name for code in Exit}
 
 
 def test_errors_with_another_exit_code_than_1_say_so() -> None:
-    text = page("reference/errors.md")
+    text = page("errors.md")
     for kind in all_errors():
         code = exit_of(kind("it"))
         parents = [section(text, k.__name__) for k in kind.__mro__ if k in set(all_errors())]
@@ -98,11 +98,11 @@ def test_the_tree_in_the_module_is_the_tree() -> None:
 
 
 def test_every_event_has_a_heading() -> None:
-    assert sorted(headings(page("reference/events.md"))) == sorted(events.ALL)
+    assert sorted(headings(page("events.md"))) == sorted(events.ALL)
 
 
 def test_every_figure_has_a_line() -> None:
-    known = {name.partition(".")[0] for name in rows(page("reference/events.md"))}
+    known = {name.partition(".")[0] for name in rows(page("events.md"))}
     assert known == set(JobStats.__dataclass_fields__)
 
 
@@ -127,14 +127,14 @@ def compare(text: str, struct: Any, *, but: Mapping[str, str] | None = None) -> 
 
 
 def test_sections() -> None:
-    named = re.findall(r"\[(\w+)(?:\.NAME)?\]", " ".join(headings(page("reference/configuration.md"))))
+    named = re.findall(r"\[(\w+)(?:\.NAME)?\]", " ".join(headings(page("configuration.md"))))
     assert sorted(named) == sorted(config.SECTIONS)
 
 
 @pytest.mark.parametrize(("title", "struct"), [("`[job]`", config.JobTable), ("`[deploy]`", config.DeployTable)])
 def test_keys(title: str, struct: Any) -> None:
     but = {"name": "the flow's"} if struct is config.JobTable else {}
-    compare(section(page("reference/configuration.md"), title), struct, but=but)
+    compare(section(page("configuration.md"), title), struct, but=but)
 
 
 def test_every_driver_is_described() -> None:
@@ -177,13 +177,13 @@ def commands() -> dict[str, click.Command]:
 
 
 def test_every_command_has_a_heading() -> None:
-    told = [title.split()[1] for title in headings(page("reference/cli.md")) if title.startswith("flamestream ")]
+    told = [title.split()[1] for title in headings(page("cli.md")) if title.startswith("flamestream ")]
     assert sorted(told) == sorted(commands())
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
 def test_every_option_of_a_command_has_a_line(name: str) -> None:
-    text = page("reference/cli.md")
+    text = page("cli.md")
     titles = re.findall(r"^## (`flamestream (\w+).*)$", text, re.MULTILINE)
     about = "".join(section(text, title) for title, command in titles if command == name)
     if name in ("run", "check"):

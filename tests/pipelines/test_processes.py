@@ -1,0 +1,240 @@
+"""Whole jobs on several processes, started as a user starts them: the outputs are those of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from textwrap import dedent
+
+import pytest
+
+APP = """
+    import flamecore as fc
+
+    flow = fc.Flow("words")
+    lines = flow.source("lines", str).rebalance()
+    lines.flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+"""
+
+SLOW = """
+    import time
+
+    import flamecore as fc
+
+
+    def slowly(line: str) -> str:
+        time.sleep(0.01)
+        return line
+
+
+    flow = fc.Flow("slow")
+    flow.source("lines", str).rebalance().map(slowly).key_by(len).count().sink("counts")
+"""
+
+FAILING = """
+    import flamecore as fc
+
+
+    def check(line: str) -> int:
+        return 10 // int(line)
+
+
+    flow = fc.Flow("failing")
+    flow.source("lines", str).rebalance().map(check).sink("out")
+"""
+
+
+@pytest.fixture(params=["grpc", "nats"])
+def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """The options that choose a transport between processes."""
+    transport = request.param
+    if find_spec({"grpc": "grpc", "nats": "nats"}[transport]) is None:
+        pytest.skip(f"the client of {transport} is not installed")
+    chosen = ["--set", f"transport.use={transport}"]
+    if transport == "grpc":
+        yield chosen
+        return
+    from flamecore.testing.nats_server import NatsServer
+
+    with NatsServer() as server:
+        yield [*chosen, "--set", f'transport.nats.servers=["{server.url}"]']
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(dedent(text))
+    return path
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "flamecore", *map(str, arguments)]
+
+
+def run(*arguments: str | Path, stdin: str | None = None, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), input=stdin, capture_output=True, text=True, timeout=limit_s, check=False
+    )
+
+
+def words(count: int) -> str:
+    random = Random(7)
+    return "\n".join(" ".join(random.choices("abcdefgh", k=5)) for _ in range(count)) + "\n"
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return (
+        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" if Path("/proc").exists() else True
+    )
+
+
+def children(pid: int) -> list[int]:
+    out = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout
+    return [int(line) for line in out.split()]
+
+
+def wait_for(condition: object, limit_s: float = 20) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "it has not happened in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("acker", ["centralized", "local", "sharded"])
+@pytest.mark.parametrize("place", ["supervisor", "worker"])
+def test_outputs_are_those_of_one_process(tmp_path: Path, over: list[str], acker: str, place: str) -> None:
+    app = write(tmp_path, "app.py", APP)
+    lines = write(tmp_path, "lines.txt", words(400))
+    source = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=stdout", "-q"]
+    wanted = run("run", app, *source)
+    assert wanted.returncode == 0, wanted.stderr
+    several = run(
+        "run", app, *source, *over, "-w", "2", "--set", f"acker.use={acker}", "--set", f"deploy.acker={place}"
+    )
+    assert several.returncode == 0, several.stderr
+    assert several.stdout == wanted.stdout
+
+
+def test_what_is_piped_in_is_read(tmp_path: Path, over: list[str]) -> None:
+    app = write(tmp_path, "app.py", APP)
+    source = ["--source", "lines=stdin", "--sink", "counts=stdout", "-q"]
+    ended = run("run", app, *source, *over, "-w", "2", stdin="a b\na\n")
+    assert (ended.returncode, ended.stdout) == (0, "a 1\nb 1\na 2\n"), ended.stderr
+
+
+def test_a_failing_function_ends_the_job_with_the_record(tmp_path: Path, over: list[str]) -> None:
+    app = write(tmp_path, "app.py", FAILING)
+    lines = write(tmp_path, "lines.txt", "1\n5\n0\n2\n")
+    ended = run("run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2", "-q")
+    assert ended.returncode == 1
+    assert ended.stdout == "10\n2\n"
+    assert "ZeroDivisionError" in ended.stderr
+    assert "lines.txt line 3" in ended.stderr
+
+
+def slow_job(tmp_path: Path, over: Sequence[str]) -> subprocess.Popen[str]:
+    app = write(tmp_path, "app.py", SLOW)
+    lines = write(tmp_path, "lines.txt", words(20_000))
+    job = subprocess.Popen(
+        command(
+            "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=jsonl",
+            "--set", f"sink.counts.path={tmp_path / 'out.jsonl'}", *over, "-w", "2", "-q",
+        ),
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    out = tmp_path / "out.jsonl"
+    wait_for(lambda: (out.exists() and out.stat().st_size > 0) or job.poll() is not None)
+    assert job.poll() is None, job.communicate()[1]
+    return job
+
+
+def test_a_worker_that_is_killed_ends_the_job_and_is_named(tmp_path: Path, over: list[str]) -> None:
+    job = slow_job(tmp_path, over)
+    workers = children(job.pid)
+    assert len(workers) == 2
+    os.kill(workers[1], signal.SIGKILL)
+    _, said = job.communicate(timeout=20)
+    assert job.returncode == 1
+    assert "SIGKILL" in said
+    assert "worker-1" in said
+    assert not any(alive(pid) for pid in workers)
+
+
+def test_no_worker_survives_its_supervisor(tmp_path: Path, over: list[str]) -> None:
+    job = slow_job(tmp_path, over)
+    workers = children(job.pid)
+    job.kill()
+    job.communicate(timeout=10)
+    wait_for(lambda: not any(alive(pid) for pid in workers), limit_s=10)
+
+
+def test_ctrl_c_drains(tmp_path: Path, over: list[str]) -> None:
+    job = slow_job(tmp_path, over)
+    job.send_signal(signal.SIGINT)
+    _, said = job.communicate(timeout=30)
+    assert job.returncode == 0, said
+    delivered = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert 0 < len(delivered) < 20_000
+    assert len(delivered) == sum(1 for _ in map(json.loads, delivered)), "no line is torn"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
+    if find_spec("grpc") is None:
+        pytest.skip("the client of grpc is not installed")
+    app = write(tmp_path, "app.py", SLOW)
+    lines = write(tmp_path, "lines.txt", words(1_000))
+    out = tmp_path / "out.jsonl"
+    here = f"127.0.0.1:{free_port()}"
+    environment = {**os.environ, "FLAMESTREAM_TOKEN": "not a secret"}
+
+    def start(*arguments: str | Path) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command(*arguments), env=environment, cwd=tmp_path)
+
+    started = [
+        start(
+            "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=jsonl",
+            "--set", f"sink.counts.path={out}", "--set", "transport.use=grpc",
+            "--set", f"transport.grpc.listen={here}", "--set", "deploy.start=join", "-w", "2", "-q",
+        ),
+        *(start("worker", "--join", f"grpc://{here}", "--job", "slow", "--name", name) for name in ("w1", "w2")),
+    ]  # fmt: skip
+    try:
+        wait_for(lambda: (out.exists() and out.stat().st_size > 0) or started[0].poll() is not None)
+        looked = subprocess.run(
+            command("status", f"grpc://{here}", "--job", "slow", "--json"),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert looked.returncode == 0, looked.stderr
+        facts = json.loads(looked.stdout)
+        assert facts["nodes"]["w1"]["parts"] == ["worker/0"]
+        assert facts["key_groups"] == {"worker/0": [0, 63], "worker/1": [64, 127]}
+        assert [process.wait(timeout=60) for process in started] == [0, 0, 0]
+        assert len(out.read_text().splitlines()) == 1_000
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from flamecore.graph import Graph, Ordering
-from flamecore.stream import Stream
-from flamecore.vertices import Broadcast, Source, Vertex
+from flamecore.stream import Stream, same
+from flamecore.vertices import Broadcast, Map, Source, Vertex
 
 if TYPE_CHECKING:
     from flamecore.outputs import Outputs
@@ -80,14 +80,16 @@ class Flow:
         graph = Graph(self._graph.name, ordering=self._graph.ordering)
         made = {vertex: graph.add(copy.copy(vertex)) for vertex in self._graph.vertices}
         for start, ends in self._uses.items():
+            fork = made[start]
             if len(ends) > 1 and not isinstance(start, Broadcast):
                 fork = graph.add(Broadcast(f"{start.name}.fork", segment=start.segment))
                 graph.link(made[start], fork)
-                for end in ends:
+            for number, end in enumerate(ends):
+                if end in ends[:number]:  # a copy merged with another copy: two edges, told apart by a step on one
+                    copy_ = Map(f"{start.name}.copy-{number}", function=same, shape="one", segment=start.segment)
+                    graph.chain(fork, graph.add(copy_), made[end])
+                else:
                     graph.link(fork, made[end])
-            else:
-                for end in ends:
-                    graph.link(made[start], made[end])
         return graph
 
     def _add(self, vertex: Vertex, *inputs: Vertex) -> None:

@@ -53,7 +53,7 @@ class Stream(Generic[T]):
         if self._route is None:
             return self._vertex
         name = self._flow._name(None, "rebalance")
-        step = Map(name, route=self._route, function=_same, shape="one")
+        step = Map(name, route=self._route, function=same, shape="one")
         self._flow._add(step, self._vertex)
         return step
 
@@ -297,7 +297,8 @@ def _require_one_flow(vertex: Vertex, stream: Stream[Any], *others: Stream[Any])
             )
 
 
-def _same(payload: Any) -> Any:
+def same(payload: Any) -> Any:
+    """What comes in goes out."""
     return payload
 
 

@@ -74,9 +74,7 @@ def test_errors_name_their_fields() -> None:
 
 
 def test_exit_codes() -> None:
-    codes = {
-        int(code): name for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", page("errors.md"), re.MULTILINE)
-    }
+    codes = {int(code): name for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", page("errors.md"), re.MULTILINE)}
     assert codes == {int(code): code.name for code in Exit}
 
 

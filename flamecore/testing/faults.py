@@ -212,6 +212,7 @@ class Proxy:
         self._drip: tuple[int, float] | None = None
         self._flip_every = 0
         self._flip_in = 0
+        self._flips_left = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -261,9 +262,10 @@ class Proxy:
         """Let everything through in pieces, with a pause after each. 0 bytes: no more of that."""
         self._drip = (most_bytes, pause_s) if most_bytes else None
 
-    def flip(self, every_bytes: int) -> None:
-        """Flip one bit in about so many bytes. 0: no more of that."""
+    def flip(self, every_bytes: int, most: int = 1_000_000) -> None:
+        """Flip one bit in about so many bytes, so many times at most. 0 bytes: no more of that."""
         self._flip_every = every_bytes
+        self._flips_left = most
         self._flip_in = self._random.randint(1, 2 * every_bytes) if every_bytes else 0
 
     async def aclose(self) -> None:
@@ -271,9 +273,9 @@ class Proxy:
         if self._server is not None:
             self._server.close()
         self.cut(refuse=True)
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.resume()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     # -- what passes -------------------------------------------------------------------------------------------------
 
@@ -338,12 +340,13 @@ class Proxy:
             at += size
 
     def _flipped(self, data: bytes) -> bytes:
-        if not self._flip_every:
+        if not self._flip_every or not self._flips_left:
             return data
         flipped = bytearray(data)
-        while self._flip_in <= len(flipped):
+        while self._flips_left and self._flip_in <= len(flipped):
             flipped[self._flip_in - 1] ^= 1 << self._random.randrange(8)
             self.flips += 1
+            self._flips_left -= 1
             self._flip_in += self._random.randint(1, 2 * self._flip_every)
         self._flip_in -= len(flipped)
         return bytes(flipped)

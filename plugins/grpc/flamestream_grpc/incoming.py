@@ -15,6 +15,8 @@ _DELAY_S: Final = 0.02
 """How long word of what has arrived may wait for more to tell; nobody waits for it while the window is half open."""
 _CHANNELS: Final = 4096
 """Most channels from one process."""
+HELLO: Final = Frame("", "", 0, b"hello")
+"""What a process shows when it connects: whoever can unwrap it is of the same version, job and epoch."""
 GOODBYE: Final = Frame("", "", 0, b"goodbye")
 """What a process that closes says last. A connection that ends without it is broken."""
 
@@ -35,12 +37,20 @@ class Told(NamedTuple):
     nobody: int
 
 
+def refusal(error: FrameError) -> Frame:
+    """What a process is told when it is refused for something that would be the same again."""
+    return Frame("", "", 0, error.what.encode())
+
+
 def told(frame: Frame) -> Told:
     """What a frame on the way back says.
 
     Raises:
-        FrameError: It says nothing that is known here.
+        FrameError: It is a refusal, for reason `refused`, or says nothing that is known here.
     """
+    if not frame.sender:
+        text = frame.body.decode(errors="replace")
+        raise FrameError(text, address="", peer="", reason="refused")
     if len(frame.body) != _TOLD.size:
         raise refused("told", f"a reply of {len(frame.body)} bytes")
     return Told(frame.sender, frame.receiver, frame.sequence, *_TOLD.unpack(frame.body))

@@ -20,6 +20,7 @@ from flamestream_grpc.options import Options
 from flamestream_grpc.outgoing import Outgoing
 
 METHOD: Final = "/flamestream.Transport/Link"
+HELLO: Final = "flamestream-hello-bin"
 INSTANCE: Final = "flamestream-instance"
 LOCATION: Final = "flamestream-location-bin"
 TOKEN: Final = "flamestream-token-bin"
@@ -61,11 +62,15 @@ class Home(Protocol):
 
 
 class _BrokenError(Exception):
-    """A connection could not be made, or broke. Args: why, as gRPC says it; the status."""
+    """A connection could not be made, or broke. Args: why, as gRPC says it; whether it would be the same again."""
 
-    def __init__(self, why: str, code: grpc.StatusCode | None = None) -> None:
+    def __init__(self, why: str, *, hopeless: bool = False) -> None:
         super().__init__(why)
-        self.hopeless = code in _HOPELESS
+        self.hopeless = hopeless
+
+
+def _broken(error: aio.AioRpcError) -> _BrokenError:
+    return _BrokenError(error.details() or str(error.code()), hopeless=error.code() in _HOPELESS)
 
 
 class Link:
@@ -183,6 +188,10 @@ class Link:
             # A connection that brings nothing across before it breaks too has not mended anything.
             if self._moved or not any(channel.kept for channel in self.channels.values()):
                 broken_since = clock()
+            elif clock() < broken_since + self.options.reconnect_timeout_s:
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                broken.hopeless = True
             self._moved = False
             try:
                 if broken.hopeless:
@@ -241,11 +250,11 @@ class Link:
                 metadata = await call.initial_metadata()
             instance = str(dict(metadata or ()).get(INSTANCE, ""))
             if not instance:
-                raise _BrokenError(str(await call.details()), await call.code())
+                raise _BrokenError(str(await call.details()), hopeless=await call.code() in _HOPELESS)
         except TimeoutError:
             raise _BrokenError("no answer in time") from None
         except aio.AioRpcError as error:
-            raise _BrokenError(error.details() or str(error.code()), error.code()) from error
+            raise _broken(error) from error
         if self.instance and instance != self.instance:
             raise PeerGoneError(f"{self.location} is another process now", address="", peer=self.location)
         self.instance = instance
@@ -291,7 +300,7 @@ class Link:
                     await call.done_writing()
                     return
         except aio.AioRpcError as error:
-            raise _BrokenError(error.details() or str(error.code()), error.code()) from error
+            raise _broken(error) from error
         except asyncio.InvalidStateError as error:  # what gRPC raises when the call has ended already
             raise _BrokenError(str(error)) from error
 
@@ -318,10 +327,12 @@ class Link:
                     if channel.told(news.arrived, news.read, news.nobody):
                         self._moved = True
         except FrameError as error:
+            if error.reason == "refused":  # not by this process, but by the peer
+                raise _BrokenError(error.what, hopeless=True) from error
             self._home.count_refused(error)
             raise _BrokenError(error.what) from error
         except aio.AioRpcError as error:
-            raise _BrokenError(error.details() or str(error.code()), error.code()) from error
+            raise _broken(error) from error
 
     def _unreachable(self, what: str) -> ConnectError:
         return ConnectError(

@@ -18,8 +18,8 @@ from grpc import aio
 
 from flamecore.errors import CodecError, FlameError, FrameError, PeerGoneError
 from flamecore.frames import Frame, Framing
-from flamestream_grpc.incoming import GOODBYE, Incoming, Peer, refused
-from flamestream_grpc.link import INSTANCE, LOCATION, METHOD, TOKEN
+from flamestream_grpc.incoming import GOODBYE, Incoming, Peer, refusal, refused
+from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
 from flamestream_grpc.options import Options
 
 _PEERS: Final = 1024
@@ -136,7 +136,7 @@ class Server:
         peer = await self._admitted(call)
         await call.send_initial_metadata(((INSTANCE, self._house.instance),))
         peer.tell_all()
-        over = asyncio.Event()
+        over: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         reading = asyncio.create_task(self._read(peer, call))
         if peer.telling is not None:  # over an older connection, which is dead whether or not that is known here
             peer.telling.cancel()
@@ -146,14 +146,12 @@ class Server:
         try:
             await asyncio.wait((reading, telling, closing), return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
-                left = await self._outcome(peer, call, reading)
+                left = await self._outcome(peer, call, reading, telling, over)
             if not left and not closing.done():
                 if telling.done() and not telling.cancelled():
                     await telling
                 await call.abort(grpc.StatusCode.ABORTED, "the connection is broken, or there is a newer one")
-            over.set()
-            peer.hurry()
-            await asyncio.wait((telling,), timeout=_LAST_WORD_S)
+            await _conclude(peer, telling, over)
         finally:
             for task in (reading, telling, closing):
                 task.cancel()
@@ -171,6 +169,11 @@ class Server:
         if not location or not instance or instance in self._lost:
             self._house.refused["lost" if instance in self._lost else "unnamed"] += 1
             await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "it was given up as lost, or has no name")
+        try:
+            self._house.framing.unwrap(shown.get(HELLO, b""))
+        except FrameError as error:
+            self._house.count_refused(error)
+            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{error.what}, to begin with")
         peer = self._peers.get(location)
         if peer is None or peer.instance != instance:
             if peer is not None:
@@ -181,16 +184,26 @@ class Server:
             watch.cancel()
         return peer
 
-    async def _outcome(self, peer: Peer, call: Any, reading: asyncio.Task[bool]) -> bool:
+    async def _outcome(
+        self,
+        peer: Peer,
+        call: Any,
+        reading: asyncio.Task[bool],
+        telling: asyncio.Task[None],
+        over: asyncio.Future[bytes],
+    ) -> bool:
         """Whether the peer has said goodbye. What it is refused for ends the call."""
         try:
             return await reading
         except FrameError as error:
             self._house.count_refused(error)
-            again = error.reason in _AGAIN
             if error.reason == "gap":
                 self._lose(peer, error.what)
-            await call.abort(grpc.StatusCode.DATA_LOSS if again else grpc.StatusCode.FAILED_PRECONDITION, error.what)
+            if error.reason in _AGAIN:
+                await call.abort(grpc.StatusCode.DATA_LOSS, error.what)
+            # Said before the end of the call too: a client that writes at that moment does not hear how the call ends.
+            await _conclude(peer, telling, over, self._house.framing.wrap(refusal(error)))
+            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, error.what)
             raise  # abort has raised already
 
     async def _read(self, peer: Peer, call: Any) -> bool:
@@ -230,14 +243,14 @@ class Server:
         else:
             taker.arrive(channel, message, size)
 
-    async def _tell(self, peer: Peer, call: Any, over: asyncio.Event) -> None:
-        """Tell the peer what there is to tell, until that is over or the connection is broken."""
+    async def _tell(self, peer: Peer, call: Any, over: asyncio.Future[bytes]) -> None:
+        """Tell the peer what there is to tell, until it is over (its result comes last) or the connection is broken."""
         last = False
         while not last:
-            if not over.is_set():
+            if not over.done():
                 await peer.news()
-            last = over.is_set()
-            if data := peer.take_news(self._house.framing):
+            last = over.done()
+            if data := peer.take_news(self._house.framing) + (over.result() if last else b""):
                 try:
                     await call.write(data)
                 except aio.BaseError:  # broken: everything is told again over the next connection
@@ -268,3 +281,10 @@ class Server:
             del self._peers[peer.location]
         if (watch := self._watches.pop(peer.location, None)) is not None:
             watch.cancel()
+
+
+async def _conclude(peer: Peer, telling: asyncio.Task[None], over: asyncio.Future[bytes], last: bytes = b"") -> None:
+    """Have the rest told, and the last word after it."""
+    over.set_result(last)
+    peer.hurry()
+    await asyncio.wait((telling,), timeout=_LAST_WORD_S)

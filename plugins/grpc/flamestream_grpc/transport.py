@@ -14,7 +14,8 @@ from flamecore.errors import FlameError, FrameError, PeerGoneError, TransportClo
 from flamecore.frames import HEADER_BYTES, Framing
 from flamecore.transport import Transport, TransportCapabilities, TransportContext
 from flamestream_grpc.endpoint import GrpcEndpoint
-from flamestream_grpc.link import INSTANCE, LOCATION, TOKEN, Link
+from flamestream_grpc.incoming import HELLO as HELLO_FRAME
+from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, TOKEN, Link
 from flamestream_grpc.options import Options, check, joined, parse
 from flamestream_grpc.outgoing import Outgoing
 from flamestream_grpc.safety import channel_credentials, exposed, keep_private, server_credentials, socket_path
@@ -103,6 +104,7 @@ class GrpcTransport(Transport):
             ("grpc.max_send_message_length", most),
             ("grpc.keepalive_time_ms", keepalive_ms),
             ("grpc.keepalive_timeout_ms", keepalive_ms),
+            ("grpc.http2.ping_timeout_ms", keepalive_ms),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
         ]
@@ -162,7 +164,8 @@ class GrpcTransport(Transport):
 
     def metadata(self) -> list[tuple[str, str | bytes]]:
         token, location = self.context.token.encode(), self.location.encode()
-        return [(TOKEN, token), (LOCATION, location), (INSTANCE, self.instance)]
+        hello = self.framing.wrap(HELLO_FRAME)
+        return [(TOKEN, token), (HELLO, hello), (LOCATION, location), (INSTANCE, self.instance)]
 
     def count_refused(self, error: FrameError) -> None:
         self.refused[error.reason] += 1

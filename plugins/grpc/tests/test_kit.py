@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from typing import Any, ClassVar
+
+import pytest
+
 from flamecore.testing.faults import Faulty, Proxy
 from flamecore.testing.transports import TransportTests
 from flamecore.transport import Transport, TransportContext
@@ -18,39 +24,69 @@ class TestTcp(TransportTests):
         return GrpcTransport(Options(listen="127.0.0.1:0"), context)
 
 
-class TestLittleRoom(TransportTests):
+class TestTls(TransportTests):
+    @pytest.fixture(autouse=True)
+    def _options(self, certificates: Any) -> None:
+        self.options = certificates.options()
+
+    def make(self, context: TransportContext) -> Transport:
+        return GrpcTransport(self.options, context)
+
+
+class TestRoomForOne(TransportTests):
     most = 200
 
     def make(self, context: TransportContext) -> Transport:
         return GrpcTransport(Options(window_frames=1), context)
 
 
-class TestFewBytes(TransportTests):
-    most = 2000
+class TestRoomForFewBytes(TransportTests):
+    most = 500
 
     def make(self, context: TransportContext) -> Transport:
-        return GrpcTransport(Options(window_bytes=10_000), context)
+        return GrpcTransport(Options(window_frames=256, window_bytes=10_000), context)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
 class TestBadLuck(TransportTests):
-    most = 2000
+    """Every fault must have happened in the course of the checks."""
+
+    most = 1000
+    happened: ClassVar[Counter[str]] = Counter()
+    made: ClassVar[list[Faulty]] = []
+
+    @pytest.fixture(autouse=True)
+    def _seed(self, seed: int) -> None:
+        self.seed = seed
 
     def make(self, context: TransportContext) -> Transport:
-        return Faulty(GrpcTransport(Options(window_frames=64), context), seed=3)
+        faulty = Faulty(GrpcTransport(Options(window_frames=64), context), seed=self.seed)
+        self.made.append(faulty)
+        return faulty
+
+    def test_zz_had_bad_luck(self) -> None:
+        for faulty in self.made:
+            assert isinstance(faulty.transport, GrpcTransport)
+            self.happened.update(faulty.faults)
+            self.happened.update(faulty.transport.refused)
+        expected = {"delay", "full", "reorder", "disconnect", "repeat", "repeated"}
+        assert {fault for fault in expected if not self.happened[fault]} == set()
 
 
 class Proxied(GrpcTransport):
-    """Others reach it through a bad network only."""
+    """Others reach it over a bad network only."""
 
     proxy: Proxy
 
     async def start(self) -> str:
-        self.proxy = Proxy(await super().start(), seed=3)
+        self.proxy = Proxy(await super().start(), seed=1)
         self.location = await self.proxy.start()
         self.trouble()
         return self.location
 
-    def trouble(self) -> None: ...
+    def trouble(self) -> None:
+        """What the network does."""
+        raise NotImplementedError
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -58,12 +94,69 @@ class Proxied(GrpcTransport):
 
 
 class Drips(Proxied):
+    """Everything comes in small pieces."""
+
     def trouble(self) -> None:
-        self.proxy.drip(5000)
+        self.proxy.drip(3000)
 
 
-class TestDrips(TransportTests):
-    most = 2000
+class Stalls(Proxied):
+    """Nothing comes for a while, again and again."""
+
+    _timer: asyncio.TimerHandle
+
+    def trouble(self) -> None:
+        def turn(*, stalled: bool) -> None:
+            if stalled:
+                self.proxy.stall()
+            else:
+                self.proxy.resume()
+            self._timer = asyncio.get_running_loop().call_later(0.02, lambda: turn(stalled=not stalled))
+
+        turn(stalled=False)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._timer.cancel()
+
+
+class Cuts(Proxied):
+    """Connections break, again and again."""
+
+    _timer: asyncio.TimerHandle
+
+    def trouble(self) -> None:
+        def cut() -> None:
+            self.proxy.cut()
+            self._timer = asyncio.get_running_loop().call_later(0.1, cut)
+
+        cut()
+
+    async def aclose(self) -> None:
+        self._timer.cancel()
+        await super().aclose()
+
+
+class Flips(Proxied):
+    """Bits flip. TLS notices, and the connection breaks."""
+
+    def trouble(self) -> None:
+        self.proxy.flip(50_000, most=3)
+
+
+@pytest.mark.parametrize("network", [Drips, Stalls, Cuts, Flips])
+@pytest.mark.parametrize("way", ["unix", "tcp", "tls"])
+class TestBadNetwork(TransportTests):
+    most = 500
+
+    @pytest.fixture(autouse=True)
+    def _network(self, network: type[Proxied], way: str, certificates: Any) -> None:
+        if network is Flips and way != "tls":
+            pytest.skip("a flipped bit of HTTP/2 itself, say of a window's size, can stall it and nobody notices")
+        self.network = network
+        self.options = certificates.options(window_frames=64)
+        if way != "tls":
+            self.options = Options(listen="unix" if way == "unix" else "127.0.0.1", window_frames=64)
 
     def make(self, context: TransportContext) -> Transport:
-        return Drips(Options(window_frames=64), context)
+        return self.network(self.options, context)

@@ -1,0 +1,374 @@
+"""What does not belong to a job is refused and counted, and the job goes on.
+
+`raw` speaks to a transport as anybody could who can connect to it: gRPC, and then any bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from flamecore.codec import Codec
+from flamecore.errors import ConnectError, FrameError, PeerGoneError
+from flamecore.frames import HEADER_BYTES, Frame, Framing
+from flamecore.transport import Endpoint
+from flamestream_grpc import GrpcTransport, Options
+from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
+
+LIMIT_S = 10.0
+SECRET = "secret of the tests"
+LARGEST = 2**16
+
+
+async def raw(
+    location: str, *messages: bytes, token: str = SECRET, instance: str | None = None, hello: bytes | None = None
+) -> tuple[grpc.StatusCode, str]:
+    """Connect, say something, and hear how it ends; CANCELLED if it does not end by itself."""
+    metadata = (
+        (TOKEN, token.encode()),
+        (HELLO, frame(sequence=0) if hello is None else hello),
+        (LOCATION, b"unix:/nowhere"),
+        (INSTANCE, secrets.token_hex(16) if instance is None else instance),
+    )
+    async with aio.insecure_channel(location, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        call = channel.stream_stream(METHOD)(metadata=aio.Metadata(*metadata))
+        try:
+            for message in messages:
+                await call.write(message)
+            async with asyncio.timeout(0.3):
+                while await call.read() is not aio.EOF:
+                    pass
+        except (TimeoutError, asyncio.InvalidStateError):
+            call.cancel()
+        except aio.AioRpcError as error:
+            return error.code(), error.details() or ""
+        return await call.code(), await call.details()
+
+
+def frame(body: bytes = b"", *, sequence: int = 1, receiver: str = "b/0", job: str = "tests", epoch: int = 1) -> bytes:
+    """A frame, right in everything that is not asked to be wrong."""
+    return Framing(job, epoch).wrap(Frame("x/0", receiver, sequence, body or Codec().encode("a message")))
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What some processes know, and others do not."""
+
+    number: int
+
+
+async def flood(endpoint: Endpoint, message: Any) -> None:
+    """Send until it fails."""
+    while True:
+        await endpoint.send("b/0", message)
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """With one bit changed."""
+    wrong = bytearray(data)
+    wrong[bit // 8] ^= 1 << bit % 8
+    return bytes(wrong)
+
+
+WRONG: dict[str, tuple[bytes, str, grpc.StatusCode]] = {
+    "version": (frame()[:4] + b"\x09" + frame()[5:], "version", grpc.StatusCode.FAILED_PRECONDITION),
+    "job": (frame(job="another"), "job", grpc.StatusCode.FAILED_PRECONDITION),
+    "epoch": (frame(epoch=0), "epoch", grpc.StatusCode.FAILED_PRECONDITION),
+    "truncated head": (frame()[: HEADER_BYTES - 1], "short", grpc.StatusCode.DATA_LOSS),
+    "truncated body": (frame()[:-1], "length", grpc.StatusCode.DATA_LOSS),
+    "oversized": (frame(bytes(LARGEST + 1)), "oversized", grpc.StatusCode.DATA_LOSS),
+    "much too large": (frame(bytes(LARGEST + 2**21)), "broken", grpc.StatusCode.RESOURCE_EXHAUSTED),
+    "flipped": (flipped(frame(), 8 * HEADER_BYTES + 3), "damaged", grpc.StatusCode.DATA_LOSS),
+    "random": (Random(1).randbytes(200), "magic", grpc.StatusCode.DATA_LOSS),
+    "no codec": (frame(b"\xc1"), "codec", grpc.StatusCode.FAILED_PRECONDITION),
+}
+
+
+@pytest.mark.parametrize(("wrong", "reason", "status"), WRONG.values(), ids=WRONG)
+def test_a_wrong_frame_is_refused_and_the_good_peer_goes_on(
+    mesh: Any, wrong: bytes, reason: str, status: grpc.StatusCode
+) -> None:
+    async def run() -> None:
+        async with mesh() as made:
+            options = Options(max_frame_bytes=LARGEST)
+            a, b = await made.add("a", options), await made.add("b", options)
+            good, target = await a.bind("a/0"), await b.bind("b/0")
+            await good.send("b/0", "before")
+            code, details = await raw(made.locations["b"], wrong)
+            assert code == status, details
+            assert b.refused == {reason: 1} if reason == "broken" else b.refused[reason] == 1
+            await good.send("b/0", "after")
+            async with asyncio.timeout(LIMIT_S):
+                got = [(await target.receive()).message for _ in range(2)]
+            assert got == ["before", "after"]
+            assert target.receive_nowait() is None
+            await asyncio.sleep(0)
+            assert made.lost == {}
+
+    asyncio.run(run())
+
+
+def test_good_frames_before_a_wrong_one_count(mesh: Any) -> None:
+    """And one who is known by them, and does not come back, is lost."""
+
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b")
+            target = await b.bind("b/0")
+            await raw(made.locations["b"], frame() + frame(sequence=2) + frame(sequence=3)[:-1])
+            assert [(await target.receive()).message for _ in range(2)] == ["a message"] * 2
+            assert b.refused["length"] == 1
+            async with asyncio.timeout(LIMIT_S):
+                await made.loss.wait()
+            assert [location for location, _ in made.lost["b"]] == ["unix:/nowhere"]
+
+    asyncio.run(run())
+
+
+def test_random_and_flipped_bytes(mesh: Any) -> None:
+    """Many of them, over the same and over new connections."""
+
+    async def run() -> None:
+        random = Random(7)
+        async with mesh() as made:
+            a, b = await made.add("a"), await made.add("b")
+            good, target = await a.bind("a/0"), await b.bind("b/0")
+            for number in range(60):
+                data = random.randbytes(random.randrange(1, 400))
+                if number % 3:
+                    data = flipped(frame(), random.randrange(8 * len(frame())))
+                code, _ = await raw(made.locations["b"], data)
+                assert code in (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.FAILED_PRECONDITION)
+                await good.send("b/0", number)
+                async with asyncio.timeout(LIMIT_S):
+                    assert (await target.receive()).message == number
+            assert b.refused.total() == 60
+            assert set(b.refused) <= {"short", "magic", "version", "oversized", "length", "damaged"}
+            assert made.lost == {}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason"),
+    [
+        ({"hello": b""}, "short"),
+        ({"hello": frame(job="another")}, "job"),
+        ({"hello": frame(epoch=2)}, "epoch"),
+        ({"hello": WRONG["version"][0]}, "version"),
+        ({"instance": ""}, "unnamed"),
+    ],
+)
+def test_who_does_not_show_that_it_belongs_here_is_refused(mesh: Any, shown: dict[str, Any], reason: str) -> None:
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b")
+            target = await b.bind("b/0")
+            code, _ = await raw(made.locations["b"], frame(), **shown)
+            assert code == grpc.StatusCode.FAILED_PRECONDITION
+            assert b.refused == {reason: 1}
+            assert target.receive_nowait() is None
+
+    asyncio.run(run())
+
+
+def test_a_sender_whose_class_is_unknown_is_told_so(mesh: Any) -> None:
+    """However much it is sending at that moment."""
+
+    async def run() -> None:
+        async with mesh() as made:
+            a, b = await made.add("a", codec=Codec([Unknown])), await made.add("b")
+            endpoint, target = await a.bind("a/0"), await b.bind("b/0")
+            await endpoint.send("b/0", "known")
+            async with asyncio.timeout(LIMIT_S):
+                with pytest.raises(PeerGoneError, match=r"Unknown.* was not declared"):
+                    await flood(endpoint, Unknown(1))
+            assert "was not declared" in str(made.lost["a"][0][1])
+            assert b.refused["codec"] == 1
+            assert (await target.receive()).message == "known"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("token", ["", "wrong", SECRET + "x", "\xff"])
+def test_without_the_token_nothing_is_read(mesh: Any, token: str) -> None:
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b")
+            target = await b.bind("b/0")
+            code, details = await raw(made.locations["b"], frame(), token=token)
+            assert code == grpc.StatusCode.UNAUTHENTICATED
+            assert SECRET not in details
+            assert b.refused == {"token": 1}
+            assert target.receive_nowait() is None
+
+    asyncio.run(run())
+
+
+def test_a_process_with_another_token_is_told_so(mesh: Any) -> None:
+    async def run() -> None:
+        async with mesh() as made:
+            a, b = await made.add("a", token="another"), await made.add("b")
+            await b.bind("b/0")
+            endpoint = await a.bind("a/0")
+            async with asyncio.timeout(LIMIT_S):
+                with pytest.raises(ConnectError, match=r"does not let this process in.*token") as caught:
+                    await endpoint.send("b/0", "hello")
+            assert caught.value.location == made.locations["b"]
+            assert b.refused == {"token": 1}
+            assert made.lost == {}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [({"job": "another"}, "refused a frame of another job"), ({"epoch": 2}, "refused a frame of epoch 2")],
+)
+def test_a_process_of_another_job_is_told_so(mesh: Any, change: dict[str, Any], text: str) -> None:
+    async def run() -> None:
+        async with mesh() as made:
+            a, b = await made.add("a", **change), await made.add("b")
+            await b.bind("b/0")
+            endpoint = await a.bind("a/0")
+            async with asyncio.timeout(LIMIT_S):
+                with pytest.raises(ConnectError, match=text):
+                    await endpoint.send("b/0", "hello")
+            assert b.refused == {next(iter(change)): 1}
+            assert made.lost == {}
+
+    asyncio.run(run())
+
+
+def test_a_gap_is_a_loss(mesh: Any) -> None:
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b")
+            await b.bind("b/0")
+            code, _ = await raw(made.locations["b"], frame(), frame(sequence=3), instance="one")
+            assert code == grpc.StatusCode.FAILED_PRECONDITION
+            ((location, error),) = made.lost["b"]
+            assert location == "unix:/nowhere"
+            assert "1 frames from x/0 to b/0 were lost before number 3" in str(error)
+            assert b.refused == {"gap": 1}
+            code, _ = await raw(made.locations["b"], frame(sequence=2), instance="one")
+            assert code == grpc.StatusCode.FAILED_PRECONDITION
+            assert b.refused["lost"] == 1
+
+    asyncio.run(run())
+
+
+def test_repeated_frames_are_dropped(mesh: Any) -> None:
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b")
+            target = await b.bind("b/0")
+            await raw(made.locations["b"], frame(), frame(), frame(sequence=2), frame(), instance="one")
+            await raw(made.locations["b"], frame(sequence=2), frame(sequence=3), instance="one")
+            assert [target.receive_nowait() is None for _ in range(4)] == [False] * 3 + [True]
+            assert b.refused["repeated"] == 3
+
+    asyncio.run(run())
+
+
+def test_one_who_does_not_wait_for_room_is_refused(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flamestream_grpc.incoming.MOST_FRAMES", 10)
+
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b")
+            await b.bind("b/0")
+            await raw(made.locations["b"], *(frame(sequence=number) for number in range(1, 20)))
+            assert b.refused["window"] == 1
+
+    asyncio.run(run())
+
+
+def test_one_with_channels_without_end_is_refused(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flamestream_grpc.incoming._CHANNELS", 10)
+
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b")
+            await raw(made.locations["b"], *(frame(receiver=f"b/{number}") for number in range(20)))
+            assert b.refused["channels"] == 1
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_tells_nonsense_is_refused(mesh: Any) -> None:
+    """What comes back from where this process sends to is checked too."""
+
+    async def lies(answer: bytes) -> tuple[GrpcTransport, str]:
+        async with mesh() as made:
+
+            async def link(_: Any, call: Any) -> None:
+                await call.send_initial_metadata(((INSTANCE, "liar"),))
+                await call.read()
+                await call.write(answer)
+                await call.read()
+
+            server = aio.server()
+            handler = grpc.stream_stream_rpc_method_handler(link)
+            service, name = METHOD.strip("/").split("/")
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+            made.locations["b"] = f"127.0.0.1:{port}"
+            a = await made.add("a")
+            endpoint = await a.bind("a/0")
+            await endpoint.send("b/0", "hello")
+            async with asyncio.timeout(LIMIT_S):
+                await made.loss.wait()
+            await server.stop(0)
+            return a, str(made.lost["a"][0][1])
+
+    framing = Framing("tests", 1)
+    for answer, reason in (
+        (b"nonsense", "short"),
+        (framing.wrap(Frame("a/0", "b/0", 1, b"?")), "told"),
+        (framing.wrap(Frame("a/0", "c/0", 1, bytes(16))), "told"),
+    ):
+        a, text = asyncio.run(lies(answer))
+        assert a.refused[reason] >= 1
+        assert "without having closed: refused" in text
+
+
+def test_too_large_a_message_is_refused_where_it_is_sent(mesh: Any) -> None:
+    async def run() -> None:
+        async with mesh() as made:
+            options = Options(max_frame_bytes=LARGEST)
+            a, b = await made.add("a", options), await made.add("b", options)
+            endpoint, target = await a.bind("a/0"), await b.bind("b/0")
+            with pytest.raises(FrameError, match="larger than 65536") as caught:
+                await endpoint.send("b/0", bytes(LARGEST + 1))
+            assert caught.value.reason == "oversized"
+            await endpoint.send("b/0", "small")
+            assert (await target.receive()).message == "small"
+
+    asyncio.run(run())
+
+
+def test_strangers_are_not_let_in_by_tls(mesh: Any, certificates: Any, strangers: Any) -> None:
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b", certificates.options())
+            await b.bind("b/0")
+            calls: list[Callable[[], Any]] = []
+            for node, options in (("s", strangers.options), ("p", lambda **o: Options(listen="127.0.0.1", **o))):
+                endpoint = await (await made.add(node, options(connect_timeout_s=0.3))).bind(f"{node}/0")
+                calls.append(lambda endpoint=endpoint: endpoint.send("b/0", "hello"))
+            for call in calls:
+                with pytest.raises(ConnectError, match="nobody answers"):
+                    await call()
+            assert made.lost == {}
+
+    asyncio.run(run())

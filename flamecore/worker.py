@@ -222,6 +222,9 @@ class Worker:
     def _fail_at(self, vertex: Vertex) -> Fail:
         """What a step of `vertex` calls when user code fails: the failure becomes an item of the failures' barrier."""
         home = self._home
+        # Failures of one item at one operation come home from whichever worker it was on; as with any operation's
+        # outputs, the trace says from which.
+        ident = self.random.getrandbits(64)
 
         def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
             key = None
@@ -242,7 +245,7 @@ class Worker:
                 at=GlobalTime.decode(order),
                 error=error,
             )
-            home(order, trace, alive, failure)
+            home(order, trace ^ ident, alive, failure)
 
         return fail
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 from typing import Any, Protocol
 
@@ -80,7 +81,8 @@ class Compiler:
         outboxes: Sequence[list[Routed]],
         fail_at: Callable[[Vertex], Fail],
     ) -> None:
-        self.plan, self.worker, self.random, self.outboxes, self.fail_at = plan, worker, random, outboxes, fail_at
+        self.plan, self.worker, self.random, self.outboxes = plan, worker, random, outboxes
+        self.fail_at = cache(fail_at)  # one for each vertex: a repair must fail as what it repairs, step or run
         self.compiled = Compiled()
         self.owners = plan.owners
         self.feedback = plan.graph.feedback()

@@ -159,7 +159,10 @@ class Compiler:
             self.runs[vertex] = drift.run
             return self.stateful(drift)
         if isinstance(vertex, Grouping):
-            return self.stateful(GroupingStep(vertex, ident, self.successor(vertex), self.fail_at(vertex)))
+            emit, emit_run = self.successor(vertex), self.successor_run(vertex)
+            grouping = GroupingStep(vertex, ident, emit, self.fail_at(vertex), emit_run)
+            self.runs[vertex] = grouping.run
+            return self.stateful(grouping)
         if isinstance(vertex, Sink):
             return self.sink(vertex)
         assert not isinstance(vertex, Source)

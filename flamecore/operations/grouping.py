@@ -10,14 +10,14 @@ tombstone, change some windows: the old ones are retracted first, then the new o
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError
 from flamecore.graph import ByHash, ByKey, Grouping
 from flamecore.hashing import check_key
 from flamecore.meta import GLOBAL_TIME_BYTES
-from flamecore.operations import Fail, Step
+from flamecore.operations import Fail, Run, Step, each
 
 
 class Window(NamedTuple):
@@ -169,21 +169,24 @@ class Windows:
 
 
 class GroupingStep:
-    """A grouping at work on one worker: its buckets, and its compiled step.
+    """A grouping at work on one worker: its buckets, and its compiled step and run.
 
     Args:
         vertex: The rules.
         ident: Random id of this physical instance.
         emit: Step of what comes next.
         fail: Where items go whose key or custom order fails.
+        emit_run: Run of what comes next.
     """
 
-    def __init__(self, vertex: Grouping, ident: int, emit: Step, fail: Fail) -> None:
+    def __init__(self, vertex: Grouping, ident: int, emit: Step, fail: Fail, emit_run: Run | None = None) -> None:
         self.rules = Windows(vertex)
         self.buckets: dict[Any, Bucket] = {}
         self.retracted = 0
         self._touched: list[Any] = []
-        self.step = self._compile(bucket_namer(vertex), ident, emit, fail)
+        name_of = bucket_namer(vertex)
+        self.step = self._compile(name_of, ident, emit, fail)
+        self.run = self._compile_run(name_of, ident, emit_run or each(emit))
 
     def _compile(self, name_of: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
         rules, buckets, touched = self.rules, self.buckets, self._touched
@@ -221,6 +224,43 @@ class GroupingStep:
             return None
 
         return step
+
+    def _compile_run(self, name_of: Callable[[Any], Any], ident: int, emit: Run) -> Run:
+        """The way of items that come after all of their bucket; the others, and those that fail, are for the step."""
+        rules, buckets, touched, step = self.rules, self.buckets, self._touched, self.step
+        window = rules.window
+        if rules.custom is not None or rules.undo_partial:
+            return each(step)
+
+        def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+            places: list[bytes] = []
+            windows: list[tuple[Any, ...]] = []
+            for order, payload in zip(orders, payloads, strict=True):
+                try:
+                    name = name_of(payload)
+                    bucket = buckets.get(name)
+                    if bucket is None:
+                        check_key(name)
+                        bucket = buckets[name] = Bucket()
+                except Exception:  # noqa: BLE001 - the step fails as well, and tells of it
+                    bucket = None
+                if bucket is None or (bucket.entries and bucket.entries[-1][0] >= order):
+                    if places:
+                        emit(places, trace ^ ident, windows)
+                        places, windows = [], []
+                    step(order, trace, True, payload)
+                    continue
+                entries = bucket.entries
+                entries.append((order, trace, payload))
+                if not bucket.touched and len(entries) >= window:
+                    bucket.touched = True
+                    touched.append(name)
+                places.append(order)
+                windows.append(tuple([entry[2] for entry in entries[-window:]]))
+            if places:
+                emit(places, trace ^ ident, windows)
+
+        return run
 
     def forget(self, before: bytes) -> None:
         """The minimum time is now `before` (encoded): drop the history that no repair can reach any more."""

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import flamecore as fc
 from flamecore.barrier import Barrier
-from flamecore.graph import Drift, Map, MapShape
+from flamecore.graph import ByKey, Drift, Grouping, Map, MapShape
 from flamecore.meta import CHILD, GlobalTime, Meta
 from flamecore.operations import each
 from flamecore.operations.drift import DriftStep
+from flamecore.operations.grouping import GroupingStep
 from flamecore.operations.map import map_run, map_step
 
 Emitted = list[tuple[bytes, int, bool, Any]]
@@ -139,6 +140,32 @@ def held(behind: Behind) -> list[Any]:
         else:
             del failures[order, trace]
     return [*sorted(outputs.items()), *sorted(failures.items())]
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@given(st.lists(st.tuples(st.integers(0, 40), numbers), max_size=6), st.randoms(use_true_random=False))
+def test_grouping(window: int, runs: list[tuple[int, list[int]]], random: Any) -> None:
+    """What is emitted is the same item by item, late items, failing keys and tombstones in between."""
+    vertex = Grouping("group", route=ByKey(lambda n: fussy(n) % 2), window=window)
+    one, many = Behind(), Behind()
+    by_step = GroupingStep(vertex, 0b101, one.step, one.fail)
+    by_run = GroupingStep(vertex, 0b101, many.step, many.fail, many.run)
+    for number, (start, payloads) in enumerate(runs):
+        orders = [order + CHILD[number] for order in orders_of(len(payloads), start)]
+        each(by_step.step)(orders, number, payloads)
+        by_run.run(orders, number, payloads)
+        for order, payload in zip(orders, payloads, strict=True):
+            if payload != 3 and random.random() < 0.2:
+                by_step.step(order, number, False, payload)
+                by_run.step(order, number, False, payload)
+    assert many.emitted == one.emitted
+    assert many.failed == one.failed
+    assert by_run.retracted == by_step.retracted
+    for operation in (by_step, by_run):
+        operation.forget(GlobalTime(1000).encode())
+    assert {name: left.entries for name, left in by_run.buckets.items()} == {
+        name: left.entries for name, left in by_step.buckets.items()
+    }
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), st.integers(0, 3)), max_size=8))

@@ -65,6 +65,7 @@ class Worker:
         self._delivered: dict[str, int] = {}
         self._segment_of = [*(vertex.segment for vertex in plan.graph.vertices), plan.sink_segment]
         self._failures_index = len(plan.graph.vertices)
+        self._failure_idents: dict[int, int] = {}
         self.compiled = compile_worker(plan, index, random, self.outboxes, self._fail_at)
         self.compiled.arrivals[self._failures_index] = self.compiled.failures.step
 
@@ -224,7 +225,9 @@ class Worker:
         home = self._home
         # Failures of one item at one operation come home from whichever worker it was on; as with any operation's
         # outputs, the trace says from which.
-        ident = self.random.getrandbits(64)
+        if vertex.index not in self._failure_idents:
+            self._failure_idents[vertex.index] = self.random.getrandbits(64)
+        ident = self._failure_idents[vertex.index]
 
         def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
             key = None

@@ -27,6 +27,9 @@ class Contender:
         name: Shows in tables, and names it to the process that runs it.
         kind: "plain", "flamestream" or "bytewax".
         ordered: Whether it promises the sequence of outputs, or only the sequence of each key.
+        workers, acker: Of flamestream.
+        batches: Bytewax's operators for whole batches.
+        collector: Whether Python's cyclic garbage collector runs as it does by default.
     """
 
     name: str
@@ -35,9 +38,12 @@ class Contender:
     workers: int = 1
     acker: str = "centralized"
     batches: bool = False
+    collector: bool = True
 
 
 PLAIN: Final = Contender("plain loop", "plain")
+PLAIN_UNCOLLECTED: Final = Contender("plain loop, no collector", "plain", collector=False)
+"""Nothing in Python can be faster. The collector visits every tuple that a loop makes, again and again."""
 FLAMESTREAM: Final = tuple(
     Contender(f"flamestream {acker} {workers}w", "flamestream", workers=workers, acker=acker)
     for workers in WORKERS
@@ -52,6 +58,8 @@ OURS: Final = FLAMESTREAM[0]
 def contenders(job: str) -> list[Contender]:
     """Everybody who can run the job here."""
     found = [PLAIN, *FLAMESTREAM]
+    if job != "latency":
+        found.insert(1, PLAIN_UNCOLLECTED)
     if find_spec("bytewax") is not None:
         found.append(BYTEWAX)
         if job == "word_count":
@@ -61,7 +69,7 @@ def contenders(job: str) -> list[Contender]:
 
 def named(name: str) -> Contender:
     """The contender of that name."""
-    return next(one for one in (PLAIN, *FLAMESTREAM, BYTEWAX, BYTEWAX_BATCHES) if one.name == name)
+    return next(one for one in (PLAIN, PLAIN_UNCOLLECTED, *FLAMESTREAM, BYTEWAX, BYTEWAX_BATCHES) if one.name == name)
 
 
 def runner(job: str, contender: Contender) -> Runner:

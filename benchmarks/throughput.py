@@ -33,12 +33,15 @@ def one_run(job: str, contender: str, size: int, dump: str = "") -> dict[str, An
     Returns:
         Seconds by the wall and of the processor, how many outputs, digests of their sequence and of their multiset.
     """
-    run = runner(job, named(contender))
+    one = named(contender)
+    run = runner(job, one)
     inputs = corpus(job, size, dump)
     if job == "index":
         _learn_stems(inputs)
     run(inputs[:_LITTLE])
     gc.collect()
+    if not one.collector:
+        gc.disable()
     start, start_cpu = time.perf_counter(), time.process_time()
     outputs = run(inputs)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu

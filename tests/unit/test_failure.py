@@ -214,10 +214,10 @@ def test_every_function_of_a_user_may_fail(build: Callable[[fc.Stream[Any]], fc.
         assert error.position.startswith("line")
 
 
-def test_a_key_without_a_lasting_hash_fails_where_there_is_more_than_one_worker() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_key_without_a_lasting_hash_fails_on_one_worker_as_on_several(workers: int) -> None:
     made = flow(lambda stream: stream.key_by(lambda n: object()).count(name="op"))
-    assert Run(made, [[1]]).error is None
-    error = Run(made, [[1]], workers=2).error
+    error = Run(made, [[1]], workers=workers).error
     assert isinstance(error, OperationError)
     assert (error.vertex, error.position) == ("op", "line 0")
     assert "same in every process" in str(error)

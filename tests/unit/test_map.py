@@ -9,6 +9,7 @@ import pytest
 
 from flamecore.graph import Map, MapShape, ToAll
 from flamecore.meta import GlobalTime, Meta
+from flamecore.operations import each
 from flamecore.operations.map import broadcast_step, map_step
 from flamecore.operations.routing import routed
 
@@ -152,7 +153,15 @@ def test_a_copy_for_every_worker_bears_its_ordinal(workers: int) -> None:
         behind = Behind()
         outboxes: list[list[Any]] = [[] for _ in range(workers)]
         vertex = Map("map", route=ToAll(), index=5, function=abs)
-        step = routed(vertex, behind.emit, worker=here, owners=[0] * 128, outboxes=outboxes, fail=behind.fail)
+        step, _ = routed(
+            vertex,
+            behind.emit,
+            each(behind.emit),
+            worker=here,
+            owners=[0] * 128,
+            outboxes=outboxes,
+            fail=behind.fail,
+        )
         step(ITEM.order, ITEM.trace, True, "payload")
         assert behind.emitted == [(ITEM._replace(child_ids=(4, here)), "payload")]
         for owner, outbox in enumerate(outboxes):

@@ -45,7 +45,7 @@ class Mesh:
             self.lost.setdefault(node, []).append((location, error))
             self.loss.set()
 
-        told = {
+        told: dict[str, Any] = {
             "job": self.job,
             "epoch": 1,
             "codec": Codec(),
@@ -90,8 +90,13 @@ class Certificates:
 
     def options(self, **others: Any) -> Options:
         """Options that use them."""
-        files = {"tls_ca": self.authority, "tls_certificate": self.certificate, "tls_key": self.key}
-        return Options(**{key: str(path) for key, path in files.items()}, **({"listen": "127.0.0.1"} | others))
+        given: dict[str, Any] = {
+            "listen": "127.0.0.1",
+            "tls_ca": str(self.authority),
+            "tls_certificate": str(self.certificate),
+            "tls_key": str(self.key),
+        }
+        return Options(**(given | others))
 
 
 def issue(folder: Path) -> Certificates:

@@ -31,7 +31,7 @@ async def flood(endpoint: Endpoint) -> None:
         await asyncio.sleep(0.001)
 
 
-FILES = {"tls_ca": "a.pem", "tls_key": "k.pem", "tls_certificate": "c.pem"}
+FILES: dict[str, Any] = {"tls_ca": "a.pem", "tls_key": "k.pem", "tls_certificate": "c.pem"}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_files_that_are_not_there_or_no_certificates(mesh: Any, certificates: An
             (tmp_path / "text").write_text("no certificate")
             for name, text in (("none", "cannot be read: No such file"), ("text", "no PEM file")):
                 wrong = tmp_path / name
-                files = {key: str(path) for key, path in (good | {"tls_key": wrong}).items()}
+                files: dict[str, Any] = {key: str(path) for key, path in (good | {"tls_key": wrong}).items()}
                 with pytest.raises(ConfigError, match=text) as caught:
                     await made.add("a", Options(listen="127.0.0.1", **files))
                 assert caught.value.path == "transport.grpc.tls_key"

@@ -174,8 +174,7 @@ class RemoteEndpoint(Endpoint):
         await self._wire.later("close", self._at)
 
 
-@pytest.mark.parametrize("first", ["here", "there"])
-@pytest.mark.parametrize("listen", ["unix", "127.0.0.1"])
+@pytest.mark.parametrize(("first", "listen"), [("here", "unix"), ("there", "127.0.0.1")])
 class TestAcrossProcesses(TransportTests):
     """One process of the kit is this one, the other is a real one of its own."""
 
@@ -187,7 +186,7 @@ class TestAcrossProcesses(TransportTests):
         self.listen = listen
 
     def make(self, context: TransportContext) -> Transport:
-        options = {"listen": self.listen, "window_frames": 64}
+        options: dict[str, Any] = {"listen": self.listen, "window_frames": 64}
         if (context.node == "node-0") == self.here:
             return GrpcTransport(Options(**options), context)
         return Remote(options, context)
@@ -215,7 +214,7 @@ async def flood(endpoint: Endpoint) -> None:
         await endpoint.send("there/0", "ours")
 
 
-OPTIONS: dict[str, Any] = {"window_frames": 64}
+OPTIONS: dict[str, Any] = {"window_frames": 64, "reconnect_timeout_s": 0.3}
 
 
 @pytest.mark.parametrize("listen", ["unix", "127.0.0.1"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -362,13 +361,11 @@ def test_strangers_are_not_let_in_by_tls(mesh: Any, certificates: Any, strangers
         async with mesh() as made:
             b = await made.add("b", certificates.options())
             await b.bind("b/0")
-            calls: list[Callable[[], Any]] = []
-            for node, options in (("s", strangers.options), ("p", lambda **o: Options(listen="127.0.0.1", **o))):
-                endpoint = await (await made.add(node, options(connect_timeout_s=0.3))).bind(f"{node}/0")
-                calls.append(lambda endpoint=endpoint: endpoint.send("b/0", "hello"))
-            for call in calls:
+            unarmed = Options(listen="127.0.0.1", connect_timeout_s=0.3)
+            for node, options in (("s", strangers.options(connect_timeout_s=0.3)), ("p", unarmed)):
+                endpoint = await (await made.add(node, options)).bind(f"{node}/0")
                 with pytest.raises(ConnectError, match="nobody answers"):
-                    await call()
+                    await endpoint.send("b/0", "hello")
             assert made.lost == {}
 
     asyncio.run(run())

@@ -1,0 +1,210 @@
+"""Trouble on purpose: it happens, it breaks no law by itself, and what cannot stand it is found."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from flamecore.testing.faults import Disconnects, Faulty, Proxy
+from flamecore.testing.laws import LawBroken
+from flamecore.testing.transport_bench import Make, Note
+from flamecore.testing.transports import CHECKS, Setup, TransportTests, check_channels
+from flamecore.transport import Delivery, Transport, TransportContext
+from flamestream_inproc import InprocTransport, Options
+
+LIMIT_S = 10.0
+
+# -- a transport with bad luck -----------------------------------------------------------------------------------------
+
+
+class TestFaulty(TransportTests):
+    most = 300
+
+    def make(self, context: TransportContext) -> Transport:
+        return Faulty(InprocTransport(Options(room=50), context), seed=1)
+
+
+class Forgetful(InprocTransport):
+    """Loses what is unread when its connections break; in the open, there are none."""
+
+    def disconnect(self) -> None:
+        for endpoint in self.endpoints.values():
+            endpoint._queue.clear()
+
+
+class Repetitive(InprocTransport):
+    """Sends again what has arrived, and gives it again."""
+
+    def repeat(self) -> None:
+        for endpoint in self.endpoints.values():
+            if endpoint._queue:
+                endpoint._queue.append(endpoint._queue[-1])
+
+
+def broken(make: Make) -> str:
+    """The law that the first check finds broken."""
+    try:
+        asyncio.run(check_channels(Setup(make, limit_s=0.5)))
+    except LawBroken as error:
+        return error.law
+    return ""
+
+
+@pytest.mark.parametrize(("wrong", "law"), [(Forgetful, "loss"), (Repetitive, "twice")])
+def test_one_that_cannot_stand_bad_luck_is_found(wrong: type[InprocTransport], law: str) -> None:
+    def lucky(context: TransportContext) -> Transport:
+        return wrong(Options(), context)
+
+    def unlucky(context: TransportContext) -> Transport:
+        return Faulty(lucky(context), seed=1, disconnects=0.05, repeats=0.05)
+
+    assert broken(lucky) == ""
+    assert broken(unlucky) == law
+    gc.collect()  # what the failed check has left waiting says so now, and not in the midst of something else
+
+
+def test_the_same_seed_is_the_same_luck() -> None:
+    async def run(seed: int) -> tuple[list[Delivery], dict[str, int]]:
+        faulty = Faulty(InprocTransport(Options(), TransportContext()), seed=seed, delay_ms=0)
+        names = [f"worker/{number}" for number in range(4)]
+        senders, rear = [await faulty.bind(name) for name in names], await faulty.bind("rear/out")
+        for number in range(100):
+            for sender in senders:
+                if not sender.send_nowait("rear/out", Note(number)):
+                    await sender.send("rear/out", Note(number))
+        got = [await rear.receive() for _ in range(400)]
+        for name in names:
+            assert [message.number for sender, message in got if sender == name] == [*range(100)]
+        return got, faulty.faults
+
+    first, second, other = asyncio.run(run(1)), asyncio.run(run(1)), asyncio.run(run(2))
+    assert first == second != other
+    assert {"delay", "full", "reorder"} == set(first[1])
+
+
+def test_only_what_can_disconnect_is_made_to() -> None:
+    assert not isinstance(InprocTransport(Options(), TransportContext()), Disconnects)
+    assert isinstance(Forgetful(Options(), TransportContext()), Disconnects)
+
+
+def test_every_check_stands_bad_luck() -> None:
+    """Each check of the kit, with much of it."""
+
+    async def run(check: Callable[[Setup], Awaitable[None]], setup: Setup) -> None:
+        await check(setup)
+
+    made: list[Faulty] = []
+
+    def make(context: TransportContext) -> Transport:
+        made.append(
+            Faulty(InprocTransport(Options(room=20), context), seed=len(made), delays=0.1, full=0.5, delay_ms=1)
+        )
+        return made[-1]
+
+    for check in CHECKS:
+        asyncio.run(run(check, Setup(make, most=100)))
+    assert all(sum(faulty.faults[fault] for faulty in made) > 10 for fault in ("delay", "full", "reorder"))
+
+
+# -- a bad network -----------------------------------------------------------------------------------------------------
+
+
+class Echo:
+    """A server that says what it hears."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+        self._server: asyncio.Server
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self, folder: str) -> str:
+        if folder:
+            self._server = await asyncio.start_unix_server(self._serve, Path(folder) / "echo")
+            return f"unix:{folder}/echo"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        try:
+            while data := await reader.read(1000):
+                self.heard += len(data)
+                writer.write(data)
+                await writer.drain()
+        finally:
+            writer.close()
+
+    def close(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+
+async def connect(location: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection."""
+    if location.startswith("unix:"):
+        return await asyncio.open_unix_connection(location.removeprefix("unix:"))
+    host, _, port = location.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def is_cut(reader: asyncio.StreamReader) -> bool:
+    """Whether a connection ends without another word."""
+    try:
+        return not await reader.read(1)
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("way", ["tcp", "unix"])
+def test_a_network(way: str) -> None:
+    """What a proxy does to a connection, one thing after the other."""
+
+    async def run(folder: str) -> None:
+        echo = Echo()
+        async with asyncio.timeout(LIMIT_S), Proxy(await echo.start(folder if way == "unix" else ""), seed=1) as proxy:
+            reader, writer = await connect(proxy.location)
+            writer.write(b"good")
+            assert await reader.readexactly(4) == b"good"
+            proxy.stall()
+            heard = echo.heard
+            writer.write(b"stalled")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(1), 0.05)
+            assert echo.heard == heard
+            proxy.resume()
+            assert await reader.readexactly(7) == b"stalled"
+            proxy.drip(1)
+            before = proxy.passed
+            writer.write(b"drip")
+            assert await reader.readexactly(4) == b"drip"
+            assert proxy.passed == before + 8
+            proxy.drip(0)
+            proxy.flip(10, most=5)
+            writer.write(bytes(500))
+            flipped = await reader.readexactly(500)
+            assert proxy.flips == 5
+            assert sum(byte.bit_count() for byte in flipped) in (3, 5)  # or one bit was flipped back
+            proxy.flip(0)
+            proxy.cut()
+            assert await is_cut(reader)
+            writer.close()
+            reader, writer = await connect(proxy.location)
+            writer.write(b"again")
+            assert await reader.readexactly(5) == b"again"
+            assert proxy.connections == 2
+            proxy.cut(refuse=True)
+            writer.close()
+            reader, writer = await connect(proxy.location)
+            assert await is_cut(reader)
+            assert proxy.connections == 2
+            writer.close()
+        echo.close()
+
+    with TemporaryDirectory(prefix="flame") as folder:
+        asyncio.run(run(folder))

@@ -2,7 +2,8 @@
 
 For flows: `assert_deterministic`, the reference interpreter `interpret`, and `Simulation`, a job under a seeded
 scheduler. For plugins: `check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, and the
-pytest classes of the same kinds. Nothing is imported before it is asked for.
+pytest classes of the same kinds; `Faulty` and `Proxy` make trouble for transports. Nothing is imported before it is
+asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from flamecore.testing.ackers import AckerTests, check_acker
     from flamecore.testing.barriers import BarrierTests, check_barrier
     from flamecore.testing.edges import SinkTests, SourceTests, check_live, check_sink, check_source
+    from flamecore.testing.faults import Faulty, Proxy
     from flamecore.testing.flows import acker_named, assert_deterministic
     from flamecore.testing.reference import Failed, interpret
     from flamecore.testing.simulation import Simulation, SimulationStuckError
@@ -29,6 +31,8 @@ _WHERE: Final = {
     "check_live": "edges",
     "check_sink": "edges",
     "check_source": "edges",
+    "Faulty": "faults",
+    "Proxy": "faults",
     "acker_named": "flows",
     "assert_deterministic": "flows",
     "Failed": "reference",
@@ -43,6 +47,8 @@ __all__ = [
     "AckerTests",
     "BarrierTests",
     "Failed",
+    "Faulty",
+    "Proxy",
     "Simulation",
     "SimulationStuckError",
     "SinkTests",

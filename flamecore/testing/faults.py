@@ -135,7 +135,8 @@ class FaultyEndpoint(Endpoint):
     def send_nowait(self, to: str, message: Any) -> bool:
         self._faulty.shake()
         turn = self._turns.get(to)
-        if not (self._closed or self._faulty.closed) and ((turn is not None and turn.locked()) or self._faulty.strikes("full")):
+        waited_for = turn is not None and turn.locked()
+        if not (self._closed or self._faulty.closed) and (waited_for or self._faulty.strikes("full")):
             return False
         return self._endpoint.send_nowait(to, message)
 

@@ -137,13 +137,13 @@ class _Interpreter:
         bucket = self.bucket(vertex, order, payload)
         key = (order,) if vertex.order is None else (order[:12], vertex.order(payload), order)
         place = sum(entry[:-1] < key for entry in bucket) if bucket and bucket[-1][:-1] >= key else len(bucket)
-        before = _windows(vertex, bucket, place)
+        before = _windows(vertex, bucket, place, vertex.window + (not alive))
         if alive:
             bucket.insert(place, (*key, payload))
         else:
             assert bucket[place][:-1] == key
             del bucket[place]
-        after = _windows(vertex, bucket, place)
+        after = _windows(vertex, bucket, place, vertex.window + alive)
         same = {at for at, window in before.items() if at in after and _identical(window, after[at])}
         gone = [(at, False, window) for at, window in before.items() if at not in same]
         come = [(at, True, window) for at, window in after.items() if at not in same]
@@ -166,13 +166,13 @@ class _Interpreter:
         return buckets.setdefault((hashed, payload), [])
 
 
-def _windows(vertex: Grouping, bucket: list[tuple[Any, ...]], place: int) -> dict[bytes, tuple[Any, ...]]:
-    """The windows that end at `place` or up to a window's length behind it, by the order of their last item."""
+def _windows(vertex: Grouping, bucket: list[tuple[Any, ...]], place: int, count: int) -> dict[bytes, tuple[Any, ...]]:
+    """The first `count` windows that end at `place` or behind it, by the order of their last item."""
     size = len(bucket)
     if vertex.undo_partial and 0 < size < vertex.window:
         return {bucket[-1][-2]: tuple(entry[-1] for entry in bucket)}
     cuts = {}
-    for end in range(place + 1, min(place + vertex.window + 1, size) + 1):
+    for end in range(place + 1, min(place + count, size) + 1):
         if end >= vertex.window or not vertex.undo_partial:
             cuts[bucket[end - 1][-2]] = tuple(entry[-1] for entry in bucket[max(end - vertex.window, 0) : end])
     return cuts

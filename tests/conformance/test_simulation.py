@@ -1,0 +1,456 @@
+"""Any flow, on any number of workers, under any interleaving, gives what the reference interpreter gives.
+
+Flows and inputs are drawn; what a run gives besides its outputs (memory, replays, failures) is held to the laws. The
+seed of a simulated run is part of every drawn example, and is printed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import flamecore as fc
+from flamecore.acker import Acker, AckerPlan
+from flamecore.codec import Codec
+from flamecore.graph import Drift, Graph, Vertex
+from flamecore.meta import encode_time
+from flamecore.operations.drift import DriftStep
+from flamecore.operations.grouping import GroupingStep
+from flamecore.plan import OnError
+from flamecore.testing.ackers import simulated_runs
+from flamecore.testing.flows import acker_named, assert_deterministic, compare
+from flamecore.testing.reference import Failed, interpret
+from flamecore.testing.simulation import SimulatedRun, Simulation
+
+ACKERS: Mapping[str, Callable[[AckerPlan], Acker]] = {
+    name: acker_named(name) for name in ("centralized", "local", "sharded")
+}
+
+
+# -- the flows of the suite -------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    """As `flows.Case`."""
+
+    name: str
+    graph: Callable[[], Graph]
+    inputs: Callable[[int, int], Mapping[str, Sequence[Any]]]
+
+
+def test_every_flow_of_the_suite_under_many_interleavings(case: Case) -> None:
+    graph = case.graph()
+    for seed in range(simulated_runs(4)):
+        seeds = range(seed * 3, seed * 3 + 3)
+        assert_deterministic(graph, case.inputs(seed, 20), workers=(1, 2, 3, 5), seeds=seeds)
+
+
+def test_every_flow_of_the_suite_over_the_wire(case: Case) -> None:
+    """What crosses between workers is bytes."""
+    graph = case.graph()
+    inputs = case.inputs(7, 12)
+    wanted, failed = reference(graph, inputs)
+    codec = Codec(CROSSING)
+    run = Simulation(
+        graph, inputs, acker=ACKERS["local"], workers=3, seed=7, copy=lambda sent: codec.decode(codec.encode(sent))
+    )
+    drawn_state = any(vertex.name.endswith("/combine") for vertex in graph.vertices)
+    if drawn_state or case.name == "sum_over_cycle":
+        pytest.skip("its states are of a class that is not declared")
+    compare(run.run(), wanted, failed, "copies")
+
+
+def reference(graph: Graph, inputs: Mapping[str, Any], **options: Any) -> tuple[dict[str, list[Any]], Failed | None]:
+    try:
+        outputs, failed = interpret(graph, inputs, max_steps=40_000, **options), None
+    except Failed as error:
+        outputs, failed = error.outputs, error
+    return {name: [output.payload for output in each] for name, each in outputs.items()}, failed
+
+
+# -- drawn flows ------------------------------------------------------------------------------
+
+
+class Item(NamedTuple):
+    """A payload of a drawn flow: `left` counts the rounds it has still to go in a cycle."""
+
+    value: int
+    left: int = 0
+
+
+CROSSING = (Item,)
+
+Op = tuple[Any, ...]
+"""(kind, numbers and inner chains)"""
+
+
+class Spec(NamedTuple):
+    """A drawn flow.
+
+    Attributes:
+        sources: How many partitions each source has.
+        chain: The operations.
+        side: After how many of them the stream also goes to a second sink; None: no second sink.
+        cut: At which vertex, of all, a second segment begins; None: there is one.
+    """
+
+    sources: tuple[int, ...]
+    chain: tuple[Op, ...]
+    side: int | None = None
+    cut: int | None = None
+
+
+SMALL = st.integers(1, 4)
+SIMPLE = st.one_of(
+    st.tuples(st.just("map"), SMALL),
+    st.tuples(st.just("flat"), SMALL),
+    st.tuples(st.just("filter"), SMALL),
+    st.tuples(st.just("spread"), SMALL),
+    st.tuples(st.just("keyed"), SMALL),
+    st.tuples(st.just("group"), SMALL, SMALL),
+    st.tuples(st.just("fold"), SMALL),
+    st.tuples(st.just("reduce"), SMALL),
+    st.tuples(st.just("count"), SMALL),
+    st.tuples(st.just("stateful"), SMALL),
+)
+ORDERED = st.tuples(st.just("ordered"), SMALL, SMALL)
+COLLECTED = st.tuples(st.just("collected"), SMALL, SMALL)
+FUSSY = st.one_of(st.tuples(st.just("fussy"), SMALL), st.tuples(st.just("fussy_fold"), SMALL))
+
+
+def chains(step: st.SearchStrategy[Op], most: int) -> st.SearchStrategy[tuple[Op, ...]]:
+    return st.lists(step, max_size=most).map(tuple)
+
+
+def forks(inner: st.SearchStrategy[Op]) -> st.SearchStrategy[Op]:
+    return st.one_of(
+        st.tuples(st.just("branch"), SMALL, chains(inner, 2), chains(inner, 2)),
+        st.tuples(st.just("diamond"), chains(inner, 2), chains(inner, 2)),
+    )
+
+
+def specs(
+    step: st.SearchStrategy[Op],
+    *,
+    loops: bool = True,
+    sources: st.SearchStrategy[tuple[int, ...]] = st.sampled_from([(1,), (1,), (2,), (3,), (1, 1), (2, 1), (1, 1, 1)]),  # noqa: B008
+) -> st.SearchStrategy[Spec]:
+    outer = step | forks(step)
+    if loops:
+        turns = st.tuples(st.just("loop"), st.integers(1, 2), chains(SIMPLE | forks(SIMPLE), 3))
+        outer = outer | turns
+    return st.builds(
+        lambda *parts: Spec(*parts),
+        sources,
+        chains(outer, 4),
+        st.none() | st.integers(0, 3),
+        st.none() | st.integers(0),
+    )
+
+
+def mix(one: Item, other: Item) -> Item:
+    return Item((one.value * 31 + other.value + 7) % 1009, other.left)
+
+
+def mixed(window: Iterable[Item]) -> Item:
+    return reduce(mix, window)
+
+
+def spawn(state: int, item: Item) -> tuple[int, list[Item]]:
+    state = (state * 13 + item.value) % 101
+    return state, [Item((state + place) % 97, item.left) for place in range(state % 3)]
+
+
+def fussy(item: Item, remainder: int) -> Item:
+    if item.value % 11 == remainder:
+        raise ValueError(f"{item.value} is not liked")
+    return item
+
+
+def fussy_mix(state: Item, item: Item) -> Item:
+    if (state.value + item.value) % 7 == 3:
+        raise ValueError(f"{item.value} after {state.value}")
+    return mix(state, item)
+
+
+def keyed(stream: fc.Stream[Item], number: int) -> fc.KeyedStream[int, Item]:
+    return stream.key_by(lambda item: item.value % number)
+
+
+def drawn(stream: fc.Stream[Item], op: Op) -> fc.Stream[Item]:
+    """Draw one operation behind a stream of items; gives a stream of items again."""
+    kind, number, *rest = op
+    if kind == "map":
+        return stream.map(lambda item: Item((item.value * 7 + number) % 503, item.left))
+    if kind == "flat":
+        return stream.flat_map(lambda item: [Item(item.value + part, item.left) for part in range(item.value % 3)])
+    if kind == "filter":
+        return stream.filter(lambda item: item.value % (number + 1))
+    if kind == "spread":
+        return stream.rebalance().map(lambda item: item)
+    if kind == "keyed":
+        return keyed(stream, number).map(lambda item: Item(item.value + number, item.left))
+    if kind == "group":
+        return keyed(stream, number).group(rest[0]).map(mixed)
+    if kind == "ordered":
+        return keyed(stream, number).group(rest[0], order=lambda item: -(item.value % 5)).map(mixed)
+    if kind == "collected":
+        return keyed(stream, number).group(rest[0], undo_partial=True).map(mixed)
+    if kind == "fold":
+        return keyed(stream, number).fold(Item(1), mix).map(lambda pair: pair[1])
+    if kind == "reduce":
+        return keyed(stream, number).reduce(mix).map(lambda pair: pair[1])
+    if kind == "count":
+        counts = stream.key_by(lambda item: (item.value % number, item.left)).count()
+        return counts.map(lambda pair: Item(pair[0][0] * 17 + pair[1], pair[0][1]))
+    if kind == "stateful":
+        return keyed(stream, number).stateful_map(number, spawn)
+    if kind == "fussy":
+        return stream.map(lambda item: fussy(item, number), name=_unique(stream, "fussy"))
+    if kind == "fussy_fold":
+        folded = keyed(stream, number).fold(Item(0), fussy_mix, name=_unique(stream, "fussy_fold"))
+        return folded.map(lambda pair: pair[1])
+    if kind == "branch":
+        left, right = stream.branch(lambda item: item.value % 2)
+        return chained(left, rest[0]).merge(chained(right, rest[1]))
+    if kind == "diamond":
+        left, right = stream.broadcast(2)
+        return chained(left, number).merge(chained(right, rest[0]))
+    assert kind == "loop"
+    return stream.map(lambda item: Item(item.value, number)).loop(lambda inside: turned(inside, rest[0]))
+
+
+def _unique(stream: fc.Stream[Item], name: str) -> str:
+    """A name that does not depend on what else is drawn besides operations of this kind."""
+    names = {vertex.name for vertex in stream._flow._graph.vertices}
+    return next(wish for wish in (f"{name}{number}" for number in range(100)) if wish not in names)
+
+
+def turned(inside: fc.Stream[Item], chain: Iterable[Op]) -> tuple[fc.Stream[Item], fc.Stream[Item]]:
+    once = chained(inside, chain).map(lambda item: Item(item.value, item.left - 1))
+    more, done = once.branch(lambda item: item.left > 0)
+    return more, done
+
+
+def chained(stream: fc.Stream[Item], chain: Iterable[Op]) -> fc.Stream[Item]:
+    return reduce(drawn, chain, stream)
+
+
+def build(spec: Spec, *, split: bool = False) -> Graph:
+    """The graph of a drawn flow. `split`: with a source for each partition, as the reference wants it."""
+    flow = fc.Flow("drawn")
+    streams = []
+    for number, partitions in enumerate(spec.sources):
+        name = "abc"[number]
+        names = [f"{name}{partition}" for partition in range(partitions)] if split else [name]
+        parts = [flow.source(each, Item) for each in names]
+        streams.append(parts[0].merge(*parts[1:]) if len(parts) > 1 else parts[0])
+    stream = streams[0].merge(*streams[1:]) if len(streams) > 1 else streams[0]
+    for place, op in enumerate(spec.chain):
+        if place == spec.side:
+            stream.map(lambda item: ("side", item)).sink("side")
+        stream = drawn(stream, op)
+    stream.sink("out")
+    graph = flow.graph()
+    if spec.cut is not None:
+        downstream = closure(graph, graph.vertices[spec.cut % len(graph.vertices)])
+        for vertex in downstream:
+            vertex.segment = 1
+        graph.check()
+    return graph
+
+
+def closure(graph: Graph, start: Vertex) -> set[Vertex]:
+    """The vertex and all that follow it: where a segment may begin."""
+    seen, todo = {start}, [start]
+    while todo:
+        for vertex in graph.successors(todo.pop()):
+            if vertex not in seen:
+                seen.add(vertex)
+                todo.append(vertex)
+    return seen
+
+
+class Lawful(Simulation):
+    """A simulation that looks after the memory of its workers at every step."""
+
+    def flush(self, address: str) -> None:
+        super().flush(address)
+        worker = self.workers[address]
+        limit = encode_time(worker.min_time)
+        for operation in worker.compiled.stateful:
+            if isinstance(operation, GroupingStep):
+                allowed = 0 if operation.rules.undo_partial else operation.rules.window - 1
+                for bucket in operation.buckets.values():
+                    assert sum(entry[-3] < limit for entry in bucket.entries) <= allowed
+            else:
+                assert isinstance(operation, DriftStep)
+                for history in operation.histories.values():
+                    assert sum(entry[0] < limit for entry in history) <= 1
+
+    def run(self, max_steps: int = 1_000_000) -> SimulatedRun:
+        result = super().run(max_steps)
+        if result.failure is None:
+            for worker in self.workers.values():
+                assert not any(map(len, worker.outboxes)), "nothing is left to be sent"
+                assert all(len(barrier) == 0 for barrier in worker.compiled.barriers.values())  # type: ignore[arg-type]
+        return result
+
+
+Inputs = dict[str, list[list[Item]]]
+
+
+class Draw(NamedTuple):
+    """What is drawn besides the flow."""
+
+    inputs: Inputs
+    workers: int
+    acker: str
+    seed: int
+    burst: int
+
+
+@st.composite
+def draws(draw: st.DrawFn, spec: Spec, most: int = 12) -> Draw:
+    # Guesses multiply with every round of a cycle that keeps state: a few records are enough there.
+    most = 3 if any(op[0] == "loop" for op in spec.chain) else most
+    records = st.lists(st.builds(Item, st.integers(0, 12)), max_size=most)
+    inputs = {
+        "abc"[number]: [draw(records) for _ in range(partitions)] for number, partitions in enumerate(spec.sources)
+    }
+    return Draw(
+        inputs,
+        draw(st.integers(1, 5)),
+        draw(st.sampled_from(sorted(ACKERS))),
+        draw(st.integers(0, 2**32)),
+        draw(st.sampled_from((1, 3, 20))),
+    )
+
+
+def split_inputs(inputs: Inputs) -> dict[str, list[Item]]:
+    return {f"{name}{number}": part for name, parts in inputs.items() for number, part in enumerate(parts)}
+
+
+def expected(spec: Spec, inputs: Inputs, **options: Any) -> tuple[dict[str, list[Any]], Failed | None]:
+    """What the reference gives; examples that grow too large are left aside."""
+    by_source = {name: parts[0] for name, parts in inputs.items()}
+    alone = all(partitions == 1 for partitions in spec.sources)
+    graph, records = (build(spec), by_source) if alone else (build(spec, split=True), split_inputs(inputs))
+    try:
+        return reference(graph, records, **options)
+    except RuntimeError:
+        assume(False)
+        raise
+
+
+def simulated(spec: Spec, given: Draw, on_error: OnError = "fail", **options: Any) -> SimulatedRun:
+    return Lawful(
+        build(spec),
+        {},
+        partitioned=given.inputs,
+        acker=ACKERS[given.acker],
+        workers=given.workers,
+        seed=given.seed,
+        burst=given.burst,
+        on_error=on_error,
+        **options,
+    ).run()
+
+
+EXAMPLES = settings(
+    max_examples=simulated_runs(150),
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+
+
+@EXAMPLES
+@given(specs(SIMPLE | ORDERED | COLLECTED), st.data())
+def test_any_flow_gives_what_the_reference_does(spec: Spec, data: st.DataObject) -> None:
+    given = data.draw(draws(spec))
+    wanted, failed = expected(spec, given.inputs)
+    assert failed is None
+    compare(simulated(spec, given), wanted, None, f"{given}")
+
+
+@EXAMPLES
+@given(specs(SIMPLE | ORDERED | FUSSY), st.data())
+def test_any_failing_flow_fails_at_the_record_the_reference_fails_at(spec: Spec, data: st.DataObject) -> None:
+    given = data.draw(draws(spec))
+    wanted, failed = expected(spec, given.inputs)
+    assume(failed is not None)
+    assert failed is not None
+    run = simulated(spec, given)
+    compare(run, wanted, failed, f"{given}")
+    assert run.failure is not None
+    assert run.failure.vertex == failed.vertex.removesuffix("/outputs")
+    assert run.failure.reason == f"ValueError: {failed.error}"
+
+
+@EXAMPLES
+@given(specs(SIMPLE | FUSSY), st.data())
+def test_any_failing_flow_goes_on_without_records_that_fail(spec: Spec, data: st.DataObject) -> None:
+    given = data.draw(draws(spec))
+    wanted, _ = expected(spec, given.inputs, skip_failing=True)
+    compare(simulated(spec, given, on_error="skip"), wanted, None, f"{given}")
+
+
+@settings(EXAMPLES, max_examples=simulated_runs(60))
+@given(specs(SIMPLE | FUSSY), st.data())
+def test_bytes_between_workers_change_nothing(spec: Spec, data: st.DataObject) -> None:
+    given = data.draw(draws(spec))
+    wanted, failed = expected(spec, given.inputs)
+    codec = Codec(CROSSING)
+    run = simulated(spec, given, copy=lambda message: codec.decode(codec.encode(message)))
+    compare(run, wanted, failed, f"{given}")
+
+
+@settings(EXAMPLES, max_examples=simulated_runs(60))
+@given(specs(SIMPLE), st.data())
+def test_fused_and_drawn_states_give_the_same(spec: Spec, data: st.DataObject) -> None:
+    given = data.draw(draws(spec))
+    graph = build(spec)
+    assume(any(isinstance(vertex, Drift) for vertex in graph.vertices))
+    wanted, _ = expected(spec, given.inputs)
+    run = Lawful(
+        graph.expanded(),
+        {},
+        partitioned=given.inputs,
+        acker=ACKERS[given.acker],
+        workers=given.workers,
+        seed=given.seed,
+    ).run()
+    compare(run, wanted, None, f"{given}")
+
+
+@settings(EXAMPLES, max_examples=simulated_runs(60))
+@given(specs(SIMPLE, loops=False, sources=st.just((1,))), st.data())
+def test_one_worker_with_one_front_and_no_drawn_cycle_replays_nothing(spec: Spec, data: st.DataObject) -> None:
+    given = data.draw(draws(spec))._replace(workers=1)
+    run = simulated(spec, given)
+    assert run.replays == 0
+    compare(run, expected(spec, given.inputs)[0], None, f"{given}")
+
+
+@settings(EXAMPLES, max_examples=simulated_runs(150))
+@given(specs(SIMPLE), st.data())
+def test_case_60_the_same_seed_is_the_same_run(spec: Spec, data: st.DataObject) -> None:
+    given = data.draw(draws(spec))
+    assert simulated(spec, given) == simulated(spec, given)
+
+
+def test_interleavings_do_differ() -> None:
+    """Otherwise all of this would show nothing."""
+    spec = Spec((2,), (("spread", 1), ("fold", 3), ("group", 2, 3)))
+    inputs = {"a": [[Item(n % 7) for n in range(20)], [Item(n % 5) for n in range(20)]]}
+    runs = [simulated(spec, Draw(inputs, 3, "centralized", seed, 3)) for seed in range(10)]
+    assert len({run.steps for run in runs}) > 3
+    assert len({run.replays for run in runs}) > 3
+    assert max(run.replays for run in runs) > 20
+    assert len({str(run.outputs) for run in runs}) == 1

@@ -102,7 +102,9 @@ class Framing:
         if version != VERSION:
             raise _refused("version", f"a frame of version {version}; this is version {VERSION}")
         if body > self.max_body_bytes:
-            raise _refused("oversized", f"a frame that claims a body of {body} bytes; {self.max_body_bytes} is the limit")
+            raise _refused(
+                "oversized", f"a frame that claims a body of {body} bytes; {self.max_body_bytes} is the limit"
+            )
         if len(data) != HEADER_BYTES + addresses + body:
             raise _refused("length", f"a frame of {len(data)} bytes that claims {HEADER_BYTES + addresses + body}")
         rest = data[HEADER_BYTES:]

@@ -53,6 +53,9 @@ class House(Protocol):
     def count_refused(self, error: FrameError) -> None:
         """Something was refused."""
 
+    async def reachable(self, location: str) -> bool:
+        """Whether a process listens there, though it may be too busy to answer."""
+
     def peer_came(self, location: str) -> None:
         """Another process is at that location, maybe in the place of one that is gone."""
 
@@ -73,7 +76,7 @@ class Server:
         self._token = token.encode()
         self._peers: dict[str, Peer] = {}
         self._lost: set[str] = set()
-        self._watches: dict[str, asyncio.TimerHandle] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
         self._calls: set[asyncio.Task[Any]] = set()
         self._closing = asyncio.Event()
         self._server: aio.Server | None = None
@@ -106,8 +109,9 @@ class Server:
     async def aclose(self) -> None:
         """Tell those who are connected what there is to tell, end their calls, and listen no more."""
         self._closing.set()
-        for timer in self._watches.values():
-            timer.cancel()
+        for watch in self._watches.values():
+            watch.cancel()
+        await asyncio.gather(*self._watches.values(), return_exceptions=True)
         self._watches.clear()
         if self._calls:
             await asyncio.wait(self._calls, timeout=2 * _LAST_WORD_S)
@@ -264,9 +268,18 @@ class Server:
         if left or self._closing.is_set() or not peer.channels:
             self._forget(peer)
             return
-        why = "its connection broke, and it did not connect again"
-        timeout_s = self._house.options.reconnect_timeout_s
-        self._watches[peer.location] = asyncio.get_running_loop().call_later(timeout_s, self._lose, peer, why)
+        self._watches[peer.location] = asyncio.create_task(self._watch(peer))
+
+    async def _watch(self, peer: Peer) -> None:
+        """Give a peer up that does not connect again; not so soon if it only has no time for that."""
+        options = self._house.options
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + options.connect_timeout_s
+        await asyncio.sleep(options.reconnect_timeout_s)
+        while clock() < deadline and await self._house.reachable(peer.location):
+            await asyncio.sleep(options.reconnect_timeout_s)
+        self._watches.pop(peer.location, None)
+        self._lose(peer, "its connection broke, and it did not connect again")
 
     def _lose(self, peer: Peer, why: str) -> None:
         self.lose(peer.instance)

@@ -178,6 +178,19 @@ class GrpcTransport(Transport):
             self._server.lose(link.instance)
             self._report(link.location, error)
 
+    async def reachable(self, location: str) -> bool:
+        ready, refused = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        channel = self.dial(location)
+        try:
+            async with asyncio.timeout(self.options.reconnect_timeout_s):
+                while (state := channel.get_state(try_to_connect=True)) not in (ready, refused):
+                    await channel.wait_for_state_change(state)
+        except TimeoutError:
+            return False
+        finally:
+            await channel.close()
+        return state is ready
+
     def peer_came(self, location: str) -> None:
         self._gone.pop(location, None)
 

@@ -112,7 +112,9 @@ class Child:
 
     def block(self, seconds: float) -> None:
         """What a user's function may do: keep the event loop."""
-        time.sleep(seconds)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
 
 
 async def main(descriptor: int) -> None:

@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,12 @@ def test_options_that_cannot_be_used(options: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         GrpcTransport(Options(**options), TransportContext())
     assert caught.value.path == f"transport.grpc.{key}"
+
+
+def test_the_readme_shows_the_defaults() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    table = tomllib.loads(text.partition("```toml")[2].partition("```")[0])["transport"]["grpc"]
+    assert table == msgspec.structs.asdict(Options())
 
 
 @pytest.mark.parametrize(

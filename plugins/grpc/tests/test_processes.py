@@ -19,6 +19,7 @@ import pytest
 from flamecore import errors
 from flamecore.codec import Codec
 from flamecore.errors import FlameError
+from flamecore.testing.faults import Proxy
 from flamecore.testing.transport_bench import Note
 from flamecore.testing.transports import TransportTests
 from flamecore.transport import Delivery, Endpoint, Transport, TransportCapabilities, TransportContext
@@ -279,6 +280,29 @@ def test_a_busy_process_is_not_reported(mesh: Any) -> None:
             async with asyncio.timeout(LIMIT_S):
                 assert (await theirs.receive()).message == "busy?"
             assert (await ours.receive()).message == "hello"
+            assert made.lost == {}
+            assert there.wire.lost == []
+            await there.wire.later("aclose")
+
+    asyncio.run(run())
+
+
+def test_a_busy_process_whose_connection_breaks_is_waited_for(mesh: Any) -> None:
+    """It has no time to connect again, but its machine says that it is there."""
+
+    async def run() -> None:
+        async with pair(mesh, OPTIONS) as (made, here, there), Proxy(made.locations["here"]) as proxy:
+            ours, theirs = await here.bind("here/0"), await there.bind("there/0")
+            there.wire.now("home", "here/0", proxy.location)
+            made.locations["here"] = proxy.location
+            await theirs.send("here/0", "before")
+            assert (await ours.receive()).message == "before"
+            there.wire._tell("block", 3 * here.options.reconnect_timeout_s)
+            there.wire._tell("send", 0, "here/0", proxy.location, "after")
+            proxy.cut()
+            async with asyncio.timeout(LIMIT_S):
+                assert (await ours.receive()).message == "after"
+            assert proxy.connections == 2
             assert made.lost == {}
             assert there.wire.lost == []
             await there.wire.later("aclose")

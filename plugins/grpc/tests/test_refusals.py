@@ -28,9 +28,14 @@ LARGEST = 2**16
 
 
 async def raw(
-    location: str, *messages: bytes, token: str = SECRET, instance: str | None = None, hello: bytes | None = None
+    location: str,
+    *messages: bytes,
+    token: str = SECRET,
+    instance: str | None = None,
+    hello: bytes | None = None,
+    until: int | None = None,
 ) -> tuple[grpc.StatusCode, str]:
-    """Connect, say something, and hear how it ends; CANCELLED if it does not end by itself."""
+    """Connect, say something, and hear how it ends; or break it off when so many frames are said to have arrived."""
     metadata = (
         (TOKEN, token.encode()),
         (HELLO, frame(sequence=0) if hello is None else hello),
@@ -42,11 +47,13 @@ async def raw(
         try:
             for message in messages:
                 await call.write(message)
-            async with asyncio.timeout(0.3):
-                while await call.read() is not aio.EOF:
-                    pass
-        except (TimeoutError, asyncio.InvalidStateError):
-            call.cancel()
+            async with asyncio.timeout(LIMIT_S):
+                while (data := await call.read()) is not aio.EOF:
+                    if any(answer.sequence == until for answer in Framing("tests", 1).unwrap_all(data)):
+                        call.cancel()
+                        return grpc.StatusCode.CANCELLED, ""
+        except asyncio.InvalidStateError:
+            pass  # it ended while it was written to
         except aio.AioRpcError as error:
             return error.code(), error.details() or ""
         return await call.code(), await call.details()
@@ -270,8 +277,8 @@ def test_repeated_frames_are_dropped(mesh: Any) -> None:
         async with mesh() as made:
             b = await made.add("b")
             target = await b.bind("b/0")
-            await raw(made.locations["b"], frame(), frame(), frame(sequence=2), frame(), instance="one")
-            await raw(made.locations["b"], frame(sequence=2), frame(sequence=3), instance="one")
+            await raw(made.locations["b"], frame(), frame(), frame(), frame(sequence=2), instance="one", until=2)
+            await raw(made.locations["b"], frame(sequence=2), frame(sequence=3), instance="one", until=3)
             assert [target.receive_nowait() is None for _ in range(4)] == [False] * 3 + [True]
             assert b.refused["repeated"] == 3
 

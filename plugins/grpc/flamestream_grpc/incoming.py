@@ -96,10 +96,10 @@ class Incoming:
         self._unread_bytes -= size
         self._peer.tell(self, size)
 
-    def refuse(self) -> None:
+    def refuse(self, size: int) -> None:
         """What has arrived last found nobody bound to the receiver's address."""
         self.nobody = self.arrived
-        self._peer.hurry()
+        self.consume(size)
 
 
 class Peer:

@@ -118,6 +118,11 @@ class Server:
         if self._server is not None:
             await self._server.stop(0)
 
+    def instance_at(self, location: str) -> str:
+        """Who has sent from that location, and has not gone; empty if nobody has."""
+        peer = self._peers.get(location)
+        return peer.instance if peer is not None else ""
+
     def lose(self, instance: str) -> None:
         """A process is given up: if it comes back after all, it is not let in."""
         self._lost.add(instance)
@@ -242,8 +247,7 @@ class Server:
             return
         channel.arrive(frame)
         if taker is None:
-            channel.consume(size)
-            channel.refuse()
+            channel.refuse(size)
         else:
             taker.arrive(channel, message, size)
 

@@ -172,7 +172,7 @@ class GrpcTransport(Transport):
 
     def link_ended(self, link: Link, error: FlameError, *, lost: bool) -> None:
         self._drop(link)
-        if isinstance(error, PeerGoneError):
+        if isinstance(error, PeerGoneError) and self._server.instance_at(link.location) in ("", link.instance):
             self._gone[link.location] = error
         if lost:
             self._server.lose(link.instance)

@@ -328,26 +328,29 @@ def test_one_that_closes_is_not_reported(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_successor_at_the_same_place_is_another(mesh: Any) -> None:
+@pytest.mark.parametrize("sent", ["here", "there"])
+def test_a_successor_at_the_same_place_is_another(mesh: Any, sent: str) -> None:
     """A process that is started again at once, where one was killed, has not got what that one had."""
+    options = {"window_frames": 64, "reconnect_timeout_s": LIMIT_S}
 
     async def run() -> None:
-        async with pair(mesh, OPTIONS) as (made, here, there):
+        async with pair(mesh, options) as (made, here, there):
             ours, theirs = await here.bind("here/0"), await there.bind("there/0")
-            await ours.send("there/0", "hello")
-            await theirs.receive()
+            sender, receiver, to = (ours, theirs, "there/0") if sent == "here" else (theirs, ours, "here/0")
+            await sender.send(to, "hello")
+            await receiver.receive()
             there.wire.process.send_signal(signal.SIGKILL)
             there.wire.process.wait()
             there.wire.close()
-            heir = Remote(OPTIONS, made.context("there"))
+            heir = Remote(options, made.context("there"))
             assert await heir.start() == made.locations["there"]
             try:
-                async with asyncio.timeout(LIMIT_S):
-                    await made.loss.wait()
-                assert len(made.lost["here"]) == 1
                 heirs = await heir.bind("there/0")
                 await heirs.send("here/0", "I am new")
-                assert (await ours.receive()).message == "I am new"
+                async with asyncio.timeout(LIMIT_S):
+                    assert (await ours.receive()).message == "I am new"
+                    await made.loss.wait()
+                assert len(made.lost["here"]) == 1
                 await ours.send("there/0", "welcome")  # it has come, so there is somebody again
                 assert (await heirs.receive()).message == "welcome"
                 await heir.wire.later("aclose")

@@ -234,7 +234,12 @@ SCALARS = st.one_of(
 )
 HASHABLE = st.recursive(
     st.one_of(
-        st.none(), st.integers(), st.text(), st.binary(), st.sampled_from(Colour), st.builds(Point, st.integers())
+        st.none(),
+        st.integers(),
+        st.text(),
+        st.binary(),
+        st.sampled_from(Colour),
+        st.builds(Point, st.integers(), st.floats(allow_nan=False)),  # a set with NaN in it is not equal to itself
     ),
     lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3),
     max_leaves=4,

@@ -91,6 +91,7 @@ class NatsEndpoint(Endpoint):
                 hint="Make the payloads smaller.",
                 address=self.address,
                 peer=to,
+                reason="oversized",
             )
         return body
 
@@ -173,6 +174,8 @@ class NatsEndpoint(Endpoint):
             if kind is Kind.BYE:
                 return
             channel = self._accept(letter, reply, channel)
+        if channel.ended.is_set():
+            raise refused("ended", "a message of a channel that has ended")
         self._exchange.heard(channel.location)
         if kind is Kind.DATA:
             # What comes to an address that closes is taken and thrown away: two that close at once must not wait.
@@ -181,7 +184,6 @@ class NatsEndpoint(Endpoint):
         elif kind is Kind.PROBE:
             channel.probe(letter)
         elif kind is Kind.BYE:
-            del self.incoming[frame.sender]
             channel.ended.set()
         else:
             raise refused("kind", "a message that is not meant for an address")
@@ -189,13 +191,15 @@ class NatsEndpoint(Endpoint):
     def _accept(self, letter: Letter, reply: str, known: Incoming | None) -> Incoming:
         """A channel that is new here: the first of its sender, or the next one from the same process."""
         location, number = self._exchange.origin(reply)
-        if known is not None and known.location != location:
-            raise refused("taken", "a message of another process in the name of an address that is connected")
-        if known is not None and known.number > number:
+        if known is None:
+            if len(self.incoming) >= _MOST_SENDERS:
+                raise refused("flood", "a message of one sender too many")
+        elif known.location != location:
+            if not known.ended.is_set():
+                raise refused("taken", "a message of another process in the name of an address that is connected")
+        elif known.number > number:
             raise refused("ended", "a message of a channel that has ended")
-        if len(self.incoming) >= _MOST_SENDERS:
-            raise refused("flood", "a message of one sender too many")
-        if known is not None:
+        else:
             known.ended.set()
         channel = Incoming(self._exchange, self.address, self.birth, letter.frame.sender, reply, location, number)
         self.incoming[letter.frame.sender] = channel
@@ -207,11 +211,14 @@ class NatsEndpoint(Endpoint):
         """The connection is mended: find out what was lost meanwhile."""
         for outgoing in self.outgoing.values():
             outgoing.renew()
-        for incoming in self.incoming.values():
+        for incoming in self._connected():
             if self._closed is None:
                 incoming.state(ask=True)
             else:
                 incoming.close()
+
+    def _connected(self) -> list[Incoming]:
+        return [incoming for incoming in self.incoming.values() if not incoming.ended.is_set()]
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
@@ -240,7 +247,7 @@ class NatsEndpoint(Endpoint):
         self._senders.clear()
         for channel in self.outgoing.values():
             channel.give_up_waiting(self._is_closed("sends nothing more", channel.receiver))
-        for incoming in self.incoming.values():
+        for incoming in self._connected():
             incoming.close()
 
     async def _hand_over(self) -> None:
@@ -263,7 +270,7 @@ class NatsEndpoint(Endpoint):
         for outgoing in self.outgoing.values():
             outgoing.bye()
         options = self._exchange.options
-        ends = {incoming.sender: incoming.ended.wait() for incoming in self.incoming.values()}
+        ends = {incoming.sender: incoming.ended.wait() for incoming in self._connected()}
         await _at_most(options.heartbeat_s * MISSES, ends)  # a sender that is gone says no farewell
         await self._exchange.release(self)
 

@@ -141,8 +141,8 @@ class Exchange:
         """That endpoint is closed."""
         if self.endpoints.get(endpoint.address) is endpoint:
             del self.endpoints[endpoint.address]
-        own = set(map(id, endpoint.outgoing.values()))
-        self._channels = {key: channel for key, channel in self._channels.items() if id(channel) not in own}
+        own = endpoint.address
+        self._channels = {key: channel for key, channel in self._channels.items() if channel.sender != own}
 
     # -- what its endpoints and channels need ------------------------------------------------------------------------
 
@@ -159,6 +159,7 @@ class Exchange:
             if self._peers.has_left(location):
                 raise PeerGoneError(f"{location}, where {to} was, is gone", address=endpoint.address, peer=to)
             self._peers.heard(location)
+        self._channels = {key: channel for key, channel in self._channels.items() if channel.error is None}
         key = self._key("c")
         reply = self._subjects.node(self.location, key)
         channel = Outgoing(self, endpoint.address, endpoint.birth, to, self._subjects.at(to), reply, location)

@@ -13,7 +13,7 @@ from typing import Final
 
 from flamecore.errors import FlameError, FrameError, PeerGoneError, SendTimeout
 from flamecore.frames import Frame, Sequences
-from flamestream_nats.envelope import ASK, MORE, TELL, Kind, Letter
+from flamestream_nats.envelope import ASK, MORE, TELL, Kind, Letter, refused
 from flamestream_nats.line import PROBE, STATE, Line
 from flamestream_nats.peers import Patience
 
@@ -48,6 +48,7 @@ class Outgoing:
         self._way = (birth, subject, reply)
         self._sequences = Sequences()
         self._last = 0
+        self._received = 0
         self._kept: deque[tuple[int, bytes]] = deque()
         self._unread: deque[tuple[int, int]] = deque()
         self._unread_bytes = 0
@@ -133,15 +134,20 @@ class Outgoing:
     # -- what comes back ---------------------------------------------------------------------------------------------
 
     def state(self, letter: Letter, location: str) -> None:
-        """The receiver says what it has."""
+        """The receiver says what it has. What is older than what it has said before does no harm.
+
+        Raises:
+            FrameError: It is refused.
+        """
+        received, (read, probe) = letter.frame.sequence, STATE.unpack(letter.frame.body)
+        if received > self._last or read > received:
+            raise refused("body", "word of frames that were never sent")
+        if self._receivers_birth not in (None, letter.birth):
+            return self._line.broken(self, self._replaced())
+        self._receivers_birth = letter.birth
         self.location = location
         self.patience.heard()
-        received, (read, probe) = letter.frame.sequence, STATE.unpack(letter.frame.body)
-        if self._receivers_birth is None:
-            self._receivers_birth = letter.birth
-        known = received <= self._last and (not self._kept or received + 1 >= self._kept[0][0])
-        if not known or letter.birth != self._receivers_birth:
-            return self._line.broken(self, self._confused(received))
+        self._received = max(self._received, received)
         while self._kept and self._kept[0][0] <= received:
             self._kept.popleft()
             self._rounds = 0
@@ -202,20 +208,20 @@ class Outgoing:
         self.settled.set()
         self.give_up_waiting(error)
 
-    def _confused(self, received: int) -> FrameError:
+    def _replaced(self) -> FrameError:
         return FrameError(
-            f"{self.receiver} says it has {received} frames of {self.sender}; {self._last} were sent, and it had more "
-            "before: it is not the one it was",
+            f"{self.receiver} is not the one any more that {self.sender} has sent its first {self._received} frames to",
             hint="Does another process use this address?",
             address=self.sender,
             peer=self.receiver,
+            reason="replaced",
         )
 
     def _hopeless(self) -> FrameError:
         return FrameError(
-            f"frames from {self.sender} to {self.receiver} are lost on the way again and again, from number "
-            f"{self._kept[0][0]} on",
+            f"frames from {self.sender} to {self.receiver} are lost again and again, from number {self._kept[0][0]} on",
             hint="Does the receiver refuse them? Do both processes run one version, with one configuration?",
             address=self.sender,
             peer=self.receiver,
+            reason="lost",
         )

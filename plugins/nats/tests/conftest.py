@@ -1,21 +1,144 @@
-"""What the tests of the transport share: a server."""
+"""What the tests of the transport share: servers, pairs of transports, and a wire to the server that can fail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 
+from flamecore.codec import Codec
 from flamecore.errors import MissingDependencyError
 from flamecore.testing.nats_server import NatsServer, program
+from flamecore.transport import TransportContext
+from flamestream_nats import NatsTransport, Options
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _there_is_a_server() -> None:
+    try:
+        program()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[NatsServer]:
     """A server that goes on running; for tests that leave it alone."""
-    try:
-        program()
-    except MissingDependencyError as error:
-        pytest.skip(str(error))
     with NatsServer() as made:
         yield made
+
+
+class Job:
+    """The processes of one job, all here: a transport for each, and what was told of those that were lost."""
+
+    def __init__(self, stack: AsyncExitStack, url: str, options: dict[str, Any], context: dict[str, Any]) -> None:
+        self.lost: asyncio.Queue[tuple[str, Exception]] = asyncio.Queue()
+        self.locations: dict[str, str] = {}
+        self._stack = stack
+        self._url = url
+        self._options = options
+        self._context = context
+
+    async def join(self, node: str, *, url: str = "", **options: Any) -> NatsTransport:
+        """Another process."""
+        context = {
+            "job": "test",
+            "epoch": 1,
+            "codec": Codec(),
+            "token": "t0ken",
+            "lost": lambda location, error: self.lost.put_nowait((location, error)),
+            **self._context,
+        }
+        made = Options(**{"servers": (url or self._url,), **self._options, **options})
+        transport = NatsTransport(made, TransportContext(node=node, **context))
+        self._stack.push_async_callback(transport.aclose)
+        self.locations[node] = await transport.start()
+        return transport
+
+    async def next_lost(self) -> tuple[str, Exception]:
+        """Who is lost next, and why."""
+        async with asyncio.timeout(LIMIT_S):
+            return await self.lost.get()
+
+
+MakeJob = Callable[..., AbstractAsyncContextManager[Job]]
+
+
+@pytest.fixture
+def job() -> MakeJob:
+    """`async with job(url, options of the transport, **fields of the context) as made: await made.join("node")`."""
+
+    @asynccontextmanager
+    async def make(url: str, options: dict[str, Any] | None = None, **context: Any) -> AsyncIterator[Job]:
+        async with AsyncExitStack() as stack:
+            yield Job(stack, url, options or {}, context)
+
+    return make
+
+
+class Proxy:
+    """A wire to the server that can be cut, stalled and made slow."""
+
+    def __init__(self, port: int) -> None:
+        self.url = ""
+        self.flows = asyncio.Event()
+        self.pause_s = 0.0
+        """How long each piece of what it carries waits."""
+        self._port = port
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.flows.set()
+
+    async def __aenter__(self) -> Proxy:
+        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.url = f"nats://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._listener.wait_closed()
+
+    def cut(self) -> None:
+        """End all connections, with whatever is on its way."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            writer.transport.abort()
+            return
+        for source, target in ((reader, back), (there, writer)):
+            task = asyncio.create_task(self._pump(source, target))
+            self._tasks.add(task)
+            self._writers.add(target)
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while piece := await source.read(1000 if self.pause_s else 65536):
+                await self.flows.wait()
+                if self.pause_s:
+                    await asyncio.sleep(self.pause_s)
+                target.write(piece)
+                await target.drain()
+        except OSError:
+            pass  # it was cut
+        finally:
+            target.close()
+
+
+@pytest.fixture
+def proxy() -> type[Proxy]:
+    """`async with proxy(server.port) as wire: ... wire.url`."""
+    return Proxy

@@ -1,0 +1,242 @@
+"""Servers that end and come back, wires that are cut, stalled and slow: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from flamecore.errors import ConnectError
+from flamecore.testing.nats_server import NatsServer
+from flamecore.transport import Endpoint
+
+COUNT = 4000
+LIMIT_S = 20.0
+
+
+async def carried(sender: Endpoint, receiver: Endpoint, trouble: Callable[[], Awaitable[None]]) -> None:
+    """Send numbers, have trouble when half of them have come, and look at what arrives."""
+    ahead = asyncio.Semaphore(COUNT // 4)
+
+    async def talk() -> None:
+        for number in range(COUNT):
+            await ahead.acquire()
+            if number % 2 or not sender.send_nowait(receiver.address, number):
+                await sender.send(receiver.address, number)
+
+    talking = asyncio.create_task(talk())
+    got: list[int] = []
+    async with asyncio.timeout(LIMIT_S):
+        while len(got) < COUNT:
+            got.append((await receiver.receive()).message)
+            ahead.release()
+            if len(got) == COUNT // 2:
+                await trouble()
+        await talking
+    assert got == [*range(COUNT)]
+    assert receiver.receive_nowait() is None
+
+
+@pytest.mark.parametrize("end", [NatsServer.kill, NatsServer.stop])
+def test_the_server_ends_and_comes_back(job: Any, end: Callable[[NatsServer], None]) -> None:
+    async def run(server: NatsServer) -> None:
+        async with job(server.url) as made:
+            left, right = await made.join("left"), await made.join("right")
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+
+            async def trouble() -> None:
+                end(server)
+                await asyncio.sleep(0.05)
+                server.start()
+
+            await carried(a, b, trouble)
+            assert made.lost.empty()
+
+    with NatsServer() as server:
+        asyncio.run(run(server))
+
+
+def test_both_ways_at_once_through_restarts(job: Any) -> None:
+    async def run(server: NatsServer) -> None:
+        async with job(server.url, {"window_frames": 50}) as made:
+            left, right = await made.join("left"), await made.join("right")
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+
+            async def trouble() -> None:
+                server.kill()
+                server.start()
+
+            async def quiet() -> None:
+                pass
+
+            await asyncio.gather(carried(a, b, trouble), carried(b, a, quiet))
+            assert made.lost.empty()
+
+    with NatsServer() as server:
+        asyncio.run(run(server))
+
+
+def test_what_is_sent_while_the_server_is_away_arrives(job: Any) -> None:
+    async def run(server: NatsServer) -> None:
+        async with job(server.url) as made:
+            left, right = await made.join("left"), await made.join("right")
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+            server.kill()
+            assert all(a.send_nowait("worker/1", number) for number in range(200))
+            server.start()
+            async with asyncio.timeout(LIMIT_S):
+                assert [(await b.receive()).message for _ in range(200)] == [*range(200)]
+
+    with NatsServer() as server:
+        asyncio.run(run(server))
+
+
+def test_closing_waits_for_a_server_that_is_away(job: Any) -> None:
+    async def run(server: NatsServer) -> None:
+        async with job(server.url) as made:
+            left, right = await made.join("left"), await made.join("right")
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+            server.kill()
+            assert a.send_nowait("worker/1", "last")
+            closing = asyncio.create_task(a.aclose())
+            await asyncio.sleep(0.05)
+            server.start()
+            async with asyncio.timeout(LIMIT_S):
+                await closing
+                assert (await b.receive()).message == "last"
+
+    with NatsServer() as server:
+        asyncio.run(run(server))
+
+
+@pytest.mark.parametrize("whose", ["sender", "receiver"])
+def test_the_wire_of_one_is_cut(server: NatsServer, job: Any, proxy: Any, whose: str) -> None:
+    async def run() -> None:
+        async with proxy(server.port) as wire, job(server.url) as made:
+            left = await made.join("left", url=wire.url if whose == "sender" else "")
+            right = await made.join("right", url=wire.url if whose == "receiver" else "")
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+
+            async def trouble() -> None:
+                wire.cut()
+
+            await carried(a, b, trouble)
+            assert made.lost.empty()
+
+    asyncio.run(run())
+
+
+def test_the_wire_stalls(server: NatsServer, job: Any, proxy: Any) -> None:
+    async def run() -> None:
+        async with proxy(server.port) as wire, job(server.url) as made:
+            left, right = await made.join("left"), await made.join("right", url=wire.url)
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+
+            async def trouble() -> None:
+                wire.flows.clear()  # for longer than four signs of life
+                asyncio.get_running_loop().call_later(1.2, wire.flows.set)
+
+            await carried(a, b, trouble)
+            assert made.lost.empty()
+
+    asyncio.run(run())
+
+
+def test_the_wire_drips(server: NatsServer, job: Any, proxy: Any) -> None:
+    async def run() -> None:
+        async with proxy(server.port) as wire, job(server.url) as made:
+            left, right = await made.join("left", url=wire.url), await made.join("right", url=wire.url)
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+            wire.pause_s = 0.002
+            body = "x" * 100_000
+            async with asyncio.timeout(LIMIT_S):
+                for _ in range(2):
+                    await a.send("worker/1", body)
+                assert [(await b.receive()).message for _ in range(2)] == [body] * 2
+            wire.pause_s = 0.0
+            assert made.lost.empty()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_stays_away_ends_the_job(job: Any) -> None:
+    async def run(server: NatsServer) -> None:
+        async with job(server.url, {"reconnect_timeout_s": 0.3, "window_frames": 5}) as made:
+            left, right = await made.join("left"), await made.join("right")
+            a = await left.bind("worker/0")
+            await right.bind("worker/1")
+            server.kill()
+            for number in range(5):
+                assert a.send_nowait("worker/1", number)
+            waits = asyncio.create_task(a.send("worker/1", 5))
+            for _ in range(2):
+                where, error = await made.next_lost()
+                assert where == server.url
+                assert isinstance(error, ConnectError)
+                assert "has been away for 0.3 s" in str(error)
+            with pytest.raises(ConnectError):
+                await waits
+            with pytest.raises(ConnectError):
+                a.send_nowait("worker/1", 6)
+            with pytest.raises(ConnectError):
+                await left.bind("worker/2")
+
+    with NatsServer() as server:
+        asyncio.run(run(server))
+
+
+def test_a_slow_receiver_makes_its_sender_wait_and_loses_nothing(job: Any) -> None:
+    """Twenty times more than the server keeps for a client, to one that does not read for a while."""
+
+    async def run(server: NatsServer) -> None:
+        async with job(server.url, {"window_bytes": 500_000}) as made:
+            left, right = await made.join("left"), await made.join("right")
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+            sent = 0
+
+            async def talk() -> None:
+                nonlocal sent
+                for number in range(400):
+                    await a.send("worker/1", (number, b"x" * 50_000))
+                    sent += 1
+
+            talking = asyncio.create_task(talk())
+            seen = -1
+            while seen < sent:
+                seen = sent
+                await asyncio.wait((talking,), timeout=0.1)
+            assert seen == 10
+            assert not a.send_nowait("worker/1", None)
+            async with asyncio.timeout(LIMIT_S):
+                for number in range(400):
+                    assert (await b.receive()).message[0] == number
+                await talking
+            assert made.lost.empty()
+            assert not any("slow consumer" in line.lower() for line in server.lines)
+
+    with NatsServer(max_payload=100_000, settings={"max_pending": 1_000_000}) as server:
+        asyncio.run(run(server))
+
+
+def test_a_receiver_that_the_server_drops_gets_everything_all_the_same(job: Any, proxy: Any) -> None:
+    """The window is wider than what the server keeps for a client whose wire stalls."""
+
+    async def run(server: NatsServer) -> None:
+        async with proxy(server.port) as wire, job(server.url, {"window_bytes": 20_000_000}) as made:
+            left, right = await made.join("left"), await made.join("right", url=wire.url)
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+            wire.flows.clear()
+            bodies = [(number, b"x" * 500_000) for number in range(30)]
+            for body in bodies:
+                assert a.send_nowait("worker/1", body)
+            async with asyncio.timeout(LIMIT_S):
+                while not any("slow consumer" in line.lower() for line in server.lines):
+                    await asyncio.sleep(0.01)
+                wire.flows.set()
+                assert [(await b.receive()).message for _ in bodies] == bodies
+            assert made.lost.empty()
+
+    with NatsServer(settings={"max_pending": 1_100_000}) as server:
+        asyncio.run(run(server))

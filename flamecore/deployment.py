@@ -25,7 +25,7 @@ from flamecore import __version__
 from flamecore.acker import AckerPlan
 from flamecore.codec import Codec
 from flamecore.control import Control
-from flamecore.errors import ConfigError, FlameError, JobError
+from flamecore.errors import ConfigError, FlameError, JobError, PeerGoneError
 from flamecore.graph import payload_types
 from flamecore.hashing import owners
 from flamecore.host import CONTROL, Post
@@ -163,9 +163,13 @@ class Deployment:
     async def _start_nodes(self, plan: Plan, supervisor: Supervisor, folder: Path, token: str) -> None:
         """Start a process for each worker and for each acker of its own, unless others are to start them."""
         use = self.layout.config.transport.use
+        options = dict(self.layout.config.transport.tables.get(use, {}))
+        host, separator, _ = str(options.get("listen", "")).rpartition(":")
+        if separator:  # a port that is named is the supervisor's; its workers take any that is free
+            options["listen"] = f"{host}:0"
         common = {
             "transport": use,
-            "options": dict(self.layout.config.transport.tables.get(use, {})),
+            "options": options,
             "job": self.id,
             "token": token,
             "folder": str(folder),
@@ -327,7 +331,7 @@ class Deployment:
         try:
             return self._locations[address]
         except KeyError:
-            raise JobError(f"nobody has said where {address} is") from None
+            raise PeerGoneError(f"nobody has said where {address} is", address=CONTROL, peer=address) from None
 
     def _died(self, name: str, what: str, lines: Sequence[str]) -> None:
         if self._leaving:

@@ -22,7 +22,7 @@ import msgspec
 from flamecore import __version__
 from flamecore.codec import Codec
 from flamecore.config import JobConfig
-from flamecore.errors import FlameError, JobError
+from flamecore.errors import FlameError, JobError, PeerGoneError
 from flamecore.graph import payload_types
 from flamecore.host import CONTROL, Post
 from flamecore.job import collector_at_rest, make_plan
@@ -111,7 +111,7 @@ class Process:
                 node=self.name,
                 token=self.bootstrap["token"],
                 folder=self.bootstrap["folder"],
-                locate=self._locations.__getitem__,
+                locate=self._locate,
                 lost=self._lost,
             ),
         )
@@ -132,6 +132,8 @@ class Process:
         node = await self._build(layout, assignment, transport)
         commands = asyncio.create_task(self._obey(node, post, over))
         reports = asyncio.create_task(self._report(node, post))
+        for task in (commands, reports):
+            task.add_done_callback(self._task_ended)
         try:
             node.listen()
             post.send(CONTROL, Ready(self.name))
@@ -158,6 +160,12 @@ class Process:
             await node.add_worker(acker, index)
         return node
 
+    def _locate(self, address: str) -> str:
+        try:
+            return self._locations[address]
+        except KeyError:
+            raise PeerGoneError(f"nobody has said where {address} is", address=self.name, peer=address) from None
+
     async def _obey(self, node: Node, post: Post, over: asyncio.Future[None]) -> None:
         while True:
             message = (await post.endpoint.receive()).message
@@ -172,6 +180,10 @@ class Process:
         while True:
             await asyncio.sleep(_REPORT_S)
             post.send(CONTROL, NodeReport(self.name, asdict(node.stats())))
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
     def _lost(self, location: str, error: Exception) -> None:
         self._fail(JobError(f"{self.name} lost its connection to {location}: {error}"))

@@ -7,7 +7,6 @@ it again when the connection is back.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import math
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,9 +16,9 @@ from nats import errors
 from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 
-from flamecore.errors import ConnectError, FlameError, MissingDependencyError, TransportError
+from flamecore.errors import ConnectError, FlameError, TransportError
 from flamestream_nats.explain import explained, is_tls, reason
-from flamestream_nats.options import Options, ssl_context
+from flamestream_nats.options import Options, check_seed, ssl_context
 
 _LONGEST_PAUSE_S: Final = 0.5
 _PING_S: Final = 5
@@ -105,7 +104,7 @@ class Connection:
     def _arguments(self) -> dict[str, Any]:
         options = self.options
         if options.nkey_seed:
-            self._check_nkeys()
+            check_seed(options.nkey_seed)
         return {
             "servers": list(options.servers),
             "name": self.name,
@@ -124,18 +123,6 @@ class Connection:
             "token": options.token or None,
             "nkeys_seed_str": options.nkey_seed or None,
         }
-
-    def _check_nkeys(self) -> None:
-        if importlib.util.find_spec("nkeys") is None:
-            raise MissingDependencyError(
-                "transport.nats.nkey_seed needs module 'nkeys', which is not installed",
-                hint="Run: pip install 'nats-py[nkeys]'",
-                kind="transport",
-                name="nats",
-                distribution="flamestream",
-                module="nkeys",
-                extra="nats",
-            )
 
     async def subscribe(self, subject: str, handle: Callable[[Msg], None]) -> Any:
         """Have `handle` called with what arrives at a subject. Others' messages arrive once `flush` has returned."""

@@ -17,7 +17,7 @@ from flamestream_nats.connection import Connection
 from flamestream_nats.envelope import Envelope, Kind, Letter, refused
 from flamestream_nats.options import Options
 from flamestream_nats.outgoing import Outgoing
-from flamestream_nats.peers import Peers
+from flamestream_nats.peers import MISSES, Peers
 from flamestream_nats.subjects import Subjects, safe
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Exchange:
         self._peers = Peers(options, beat=self._beat, lost=self._lost)
         self._channels: dict[str, Outgoing] = {}
         self._keys = 0
+        self._overheard = False  # a stranger listens to everything, so that the server finds somebody everywhere
         self._asked: dict[str, asyncio.Future[bool]] = {}
         self._told: set[str] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -116,17 +117,26 @@ class Exchange:
         await self._connection.flush()
 
     async def _is_taken(self, endpoint: NatsEndpoint) -> bool:
-        """Whether somebody listens at an address. The server says if nobody does; who is busy may say nothing."""
+        """Whether another process listens at an address, busy as it may be."""
+        answer = await self._who(endpoint.address)
+        if answer is None and not self._overheard:
+            # It is busy, or not there; then a stranger is who listens, and to everything: `nats sub '>'`.
+            self._overheard = await self._who(f"nobody/{secrets.token_hex(4)}") is None
+            return not self._overheard and self._connection.is_up
+        return bool(answer)
+
+    async def _who(self, address: str) -> bool | None:
+        """Whether somebody is bound to an address. None: somebody listens there and says nothing."""
         key = self._key("w")
         answer = self._asked[key] = asyncio.get_running_loop().create_future()
-        subject, reply = self._subjects.at(endpoint.address), self._subjects.node(self.location, key)
+        subject, reply = self._subjects.at(address), self._subjects.node(self.location, key)
         try:
-            self.post(Kind.WHO, 0, 0, Frame(endpoint.address, endpoint.address, 0, b""), subject, reply)
-            async with asyncio.timeout(self.options.connect_timeout_s):
+            self.post(Kind.WHO, 0, 0, Frame(address, address, 0, b""), subject, reply)
+            async with asyncio.timeout(self.options.heartbeat_s * (1 if self._overheard else MISSES)):
                 taken: bool = await answer
                 return taken
         except TimeoutError:
-            return self._connection.is_up
+            return None
         finally:
             del self._asked[key]
 

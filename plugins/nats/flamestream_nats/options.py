@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from flamecore.errors import ConfigError, TransportError
+from flamecore.errors import ConfigError, MissingDependencyError, TransportError
 
 MOST_FRAMES: Final = 65_536
 """Most messages that a receiver keeps for one sender, whatever the sender's window."""
@@ -158,6 +158,32 @@ def ssl_context(options: Options) -> ssl.SSLContext | None:
         reason = error.strerror or str(error)
         raise _wrong(key, f"{path} cannot be used: {reason}", "Give PEM files that this user can read.") from error
     return context
+
+
+def check_seed(seed: str) -> None:
+    """Look at an `nkey_seed`.
+
+    Raises:
+        MissingDependencyError: What signs with it is not installed.
+        ConfigError: It is none.
+    """
+    try:
+        import nkeys  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "transport.nats.nkey_seed needs module 'nkeys', which is not installed",
+            hint="Run: pip install 'nats-py[nkeys]'",
+            kind="transport",
+            name="nats",
+            distribution="flamestream",
+            module="nkeys",
+            extra=None,
+        ) from error
+    try:
+        nkeys.from_seed(bytearray(seed.strip().encode())).wipe()
+    except Exception:  # noqa: BLE001 - the package raises what it comes upon, and nothing of it may be shown
+        hint = "Give the seed itself, SU…; ${NAME} takes it from the environment."
+        raise _wrong("nkey_seed", "is no seed of a user's key pair", hint) from None
 
 
 def _on_this_machine(host: str) -> bool:

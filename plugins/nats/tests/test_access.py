@@ -1,0 +1,289 @@
+"""Getting in, over TLS and with credentials; not getting in, with words that help and show no secret."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from flamecore.errors import ConfigError, ConnectError, FlameError, TransportError
+from flamecore.testing.nats_server import NatsServer, ServerTls
+from flamecore.transport import TransportContext
+from flamestream_nats import NatsTransport, Options
+
+SECRET = "s3cret-w0rd"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Certificates: of the server, of a client, of who vouches for both, and of a stranger."""
+    folder = tmp_path_factory.mktemp("tls")
+    ca, other = trustme.CA(), trustme.CA()
+    made = {"ca": ca.cert_pem, "other": other.cert_pem}
+    for name, issued in (("server", ca.issue_cert("127.0.0.1")), ("client", ca.issue_cert("worker"))):
+        made[name] = issued.cert_chain_pems[0]
+        made[f"{name}_key"] = issued.private_key_pem
+    paths = {}
+    for name, blob in made.items():
+        paths[name] = str(folder / f"{name}.pem")
+        blob.write_to_path(paths[name])
+    return paths
+
+
+async def talk(url: str, **options: Any) -> None:
+    """Have one process say something to another."""
+    context = TransportContext(job="test", codec=_Text(), token="t0ken")
+    left, right = (NatsTransport(Options(**{"servers": (url,), **options}), context) for _ in range(2))
+    try:
+        async with asyncio.timeout(10):
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+            await a.send("worker/1", "hello")
+            assert (await b.receive()).message == "hello"
+    finally:
+        await left.aclose()
+        await right.aclose()
+
+
+class _Text:
+    def encode(self, text: str) -> bytes:
+        return text.encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()
+
+
+def fails(url: str, **options: Any) -> FlameError:
+    """The error of a process that cannot start. It has no secret, and nor have those behind it."""
+    with pytest.raises(FlameError) as caught:
+        asyncio.run(talk(url, **options))
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in f"{error} {error!r} {vars(error)}"
+        error = error.__cause__ or error.__context__
+    return caught.value
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+# -- no server ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_listens() -> None:
+    port = free_port()
+    error = fails(f"nats://127.0.0.1:{port}", user="ann", password=SECRET)
+    assert isinstance(error, ConnectError)
+    assert error.location == f"nats://127.0.0.1:{port}"
+    assert error.what == f"nothing listens at nats://127.0.0.1:{port}"
+    assert f"nats-server -a 127.0.0.1 -p {port}" in error.hint
+
+
+def test_credentials_in_an_address_are_not_shown() -> None:
+    port = free_port()
+    error = fails(f"nats://ann:{SECRET}@127.0.0.1:{port}")
+    assert error.what == f"nothing listens at nats://127.0.0.1:{port}"
+
+
+def test_something_else_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        error = fails(f"nats://127.0.0.1:{port}", connect_timeout_s=0.2)
+    assert isinstance(error, ConnectError)
+    assert "gives no answer within 0.2 s" in error.what
+
+
+def test_a_name_that_nobody_knows() -> None:
+    error = fails("tls://no-such-host.invalid:4222")
+    assert isinstance(error, ConnectError)
+    assert "tls://no-such-host.invalid:4222" in error.what
+
+
+def test_one_server_of_several_is_enough(server: NatsServer) -> None:
+    gone = f"nats://127.0.0.1:{free_port()}"
+    asyncio.run(talk("", servers=(gone, server.url)))
+
+
+def test_a_server_that_takes_too_little() -> None:
+    with NatsServer(max_payload=1000) as server:
+        error = fails(server.url)
+    assert isinstance(error, TransportError)
+    assert "takes no more than 1000 bytes a message; at least 1024 are needed" in error.what
+
+
+# -- credentials -------------------------------------------------------------------------------------------------------
+
+
+def test_user_and_password() -> None:
+    with NatsServer(users={"ann": SECRET}) as server:
+        asyncio.run(talk(server.url, user="ann", password=SECRET))
+        asyncio.run(talk(server.url.replace("//", f"//ann:{SECRET}@")))
+        for wrong in ({}, {"user": "ann", "password": f"not {SECRET}"}, {"token": SECRET}):
+            error = fails(server.url, **wrong)
+            assert isinstance(error, ConnectError)
+            assert (
+                error.what == f"the NATS server at {server.url} does not let this process in: Authorization Violation"
+            )
+            assert "[transport.nats]" in error.hint
+
+
+def test_token() -> None:
+    with NatsServer(token=SECRET) as server:
+        asyncio.run(talk(server.url, token=SECRET))
+        assert "does not let this process in" in fails(server.url, token=f"{SECRET}!").what
+
+
+def test_key_pair() -> None:
+    nkeys = pytest.importorskip("nkeys", reason="needs nkeys: pip install 'nats-py[nkeys]'")
+    seeds = [nkeys.encode_seed(bytes([number]) * 32, nkeys.PREFIX_BYTE_USER) for number in (1, 2)]
+    good, other = (bytes(seed).decode() for seed in seeds)
+    with NatsServer(nkeys=[nkeys.from_seed(seeds[0]).public_key.decode()]) as server:
+        asyncio.run(talk(server.url, nkey_seed=good))
+        for wrong in (other, ""):
+            assert "does not let this process in" in fails(server.url, nkey_seed=wrong).what
+        error = fails(server.url, nkey_seed=SECRET)
+        assert isinstance(error, ConfigError)
+        assert error.path == "transport.nats.nkey_seed"
+
+
+def test_what_the_server_forbids_is_told(job: Any) -> None:
+    """A user who may not publish to the addresses: the job is told, and does not wait for ever."""
+    permissions = {"publish": {"deny": "flamestream.*.*.at.worker.1"}}
+    users = [{"user": "ann", "password": SECRET, "permissions": permissions}]
+
+    async def run(server: NatsServer) -> None:
+        async with job(server.url, {"user": "ann", "password": SECRET}) as made, asyncio.timeout(10):
+            left = await made.join("left")
+            a = await left.bind("worker/0")
+            a.send_nowait("worker/1", "hello")
+            where, error = await made.next_lost()
+            assert where == server.url
+            assert isinstance(error, ConnectError)
+            assert "forbids what the job needs" in error.what
+            assert "flamestream.>" in error.hint
+            with pytest.raises(ConnectError):
+                a.send_nowait("worker/1", "hello")
+
+    with NatsServer(settings={"authorization": {"users": users}}) as server:
+        asyncio.run(run(server))
+
+
+def test_a_user_needs_nothing_but_the_prefix() -> None:
+    permissions = {"publish": "my.prefix.>", "subscribe": "my.prefix.>"}
+    users = [{"user": "ann", "password": SECRET, "permissions": permissions}]
+    with NatsServer(settings={"authorization": {"users": users}}) as server:
+        asyncio.run(talk(server.url, user="ann", password=SECRET, prefix="my.prefix"))
+
+
+# -- TLS ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured(files: dict[str, str]) -> Any:
+    with NatsServer(tls=ServerTls(Path(files["server"]), Path(files["server_key"]))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mutual(files: dict[str, str]) -> Any:
+    tls = ServerTls(Path(files["server"]), Path(files["server_key"]), Path(files["ca"]))
+    with NatsServer(tls=tls, users={"ann": SECRET}) as server:
+        yield server
+
+
+def test_tls(secured: NatsServer, files: dict[str, str]) -> None:
+    assert secured.url.startswith("tls://")
+    asyncio.run(talk(secured.url, tls_ca=files["ca"]))
+    asyncio.run(talk(secured.url.replace("tls://", "nats://"), tls_ca=files["ca"]))
+
+
+@pytest.mark.parametrize("options", [{"tls_ca": "other"}, {}])
+def test_a_server_that_nobody_vouches_for(secured: NatsServer, files: dict[str, str], options: dict[str, str]) -> None:
+    error = fails(secured.url, **{key: files[name] for key, name in options.items()})
+    assert isinstance(error, ConnectError)
+    assert error.what.startswith(f"no TLS with {secured.url}: ")
+    assert "tls_ca" in error.hint
+
+
+def test_both_sides_show_certificates(mutual: NatsServer, files: dict[str, str]) -> None:
+    known = {"tls_ca": files["ca"], "user": "ann", "password": SECRET}
+    asyncio.run(talk(mutual.url, **known, tls_certificate=files["client"], tls_key=files["client_key"]))
+    assert isinstance(fails(mutual.url, **known), ConnectError)
+
+
+def test_nothing_is_said_to_a_server_without_tls_if_tls_is_asked_for(files: dict[str, str]) -> None:
+    """Somebody in the middle who says that there is no TLS gets no password."""
+    heard: list[bytes] = []
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.0.0","max_payload":1048576,"headers":true}\r\n')
+        heard.append(await reader.read())
+        writer.close()
+
+    async def run() -> None:
+        listener = await asyncio.start_server(play, "127.0.0.1", 0)
+        async with listener:
+            url = f"tls://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+            with pytest.raises(ConnectError, match="does not speak it; nothing was said to it"):
+                await talk(url, tls_ca=files["ca"], user="ann", password=SECRET)
+
+    asyncio.run(run())
+    assert set(heard) == {b""}
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda files: {"tls_ca": "/no/such/file.pem"}, "tls_ca"),
+        (lambda files: {"tls_ca": files["ca"], "tls_certificate": files["client"], "tls_key": files["ca"]}, "tls_cert"),
+    ],
+)
+def test_files_that_cannot_be_used(files: dict[str, str], change: Callable[[Any], dict[str, str]], key: str) -> None:
+    error = fails("tls://127.0.0.1:4222", **change(files))
+    assert isinstance(error, ConfigError)
+    assert error.path.startswith(f"transport.nats.{key}")
+    assert "cannot be used" in error.what
+
+
+# -- other machines ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "token", "missing"),
+    [
+        ("nats://192.0.2.1:4222", {}, "t0ken", "TLS"),
+        ("nats://192.0.2.1:4222", {}, "", "TLS and a token of the job"),
+        ("tls://192.0.2.1:4222", {}, "", "a token of the job"),
+        ("nats://nats.example:4222", {"servers": ("nats://127.0.0.1:4222", "nats://nats.example:4222")}, "t", "TLS"),
+    ],
+)
+def test_no_unprotected_way_to_another_machine(url: str, options: dict[str, Any], token: str, missing: str) -> None:
+    transport = NatsTransport(Options(**{"servers": (url,), **options}), TransportContext(token=token))
+    with pytest.raises(TransportError, match=f"{url} is not on this machine.* without {missing}") as caught:
+        asyncio.run(transport.start())
+    assert not isinstance(caught.value, ConnectError)
+    assert "insecure = true" in caught.value.hint
+
+
+def test_unless_it_is_written_and_then_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    from structlog.testing import capture_logs
+
+    options = Options(servers=("nats://ann:pw@192.0.2.1:4222",), insecure=True, connect_timeout_s=0.05)
+    transport = NatsTransport(options, TransportContext(token="t0ken"))
+    with capture_logs() as logs, pytest.raises(ConnectError):
+        asyncio.run(transport.start())
+    (line,) = logs
+    assert line == {
+        "event": "transport.exposed",
+        "log_level": "warning",
+        "location": "nats://192.0.2.1:4222",
+        "missing": ["TLS"],
+    }

@@ -168,7 +168,7 @@ def check_seed(seed: str) -> None:
         ConfigError: It is none.
     """
     try:
-        import nkeys  # type: ignore[import-untyped]
+        import nkeys
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             "transport.nats.nkey_seed needs module 'nkeys', which is not installed",

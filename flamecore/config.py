@@ -36,7 +36,7 @@ Table = dict[str, Any]
 Policy = Literal["fail", "skip", "dead_letter"]
 """What becomes of a record that is malformed or that a user function fails on."""
 
-SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks", "deploy")
+SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks", "deploy", "state")
 
 
 class JobTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +79,29 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
     acker: Literal["supervisor", "worker", "own"] = "supervisor"
     start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     stop_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+
+
+class StateTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[state]: what the job remembers of its state, so that it goes on after a crash. Off unless `use` is given.
+
+    Attributes:
+        use: The store's driver; the table's other keys are its options.
+        interval_s: How often a snapshot is taken.
+        max_uncommitted: Most records admitted since the last snapshot, for the whole job: bounds what is kept to make
+            the next one.
+        commit_timeout_s: How long one snapshot may take before the job ends with an error.
+    """
+
+    use: str | None = None
+    interval_s: Annotated[float, msgspec.Meta(gt=0)] = 0.5
+    max_uncommitted: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
+    commit_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 100.0
+
+
+class State(StateTable, frozen=True, kw_only=True):
+    """[state], with the options of its driver."""
+
+    options: Mapping[str, Any] = {}
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +149,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         dead_letter: Where dead letters go; None: nowhere.
         hooks: Names of observers, in the order in which they are called.
         deploy: Where parts live, when there are several processes.
+        state: Where state is kept; its `use` is None when none is.
         folder: What file references of `job.flow` are relative to.
         origins: Where values came from, by dotted key, for errors.
     """
@@ -138,6 +162,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: Edge | None = None
     hooks: tuple[str, ...] = ()
     deploy: DeployTable = DeployTable()
+    state: State = State()
     folder: Path = Path()
     origins: Mapping[str, str] = {}
 
@@ -208,9 +233,17 @@ class _Reading:
             else None,
             hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
             deploy=self._struct("deploy", self._section("deploy"), DeployTable),
+            state=self._state(),
             folder=folder,
             origins=self._origins,
         )
+
+    def _state(self) -> State:
+        table = self._section("state")
+        own = {key: value for key, value in table.items() if key in StateTable.__struct_fields__}
+        options = {key: value for key, value in table.items() if key not in own}
+        read = self._struct("state", own, StateTable)
+        return State(**msgspec.structs.asdict(read), options=options)
 
     def _whence(self, path: str) -> str:
         under = (origin for key, origin in self._origins.items() if key == path or key.startswith(f"{path}."))

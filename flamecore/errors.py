@@ -13,6 +13,9 @@
     ├── OperationError            a user function failed on a record
     ├── SourceError               a record or a source that cannot be read
     ├── SinkError                 a sink that cannot take or keep what it is given
+    ├── StoreError                a store of snapshots that cannot be read or written
+    │   ├── CorruptError          stored bytes that are not what was written
+    │   └── FencedError           another run of the job has taken over
     ├── CodecError                a payload that cannot cross a process boundary, or bytes that are none
     ├── JobError                  a job that cannot go on (a stuck stream, a dead worker)
     │   └── RunawayLoopError      an item that goes round a cycle without end
@@ -110,6 +113,18 @@ class SourceError(FlameError):
 
 class SinkError(FlameError):
     """A sink cannot take or keep what it is given. Fields: `sink`."""
+
+
+class StoreError(FlameError):
+    """A store of snapshots cannot be read or written. Fields: `store` (its driver), `blob` (its name, or empty)."""
+
+
+class CorruptError(StoreError):
+    """Stored bytes are not what was written: damaged, cut short, or of a newer format. Fields: as `StoreError`."""
+
+
+class FencedError(StoreError):
+    """Another run of the job has taken over this one's state. Fields: as `StoreError`, and `epoch` of the other."""
 
 
 class CodecError(FlameError):

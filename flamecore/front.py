@@ -56,13 +56,17 @@ class EdgeContext:
         name: The source's or sink's name in the flow.
         type: The payload type the flow declares; `object` when it declares none.
         given: Values handed over in a program (`flow.run({"lines": [...]})`), None otherwise.
-        fingerprint: Sinks: what their output depends on (flow and inputs); compared when output is resumed.
+        fingerprint: Sinks: what their output depends on (flow and inputs); compared when output is resumed. In a job
+            that keeps state it identifies that state, whose runs all write one output.
+        continued: Sinks: the job keeps state and has run before, so output goes on where it stopped, whatever the
+            driver's options say of what becomes of output that is there.
     """
 
     name: str
     type: Any = object
     given: Any = None
     fingerprint: str = ""
+    continued: bool = False
 
 
 class Reader(ABC):
@@ -83,6 +87,15 @@ class Reader(ABC):
 
         Raises:
             SourceError: Nothing more can be read, and it is not the fault of one record.
+        """
+
+    async def acknowledge(self, position: Any) -> None:
+        """Everything up to this position is in a snapshot that will not be gone back behind: upstream may forget it.
+
+        Called only in jobs that keep state, with growing positions, never while `read` runs on other threads.
+
+        Raises:
+            SourceError: Upstream could not be told.
         """
 
     def describe(self, position: Any) -> str:

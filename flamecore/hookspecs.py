@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flamecore.acker import Acker
     from flamecore.front import Source
     from flamecore.rear import Sink
+    from flamecore.store import Store
     from flamecore.transport import Transport
 
 PROJECT = "flamestream"
@@ -39,6 +40,10 @@ class DriverSpecs:
     @hookspec(firstresult=True)
     def flamestream_sink(self) -> type[Sink] | None:
         """Return the sink class of this module."""
+
+    @hookspec(firstresult=True)
+    def flamestream_store(self) -> type[Store] | None:
+        """Return the state store class of this module."""
 
     @hookspec(firstresult=True)
     def flamestream_command(self) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from flamecore.front import API, EdgeContext
@@ -35,6 +36,15 @@ class Sink(ABC):
     def guarantee(self) -> Guarantee:
         """`exactly_once`: stores a batch and its time atomically, or is keyed so that a repeat changes nothing."""
 
+    def continues(self, identity: str, *, continued: bool) -> None:
+        """Called before `open` in a job that keeps state.
+
+        Args:
+            identity: Identifies that state; takes the place of the context's fingerprint.
+            continued: The job has run before: what this sink holds of that identity is resumed, and nothing is replaced.
+        """
+        self.context = replace(self.context, fingerprint=identity, continued=continued)
+
     async def open(self) -> int:
         """Make ready to take batches.
 
@@ -57,6 +67,13 @@ class Sink(ABC):
 
         Raises:
             SinkError: It could not be stored. The job stops; nothing of this batch is left behind.
+        """
+
+    async def sync(self) -> None:
+        """Make durable what was written: called before a snapshot that relies on it is recorded.
+
+        Raises:
+            SinkError: It cannot be made durable.
         """
 
     async def aclose(self) -> None:

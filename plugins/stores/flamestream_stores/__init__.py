@@ -1,0 +1,1 @@
+"""State stores: where a job keeps its snapshots."""

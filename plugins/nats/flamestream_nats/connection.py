@@ -13,29 +13,16 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from nats import errors
-from nats.aio.client import Client, Server
-from nats.aio.msg import Msg
+from nats.aio.client import Server
 
 from flamecore.errors import ConnectError, FlameError, TransportError
+from flamestream_nats.client import DirectClient, Heard
 from flamestream_nats.explain import explained, is_tls, reason
 from flamestream_nats.options import Options, check_seed, ssl_context
 
 _LONGEST_PAUSE_S: Final = 0.5
 _PING_S: Final = 5
-_PENDING_MESSAGES: Final = 2**20
-_PENDING_BYTES: Final = 2**30
-
-
-class _Client(Client):
-    """Says nothing, and its credentials least of all, to a server that should speak TLS and does not."""
-
-    secured = False
-
-    def _connect_command(self) -> bytes:
-        if self.secured and not self._server_info.get("tls_required"):
-            raise errors.SecureConnWantedError
-        command: bytes = super()._connect_command()
-        return command
+_ATTEMPTS: Final = 3
 
 
 class Connection:
@@ -56,15 +43,17 @@ class Connection:
         self.is_up = False
         self._up = up
         self._failed = failed
-        self._client = _Client()
-        self._client.secured = options.secured
+        self._client = self._made()
         self._servers = {urlsplit(server).netloc.rpartition("@")[2] for server in options.servers}
         self._errors: list[Exception] = []
         self._hopeless = asyncio.Event()
+        self._opened = False
         self._closing = False
-        self._letters: asyncio.Queue[tuple[str, str, bytes]] = asyncio.Queue()
-        self._writer: asyncio.Task[None] | None = None
+        self._letters: list[tuple[str, str, bytes]] = []
         self._limit: asyncio.TimerHandle | None = None
+
+    def _made(self) -> DirectClient:
+        return DirectClient(secured=self.options.secured, broken=lambda error: self._fail(self._explain(error)))
 
     @property
     def max_payload(self) -> int:
@@ -80,26 +69,44 @@ class Connection:
             MissingDependencyError: A key pair needs a package that is not installed.
         """
         arguments = self._arguments()
-        connecting = asyncio.create_task(self._client.connect(**arguments))
-        hopeless = asyncio.create_task(self._hopeless.wait())
-        limit_s = self.options.connect_timeout_s
         try:
-            await asyncio.wait((connecting, hopeless), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(self.options.connect_timeout_s):
+                for attempt in range(1, _ATTEMPTS + 1):
+                    try:
+                        await self._attempt(arguments)
+                        break
+                    except (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF):
+                        # The server may have said why it does not let us in, and have closed before that was read.
+                        if attempt == _ATTEMPTS:
+                            raise
+        except TimeoutError as error:
+            raise self._explain(self._errors[-1] if self._errors else error) from error
+        except (OSError, errors.Error) as error:
+            raise self._explain(error) from error
+        self._opened = self.is_up = True
+
+    async def _attempt(self, arguments: dict[str, Any]) -> None:
+        """Try every server once. Raises what the last one says."""
+        client = self._client = self._made()
+        self._errors.clear()
+        self._hopeless.clear()
+        connecting = asyncio.create_task(client.connect(**arguments))
+        hopeless = asyncio.create_task(self._hopeless.wait())
+        try:
+            await asyncio.wait((connecting, hopeless), return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():
-                raise self._explain(self._errors[-1] if self._errors else TimeoutError())
-            if (error := connecting.exception()) is not None:
-                raise self._explain(error)
+                raise self._errors[-1]
+            connecting.result()
+            if not client.is_connected:
+                raise errors.UnexpectedEOF
         except BaseException:
-            self._closing = True
             connecting.cancel()
             await asyncio.wait((connecting,))
-            await self._client.close()
+            await client.close()
             raise
         finally:
             hopeless.cancel()
             await asyncio.wait((hopeless,))
-        self.is_up = True
-        self._writer = asyncio.create_task(self._write())
 
     def _arguments(self) -> dict[str, Any]:
         options = self.options
@@ -124,57 +131,51 @@ class Connection:
             "nkeys_seed_str": options.nkey_seed or None,
         }
 
-    async def subscribe(self, subject: str, handle: Callable[[Msg], None]) -> Any:
-        """Have `handle` called with what arrives at a subject. Others' messages arrive once `flush` has returned."""
+    async def subscribe(self, subject: str, handle: Callable[[Heard], None]) -> int:
+        """Have `handle` called with what arrives at a subject, from when this returns."""
+        return await self._client.hear(subject, handle)
 
-        async def called(message: Msg) -> None:
-            handle(message)
-
-        # `handle` keeps nothing waiting: the client's own queue holds what one read of the socket has brought.
-        return await self._client.subscribe(
-            subject, cb=called, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
-        )
-
-    async def unsubscribe(self, subscription: Any) -> None:
+    async def unsubscribe(self, number: int) -> None:
         """Have nothing more arrive there."""
-        await subscription.unsubscribe()
+        await self._client.hear_no_more(number)
 
     def post(self, subject: str, reply: str, data: bytes) -> None:
-        """Publish, after everything that was posted before. Dropped while the connection is broken."""
-        if self.is_up:
-            self._letters.put_nowait((subject, reply, data))
+        """Publish, after everything that was posted before. Dropped while the connection is broken.
 
-    async def _write(self) -> None:
-        client, letters = self._client, self._letters
-        while True:
-            subject, reply, data = await letters.get()
-            try:
-                if self.is_up:
-                    await client.publish(subject, data, reply)
-            except (errors.OutboundBufferLimitError, errors.ConnectionClosedError):
-                pass  # it broke just now: as above
-            except errors.MaxPayloadError:
-                self._fail(
-                    TransportError(
-                        f"a message of {len(data)} bytes; {self.options.shown} takes no more than {self.max_payload}",
-                        hint="Servers of one cluster need one max_payload.",
-                        address=subject,
-                        peer=self.options.shown,
-                    )
-                )
-            finally:
-                letters.task_done()
+        What is posted in one turn of the event loop goes out together, at its end.
+        """
+        if not self.is_up:
+            return
+        if len(data) > self.max_payload:
+            self._fail(self._too_large(subject, data))
+            return
+        if not self._letters:
+            asyncio.get_running_loop().call_soon(self._push)
+        self._letters.append((subject, reply, data))
+
+    def _too_large(self, subject: str, data: bytes) -> TransportError:
+        """The error for a part that was cut for a server that took more."""
+        return TransportError(
+            f"a message of {len(data)} bytes; {self.options.shown} takes no more than {self.max_payload} any more",
+            hint="Servers of one cluster need one max_payload.",
+            address=subject,
+            peer=self.options.shown,
+        )
+
+    def _push(self) -> None:
+        letters, self._letters = self._letters, []
+        if self.is_up:
+            self._client.say(letters)
 
     async def flush(self) -> None:
         """Wait until the server has everything that was posted; at most `send_timeout_s`, or until it breaks."""
-        try:
-            async with asyncio.timeout(self.options.send_timeout_s):
-                await self._letters.join()
+        self._push()
+        if self.is_up:
+            try:
+                await self._client.flush(math.ceil(self.options.send_timeout_s))
+            except errors.Error:
                 if self.is_up:
-                    await self._client.flush(math.ceil(self.options.send_timeout_s))
-        except (TimeoutError, errors.Error):
-            if self.is_up:
-                raise
+                    raise
 
     async def aclose(self) -> None:
         """Leave the server, at once."""
@@ -182,15 +183,12 @@ class Connection:
         self.is_up = False
         if self._limit is not None:
             self._limit.cancel()
-        if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.wait((self._writer,))
         await self._client.close()
 
     # -- what the client says --------------------------------------------------------------------------------------
 
     async def _on_error(self, error: Exception) -> None:
-        if self._writer is None:
+        if not self._opened:
             # Each server has had its turn, or one has answered and does not let us in: others of its cluster will not.
             self._errors.append(error)
             if len(self._errors) >= len(self._servers) or not isinstance(error, OSError) or is_tls(error):
@@ -227,7 +225,7 @@ class Connection:
             self._up()
 
     async def _on_close(self) -> None:
-        if not self._closing and self._writer is not None:
+        if not self._closing and self._opened:
             error = self._client.last_error or ConnectionError("the connection was closed")
             self._fail(self._explain(error))
 

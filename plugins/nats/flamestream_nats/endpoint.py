@@ -30,7 +30,7 @@ class NatsEndpoint(Endpoint):
         self.birth = secrets.randbits(64)
         self.incoming: dict[str, Incoming] = {}
         self.outgoing: dict[str, Outgoing] = {}
-        self.subscription: Any = None
+        self.subscription: int | None = None
         self._exchange = exchange
         self._queue: deque[Arrived] = deque()
         self._local = 0  # messages of this process in the queue

@@ -8,11 +8,10 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from nats.aio.msg import Msg
-
 from flamecore.errors import FlameError, FrameError, PeerGoneError, TransportError
 from flamecore.frames import Frame, Framing
 from flamecore.transport import TransportContext
+from flamestream_nats.client import Heard
 from flamestream_nats.connection import Connection
 from flamestream_nats.envelope import Envelope, Kind, Letter, refused
 from flamestream_nats.options import Options
@@ -114,7 +113,6 @@ class Exchange:
             )
         subject = self._subjects.at(endpoint.address)
         endpoint.subscription = await self._connection.subscribe(subject, lambda got: self._on_letter(endpoint, got))
-        await self._connection.flush()
 
     async def _is_taken(self, endpoint: NatsEndpoint) -> bool:
         """Whether another process listens at an address, busy as it may be."""
@@ -207,26 +205,26 @@ class Exchange:
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
-    def _on_letter(self, endpoint: NatsEndpoint, message: Msg) -> None:
+    def _on_letter(self, endpoint: NatsEndpoint, heard: Heard) -> None:
         """Something has come for an address."""
         try:
-            letter = self._envelope.open(message.data, message.subject, message.reply)
+            letter = self._envelope.open(heard.data, heard.subject, heard.reply)
             if letter.kind is Kind.WHO:
                 frame = Frame(endpoint.address, endpoint.address, 0, b"")
-                self.post(Kind.HERE, 0, endpoint.birth, frame, message.reply, self.home)
+                self.post(Kind.HERE, 0, endpoint.birth, frame, heard.reply, self.home)
             else:
-                endpoint.letter(letter, message.reply)
+                endpoint.letter(letter, heard.reply)
         except (FrameError, struct.error) as error:
             self._refuse(error)
 
-    def _on_answer(self, message: Msg) -> None:
+    def _on_answer(self, heard: Heard) -> None:
         """Something has come for this process: an answer, or word of the server that nobody is there to answer."""
-        key = message.subject.rpartition(".")[2]
-        if message.headers and message.headers.get("Status") == "503":
+        key = heard.subject.rpartition(".")[2]
+        if heard.nobody:
             return self._nobody(key)
         try:
-            letter = self._envelope.open(message.data, message.subject, message.reply)
-            location, _ = self._subjects.location(message.reply)
+            letter = self._envelope.open(heard.data, heard.subject, heard.reply)
+            location, _ = self._subjects.location(heard.reply)
             if not location:
                 raise refused("origin", "a message without a way back")
             self._answer(key, letter, location)

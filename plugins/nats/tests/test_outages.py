@@ -39,6 +39,25 @@ async def carried(sender: Endpoint, receiver: Endpoint, trouble: Callable[[], Aw
     assert receiver.receive_nowait() is None
 
 
+def test_without_trouble_nothing_is_sent_twice(server: NatsServer, job: Any) -> None:
+    """What is bound can be sent to at once: else the first messages would be lost, and come a little later."""
+
+    async def run() -> None:
+        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+            left, right = await made.join("left"), await made.join("right")
+            for number in range(50):
+                a, b = await left.bind(f"worker/{2 * number}"), await right.bind(f"worker/{2 * number + 1}")
+                for here, there in ((a, b), (b, a)):
+                    for message in range(3):
+                        assert here.send_nowait(there.address, message)
+                for endpoint in (a, b):
+                    assert [(await endpoint.receive()).message for _ in range(3)] == [0, 1, 2]
+            assert not left.refused
+            assert not right.refused
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("end", [NatsServer.kill, NatsServer.stop])
 def test_the_server_ends_and_comes_back(job: Any, end: Callable[[NatsServer], None]) -> None:
     async def run(server: NatsServer) -> None:

@@ -159,9 +159,7 @@ def test_messages_that_are_heard_and_said_again_change_nothing(server: NatsServe
             await b.send("worker/0", "after")
             assert (await b.receive()).message == "after"
             assert (await a.receive()).message == "after"
-            # More when a slow machine made a sender repeat itself: that was heard, and said again, as well.
-            assert left.refused["duplicate"] >= 20
-            assert right.refused["duplicate"] >= 20
+            assert left.refused["duplicate"] == right.refused["duplicate"] == 20
             assert made.lost.empty()
 
     asyncio.run(run())
@@ -179,7 +177,7 @@ def test_forged_words_of_the_server_and_for_a_process(server: NatsServer, job: A
             for _ in range(30):
                 for key in ("p0", "p1", "c1", "c2", "w1", "-"):
                     subject = SUBJECTS.node(made.locations["left"], key)
-                    await stranger.publish(subject, b"", headers={"Status": "503"})
+                    stranger._transport.write(f"HPUB {subject} 16 16\r\nNATS/1.0 503\r\n\r\n\r\n".encode())
                 await asyncio.sleep(0.01)
             subject = SUBJECTS.node(made.locations["left"], "c1")
             home = SUBJECTS.node("stranger-1", "-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flamecore.errors import ConfigError
+from flamecore.errors import ConfigError, MissingDependencyError
 from flamecore.transport import TransportContext
 from flamestream_nats import NatsTransport, Options, flamestream_transport
+from flamestream_nats.options import check_seed
 from flamestream_nats.subjects import Subjects, safe
 
 
@@ -56,6 +58,15 @@ def test_options_that_cannot_be_used(options: dict[str, Any], key: str) -> None:
 def test_options_of_a_wrong_kind(wrong: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, Options)
+
+
+def test_a_key_pair_needs_a_package_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        check_seed("SUAsecret")
+    assert (caught.value.module, caught.value.name) == ("nkeys", "nats")
+    assert "pip install 'nats-py[nkeys]'" in caught.value.hint
+    assert "secret" not in str(caught.value)
 
 
 def test_options_can_be_printed() -> None:

@@ -9,16 +9,41 @@ What the blobs mean is not the store's business: see `flamecore.snapshot`.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+from flamecore.errors import StoreError
 
 API: int = 1
 
 MAX_NAME: int = 200
-"""Longest name of a blob, in characters: letters, digits, `-`, `_`, `.` and `/` between them."""
+"""Longest name of a blob, in characters: ASCII letters, digits, `-`, `_`, `.` and `/` between them."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
+_DOTS: Final = frozenset((".", ".."))
+
+
+def check_name(name: str, store: str) -> None:
+    """Refuse what cannot be the name of a blob. Stores call it in `create`, before anything else.
+
+    Args:
+        name: Parts with `/` between them; no part is empty, `.` or `..`, so that names can be paths.
+        store: The driver's name, for the error.
+
+    Raises:
+        StoreError: It is no name.
+    """
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name) or not _DOTS.isdisjoint(name.split("/")):
+        raise StoreError(
+            f"store {store!r}: {name[:MAX_NAME]!r} cannot be the name of a blob",
+            hint=f"At most {MAX_NAME} ASCII letters, digits, '-', '_', '.', in parts joined by '/'.",
+            store=store,
+            blob=name,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +97,7 @@ class Store(ABC):
         Raises:
             StoreError: It cannot be reached, or is none.
         """
+        return
 
     @abstractmethod
     async def create(self, name: str, data: bytes) -> bool:

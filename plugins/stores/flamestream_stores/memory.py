@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from flamecore.plugin import hookimpl
-from flamecore.store import Store, StoreCapabilities, StoreContext
+from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
 
 
 class Memory(Store):
@@ -23,6 +23,7 @@ class Memory(Store):
         return StoreCapabilities(durable=False, shared=False)
 
     async def create(self, name: str, data: bytes) -> bool:
+        check_name(name, self.name)
         if name in self.blobs:
             return False
         self.blobs[name] = data

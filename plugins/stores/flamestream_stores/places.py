@@ -1,0 +1,96 @@
+"""What stores on a local disk share: folders that outlast a loss of power, names of files, hints of errors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from flamecore.errors import StoreError
+
+Survives = Literal["power_loss", "process_death"]
+"""What blobs outlast: the machine losing power, or only every process of the job being killed."""
+
+_LONGEST = 150
+
+
+def file_name(job: str) -> str:
+    """A file name for a job of any name: readable, and another one for each job."""
+    name = quote(job, safe=" ")
+    if len(name) > _LONGEST:
+        name = f"{name[:_LONGEST]}%{hashlib.sha256(job.encode()).hexdigest()[:16]}"
+    # quote() leaves dots alone, and a name must not begin with one: hidden, or no file at all.
+    return f"%2E{name[1:]}" if name.startswith(".") else name or "%"
+
+
+def make_folder(folder: Path, *, sync: bool) -> None:
+    """Make a folder and those above it, as far as they are missing.
+
+    Args:
+        folder: Which.
+        sync: Whether it must be there still after a loss of power.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for made in reversed(missing):
+        made.mkdir(exist_ok=True)
+        if sync:
+            sync_folder(made.parent)
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Force the entries of a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def failed(store: str, what: str, error: OSError, *, folder: Path, blob: str = "") -> StoreError:
+    """The error for a call of the system that went wrong.
+
+    Args:
+        store: Name of the driver.
+        what: What could not be done, with the path.
+        error: What the system says.
+        folder: Where it was to happen.
+        blob: Name of the blob, if it was about one.
+    """
+    return store_error(store, f"{what}: {error.strerror or error}", hint_of(error, folder), blob)
+
+
+def store_error(store: str, what: str, hint: str, blob: str = "") -> StoreError:
+    """An error that names the driver."""
+    return StoreError(f"store {store!r}: {what}", hint=hint, store=store, blob=blob)
+
+
+def hint_of(error: OSError, folder: Path) -> str:
+    """What to do about an error of the system."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return room(folder)
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"Make {folder} writable for this user, or give another path under [state]."
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return "A part of the path is a file; give another path under [state]."
+    if error.errno == errno.ENOENT:
+        return "Has somebody deleted it while the job ran?"
+    return "See what is wrong with its device, or give another path under [state]."
+
+
+def room(folder: Path) -> str:
+    """What to do about a full disk."""
+    free = ""
+    with contextlib.suppress(OSError, AttributeError):  # only a hint
+        disk: Any = os.statvfs(folder)
+        free = f" ({disk.f_bavail * disk.f_frsize:,} bytes are free)"
+    return f"Make room on the disk{free}; what is stored already is whole."

@@ -9,11 +9,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from operator import eq, itemgetter
+from typing import Any, Final
 
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError, TimeRegressionError
 from flamecore.meta import Meta, decode_time, encode_time
 from flamecore.operations import Step
+
+Held = tuple[Sequence[bytes], int, Sequence[Any]]
+"""(orders, trace, payloads): a run."""
+
+_ORDER: Final = itemgetter(0)
 
 
 class Barrier:
@@ -26,8 +32,9 @@ class Barrier:
     def __init__(self, name: str) -> None:
         self.name = name
         self.released = b""
-        self._runs: deque[tuple[Sequence[bytes], int, Sequence[Any]]] = deque()  # what came in order, as it came
+        self._runs: deque[Held] = deque()  # what came in runs, as it came
         self._latest = b""  # the greatest order among the runs so far
+        self._crossed = False  # whether a run began before another's end: then they are merged when they are released
         self._held: dict[bytes, tuple[int, Any]] = {}  # everything else: (trace, payload) by order
         # Two recomputations of one item that came by different workers are here together for a moment: one order, two
         # traces. All but the one in `_held` wait here.
@@ -50,20 +57,20 @@ class Barrier:
 
     def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
         """Take several live items of one trace, in ascending order."""
-        if orders[0] > self._latest:
-            self._latest = orders[-1]
-            self._runs.append((orders, trace, payloads))
-        else:
-            self._hold(orders, trace, payloads)
+        if orders[0] <= self._latest:
+            self._crossed = True
+        self._latest = max(self._latest, orders[-1])
+        self._runs.append((orders, trace, payloads))
 
     def _hold(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
         for order, payload in zip(orders, payloads, strict=True):
             self.step(order, trace, True, payload)
 
     def _hold_all(self) -> None:
-        """Put what came in order beside the rest, where each item can be found."""
+        """Put what came in runs beside the rest, where each item can be found."""
         while self._runs:
             self._hold(*self._runs.popleft())
+        self._crossed = False
 
     def __len__(self) -> int:
         return sum(len(orders) for orders, _, _ in self._runs) + len(self._held) + len(self._twins)
@@ -121,7 +128,10 @@ class Barrier:
                 limit=last,
             )
         previous, self.released = self.released, limit
-        batch = self._sorted(limit) if self._held else self._in_order(limit)
+        if self._held:
+            batch = self._sorted(limit)
+        else:
+            batch = self._merged(limit) if self._crossed else self._in_order(limit)
         if batch and batch[0][0] < previous:
             order, payload = batch[0]
             raise OrderViolationError(
@@ -143,6 +153,30 @@ class Barrier:
                 runs.appendleft((orders[end:], trace, payloads[end:]))
                 orders, payloads = orders[:end], payloads[:end]
             batch += zip(orders, payloads, strict=True)
+        return batch
+
+    def _merged(self, limit: bytes) -> list[tuple[bytes, Any]]:
+        """What is below `limit`, of runs that overlap.
+
+        Raises:
+            DuplicateItemError, OrderViolationError: Two items have one order, and no tombstone has come for either.
+        """
+        batch: list[tuple[bytes, Any]] = []
+        rest: deque[Held] = deque()
+        self._latest, self._crossed = b"", False
+        for orders, trace, payloads in self._runs:
+            end = bisect_left(orders, limit) if orders[-1] >= limit else len(orders)
+            batch += zip(orders[:end], payloads, strict=False)
+            if end < len(orders):
+                self._crossed |= orders[end] <= self._latest
+                self._latest = max(self._latest, orders[-1])
+                rest.append((orders[end:], trace, payloads[end:]))
+        batch.sort(key=_ORDER)  # a merge: runs are found and kept together
+        released = list(map(_ORDER, batch))
+        if any(map(eq, released, released[1:])):
+            self._hold_all()  # finds a second item of one identity
+            return self._sorted(limit)  # and this two valid ones
+        self._runs = rest
         return batch
 
     def _sorted(self, limit: bytes) -> list[tuple[bytes, Any]]:

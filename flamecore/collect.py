@@ -6,8 +6,9 @@ delivered in meta order, the same in every deployment.
 
 from __future__ import annotations
 
-from itertools import pairwise
-from operator import itemgetter
+from bisect import bisect_left
+from itertools import islice, pairwise
+from operator import eq, itemgetter
 from typing import Any, NamedTuple
 
 from flamecore.errors import OrderViolationError
@@ -46,7 +47,7 @@ class Collector:
         self.barrier = barrier
         self.time = MIN_TIME
         self._through = [MIN_TIME] * workers
-        self._pending: list[tuple[bytes, Any]] = []
+        self._pending: list[list[tuple[bytes, Any]]] = [[] for _ in range(workers)]
         self._failures: list[tuple[bytes, Failure]] = []
 
     def receive(self, message: Released) -> Complete | None:
@@ -62,7 +63,7 @@ class Collector:
         if len(self._through) == 1:
             ready = message.items
         else:
-            self._pending += message.items
+            self._pending[message.worker] += message.items
             if time <= self.time:
                 return None
             ready = self._take(time)
@@ -89,13 +90,18 @@ class Collector:
             OrderViolationError: Two workers have released items of one order.
         """
         limit = encode_time(time)
-        ready = [item for item in self._pending if item[0] < limit]
-        if len(ready) == len(self._pending):
-            self._pending = []
-        else:
-            self._pending = [item for item in self._pending if item[0] >= limit]
-        ready.sort(key=_ORDER)
-        if len({order for order, _ in ready}) != len(ready):
+        ready: list[tuple[bytes, Any]] = []
+        for worker, items in enumerate(self._pending):  # each in order: a worker never goes back
+            if items and items[-1][0] < limit:
+                ready += items
+                self._pending[worker] = []
+            elif items:
+                end = bisect_left(items, limit, key=_ORDER)
+                ready += items[:end]
+                del items[:end]
+        ready.sort(key=_ORDER)  # a merge: what is in order already is kept together
+        orders = list(map(_ORDER, ready))
+        if any(map(eq, orders, islice(orders, 1, None))):
             twice = next(a[0] for a, b in pairwise(ready) if a[0] == b[0])
             raise OrderViolationError(
                 f"sink {self.name!r}: two valid items have one order ({Meta.decode(twice)})",

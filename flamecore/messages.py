@@ -16,18 +16,20 @@ from typing import Any, NamedTuple
 from flamecore.acker import Ack
 from flamecore.failure import Failure
 
-Routed = tuple[int, bytes, int, bool, Any]
-"""(vertex index, order, trace, alive, payload): an item on its way to a vertex of another worker."""
+Piece = tuple[int, int, bool, list[bytes], list[Any]]
+"""(vertex index, trace, alive, orders, payloads): items of one trace in ascending order, on their way to a vertex of
+another worker; all of them live, or all of them tombstones."""
 
 
 class Items(NamedTuple):
     """One hand-over between workers: items in the order they were sent.
 
-    `acks` holds one number for each (segment, time) among them. The sender has reported it; the receiver reports it
-    again once it has processed all items *and* reported and sent all that came of them.
+    `acks` holds one number for each segment among them, under the lowest time of its items: none of them is done before
+    all are, so a number for each time would tell no more. The sender has reported it; the receiver reports it again
+    once it has processed all items *and* reported and sent all that came of them.
     """
 
-    items: list[Routed]
+    pieces: list[Piece]
     acks: tuple[Ack, ...]
 
 

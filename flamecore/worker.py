@@ -17,11 +17,11 @@ from flamecore.errors import FlameError, JobError
 from flamecore.failure import Failure, describe, in_words, user_frames
 from flamecore.front import Batch
 from flamecore.graph import ByKey, Vertex
-from flamecore.messages import Delivered, Items, Released, Routed
+from flamecore.messages import Delivered, Items, Released
 from flamecore.meta import GlobalTime, decode_time, encode_time
 from flamecore.operations import Fail
 from flamecore.operations.models import compile_worker
-from flamecore.operations.routing import arrive
+from flamecore.operations.routing import Outbox, arrive
 from flamecore.plan import DEAD_LETTERS, Plan
 
 Outgoing = list[tuple[str, Any]]
@@ -59,7 +59,7 @@ class Worker:
         self.rejected = 0
         self.admitted = 0
         self.failed = 0
-        self.outboxes: list[list[Routed]] = [[] for _ in range(plan.workers)]
+        self.outboxes = [Outbox() for _ in range(plan.workers)]
         self._owed: list[Ack] = []
         self._released = min(listener.min_time(plan.sink_segment), 0)
         self._delivered: dict[str, int] = {}
@@ -117,7 +117,7 @@ class Worker:
         """Take a message: process the items of another worker, or note the news of an acker or a rear."""
         kind = type(message)
         if kind is Items:
-            arrive(message.items, self.compiled.arrivals, self.compiled.arriving_runs)
+            arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
             self._owed.extend(message.acks)
         elif kind is MinTime:
             self.listener.receive(int(sender.rpartition("/")[2]), message)
@@ -150,19 +150,19 @@ class Worker:
         self._release(out)
         return out
 
-    def _hand_over(self, outbox: list[Routed]) -> Items:
-        """Empty an outbox into a message with one number for each (segment, time) in it."""
-        segment_of, getrandbits = self._segment_of, self.random.getrandbits
-        if len(set(segment_of)) == 1:
-            groups = {(segment_of[0], order[:8]) for _, order, _, _, _ in outbox}
-        else:
-            groups = {(segment_of[index], order[:8]) for index, order, _, _, _ in outbox}
-        acks = tuple(Ack(segment, decode_time(time), getrandbits(64)) for segment, time in sorted(groups))
+    def _hand_over(self, outbox: Outbox) -> Items:
+        """Empty an outbox into a message with one number for each segment in it, under the lowest time."""
+        pieces = outbox.take()
+        lowest: dict[int, bytes] = {}
+        for index, _, _, orders, _ in pieces:
+            segment = self._segment_of[index]
+            if segment not in lowest or orders[0] < lowest[segment]:
+                lowest[segment] = orders[0]
+        getrandbits = self.random.getrandbits
+        acks = tuple(Ack(segment, decode_time(order), getrandbits(64)) for segment, order in sorted(lowest.items()))
         for ack in acks:
             self.reporter.ack(*ack)
-        message = Items(outbox.copy(), acks)
-        outbox.clear()
-        return message
+        return Items(pieces, acks)
 
     def _release(self, out: Outgoing) -> None:
         """Let go what the minimum time has passed, and forget the history it makes unreachable."""
@@ -258,7 +258,7 @@ class Worker:
         if host == self.index:
             self.compiled.failures.step(order, trace, alive, failure)
         else:
-            self.outboxes[host].append((self._failures_index, order, trace, alive, failure))
+            self.outboxes[host].put(self._failures_index, order, trace, alive, failure)
 
 
 class _Malformed:

@@ -14,12 +14,11 @@ from typing import Any, Protocol
 
 from flamecore.barrier import Barrier
 from flamecore.graph import Broadcast, Drift, Grouping, Map, Merge, Sink, Source, Vertex
-from flamecore.messages import Routed
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.drift import DriftStep
 from flamecore.operations.grouping import GroupingStep
 from flamecore.operations.map import broadcast_run, broadcast_step, map_run, map_step
-from flamecore.operations.routing import LoopHead, arriving, routed
+from flamecore.operations.routing import LoopHead, Outboxes, arriving, routed
 from flamecore.plan import MAX_LOOP_BYTES, Plan
 
 
@@ -78,7 +77,7 @@ class Compiler:
         plan: Plan,
         worker: int,
         random: Random,
-        outboxes: Sequence[list[Routed]],
+        outboxes: Outboxes,
         fail_at: Callable[[Vertex], Fail],
     ) -> None:
         self.plan, self.worker, self.random, self.outboxes = plan, worker, random, outboxes

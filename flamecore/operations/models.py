@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 from flamecore.graph import Vertex
-from flamecore.messages import Routed
 from flamecore.operations import Fail
 from flamecore.operations.compiler import Compiled, Compiler
+from flamecore.operations.routing import Outboxes
 from flamecore.plan import Plan
 
 
@@ -16,7 +16,7 @@ def compile_worker(
     plan: Plan,
     worker: int,
     random: Random,
-    outboxes: Sequence[list[Routed]],
+    outboxes: Outboxes,
     fail_at: Callable[[Vertex], Fail],
 ) -> Compiled:
     """Compile the graph for one worker.
@@ -25,7 +25,7 @@ def compile_worker(
         plan: The job's plan.
         worker: Which worker.
         random: Draws the 64-bit ids of physical instances.
-        outboxes: What is to be sent to each worker; steps append to them.
+        outboxes: What is to be sent to each worker; steps put it there.
         fail_at: Gives the step a vertex calls when user code fails.
     """
     kind: type[Compiler] = Compiler

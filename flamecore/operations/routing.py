@@ -13,14 +13,57 @@ from typing import Any, Final
 from flamecore.errors import RunawayLoopError
 from flamecore.graph import ByHash, ByKey, ByTime, Map, Route, ToAll, Vertex
 from flamecore.hashing import key_group, stable_hash
-from flamecore.messages import Routed
-from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, encode_child
+from flamecore.messages import Piece
+from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, decode_time, encode_child
 from flamecore.operations import Fail, Run, Step, each
 
 _PLACES_KEPT: Final = 65_536
 _QUEUE_LIMIT: Final = 1_000_000
 
-Outboxes = Sequence[list[Routed]]
+_SINGLY: Final = 1024
+_BLOCK: Final = 8
+"""A rebalance deals out the first times one by one, so that a few costly records keep all workers busy, and later ones
+in blocks: what comes of a block stays one run where it meets the rest again."""
+
+
+class Outbox:
+    """What is to be sent to one worker, in the order it was put in."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def put(self, index: int, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        """Add one item for the vertex of that index."""
+        if self.pieces:
+            last_index, last_trace, last_alive, orders, payloads = self.pieces[-1]
+            if last_index == index and last_trace == trace and last_alive is alive and orders[-1] < order:
+                orders.append(order)
+                payloads.append(payload)
+                return
+        self.pieces.append((index, trace, alive, [order], [payload]))
+
+    def put_run(self, index: int, trace: int, orders: list[bytes], payloads: list[Any]) -> None:
+        """Add a run for the vertex of that index. The lists are the outbox's from now on."""
+        if self.pieces:
+            last_index, last_trace, last_alive, last_orders, last_payloads = self.pieces[-1]
+            if last_index == index and last_trace == trace and last_alive and last_orders[-1] < orders[0]:
+                last_orders += orders
+                last_payloads += payloads
+                return
+        self.pieces.append((index, trace, True, orders, payloads))
+
+    def take(self) -> list[Piece]:
+        """Empty it."""
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+
+Outboxes = Sequence[Outbox]
 """For each worker, what is to be sent to it."""
 
 
@@ -64,7 +107,7 @@ def routed(
 def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
     """The function that finds the worker of an item. Keys that were seen are remembered."""
     if isinstance(route, ByTime):
-        return lambda order, payload: int.from_bytes(order[:8], "big") % workers
+        return lambda order, payload: _dealt(decode_time(order)) % workers
     if isinstance(route, ByHash):
         hashed = route.function
         return lambda order, payload: owners[key_group(hashed(payload))]
@@ -85,9 +128,11 @@ def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
     return place
 
 
-def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fail, place: Place) -> Step:
-    sends = [outbox.append for outbox in outboxes]
+def _dealt(time: int) -> int:
+    return time if time < _SINGLY else time // _BLOCK
 
+
+def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fail, place: Place) -> Step:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
             owner = place(order, payload)
@@ -95,60 +140,48 @@ def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fai
             return fail(order, trace, alive, payload, error)
         if owner == worker:
             return here(order, trace, alive, payload)
-        return sends[owner]((index, order, trace, alive, payload))
+        return outboxes[owner].put(index, order, trace, alive, payload)
 
     return step
 
 
 def _run_to_place(index: int, here: Run, worker: int, outboxes: Outboxes, fail: Fail, place: Place) -> Run:
-    sends = [outbox.append for outbox in outboxes]
-
     def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
-        kept_orders: list[bytes] = []
-        kept: list[Any] = []
+        parted: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in outboxes]
+        ways = [(places.append, parts.append) for places, parts in parted]
         for order, payload in zip(orders, payloads, strict=True):
             try:
-                owner = place(order, payload)
+                add_order, add_payload = ways[place(order, payload)]
             except Exception as error:  # noqa: BLE001
                 fail(order, trace, True, payload, error)
                 continue
-            if owner == worker:
-                kept_orders.append(order)
-                kept.append(payload)
-            else:
-                sends[owner]((index, order, trace, True, payload))
-        if kept:
-            here(kept_orders, trace, kept)
+            add_order(order)
+            add_payload(payload)
+        for owner, (places, parts) in enumerate(parted):
+            if places and owner != worker:
+                outboxes[owner].put_run(index, trace, places, parts)
+        if parted[worker][0]:
+            here(parted[worker][0], trace, parted[worker][1])
 
     return run
 
 
-def arrive(items: Sequence[Routed], steps: Mapping[int, Step], runs: Mapping[int, Run]) -> None:
-    """Process what another worker has sent, in its order; items that follow each other straight go as a run.
+def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int, Run]) -> None:
+    """Process what another worker has sent, in its order.
 
     Args:
-        items: What has come.
+        pieces: What has come.
         steps: For each vertex index, its step.
         runs: For each vertex index that takes them from outside, its run.
     """
-    place, end = 0, len(items)
-    while place < end:
-        index, order, trace, alive, payload = items[place]
-        place += 1
+    for index, trace, alive, orders, payloads in pieces:
         run = runs.get(index)
-        if run is None or not alive:
-            steps[index](order, trace, alive, payload)
+        if run is not None and alive:
+            run(orders, trace, payloads)
             continue
-        orders, payloads = [order], [payload]
-        while place < end:
-            index_2, order_2, trace_2, alive_2, payload_2 = items[place]
-            if index_2 != index or trace_2 != trace or not alive_2 or order_2 <= order:
-                break
-            order = order_2
-            orders.append(order_2)
-            payloads.append(payload_2)
-            place += 1
-        run(orders, trace, payloads)
+        step = steps[index]
+        for order, payload in zip(orders, payloads, strict=True):
+            step(order, trace, alive, payload)
 
 
 def _to_all(index: int, here: Step, worker: int, outboxes: Outboxes) -> Step:
@@ -158,7 +191,7 @@ def _to_all(index: int, here: Step, worker: int, outboxes: Outboxes) -> Step:
             if owner == worker:
                 here(copy, trace, alive, payload)
             else:
-                outbox.append((index, copy, trace, alive, payload))
+                outbox.put(index, copy, trace, alive, payload)
 
     return step
 

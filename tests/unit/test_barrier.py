@@ -52,6 +52,48 @@ def test_releases_cut_the_sorted_sequence(times: list[int], limits: list[int]) -
     assert len(barrier) == len(times) - len(released)
 
 
+run_times = st.lists(st.sets(st.integers(-5, 5), min_size=1).map(sorted), max_size=5)
+
+
+@given(run_times, st.sets(st.integers(-5, 5)), st.lists(st.integers(-6, 6)).map(sorted))
+def test_runs_that_overlap_are_merged(runs: list[list[int]], singles: set[int], limits: list[int]) -> None:
+    """Children tell apart what has one time: item `time[n]` comes with run number n, `time[]` alone."""
+    barrier = Barrier("out")
+    wanted: list[tuple[bytes, int]] = []
+    for number, times in enumerate(runs):
+        orders = [Meta(GlobalTime(time, 1), (number,)).order for time in times]
+        barrier.run(orders, number, times)
+        wanted += zip(orders, times, strict=True)
+    for time in singles:
+        put(barrier, time, payload=time)
+        wanted.append((Meta(GlobalTime(time, 1)).order, time))
+    for limit in limits:
+        batch = barrier.release(limit)
+        assert batch == sorted(item for item in wanted if item[1] < limit)
+        wanted = [item for item in wanted if item[1] >= limit]
+        assert len(barrier) == len(wanted)
+
+
+@pytest.mark.parametrize("trace", [3, 4])
+def test_runs_that_hold_one_order_twice(trace: int) -> None:
+    barrier = Barrier("out")
+    orders = [Meta(GlobalTime(time, 1)).order for time in (1, 2, 3)]
+    barrier.run(orders, 3, ["a", "b", "c"])
+    barrier.run(orders[1:2], trace, ["again"])
+    kind, what = (DuplicateItemError, "second live") if trace == 3 else (OrderViolationError, "two valid items")
+    with pytest.raises(kind, match=what):
+        barrier.release(9)
+
+
+def test_a_tombstone_finds_its_victim_among_runs() -> None:
+    barrier = Barrier("out")
+    orders = [Meta(GlobalTime(time, 1)).order for time in (1, 2, 3)]
+    barrier.run(orders, 3, ["a", "b", "c"])
+    barrier.run(orders[1:2], 4, ["new"])
+    barrier.step(orders[1], 3, False, "b")
+    assert payloads(barrier.release(9)) == ["a", "new", "c"]
+
+
 def test_one_identity_twice() -> None:
     barrier = Barrier("out")
     put(barrier, 1, 0, trace=3)

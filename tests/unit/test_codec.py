@@ -276,9 +276,12 @@ def test_sets_have_one_code(value: set[Any]) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Items([(3, b"order", 2**64 - 1, True, ("word", 1)), (4, b"o", 0, False, None)], (Ack(0, -5, 2**64 - 1),)),
+        Items(
+            [(3, 2**64 - 1, True, [b"order"], [("word", 1)]), (4, 0, False, [b"o", b"p"], [None, 1.5])],
+            (Ack(0, -5, 2**64 - 1),),
+        ),
         Items([], ()),
-        Items([(1, bytes([number]), number, True, Point(number)) for number in range(50)], (Ack(0, 1, 2),)),
+        Items([(1, number, True, [bytes([number])] * 9, [Point(number)] * 9) for number in range(50)], (Ack(0, 1, 2),)),
         Released(2, -7, [(b"order", {"a": 1})], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
         Delivered("out", 2**63 - 1),
         FrontEnded(3, 10),

@@ -11,7 +11,7 @@ from flamecore.graph import Map, MapShape, ToAll
 from flamecore.meta import GlobalTime, Meta
 from flamecore.operations import each
 from flamecore.operations.map import broadcast_step, map_step
-from flamecore.operations.routing import routed
+from flamecore.operations.routing import Outbox, routed
 
 ITEM = Meta(GlobalTime(3, 1), (4,), 0b1010)
 IDENT = 0b0110
@@ -151,7 +151,7 @@ def test_a_copy_for_every_worker_bears_its_ordinal(workers: int) -> None:
     """Semantics 1.3, broadcast to all workers: the trace stays, also when there is only one."""
     for here in range(workers):
         behind = Behind()
-        outboxes: list[list[Any]] = [[] for _ in range(workers)]
+        outboxes = [Outbox() for _ in range(workers)]
         vertex = Map("map", route=ToAll(), index=5, function=abs)
         step, _ = routed(
             vertex,
@@ -166,4 +166,4 @@ def test_a_copy_for_every_worker_bears_its_ordinal(workers: int) -> None:
         assert behind.emitted == [(ITEM._replace(child_ids=(4, here)), "payload")]
         for owner, outbox in enumerate(outboxes):
             copy = ITEM._replace(child_ids=(4, owner))
-            assert outbox == ([] if owner == here else [(5, copy.order, copy.trace, True, "payload")])
+            assert outbox.take() == ([] if owner == here else [(5, copy.trace, True, [copy.order], ["payload"])])

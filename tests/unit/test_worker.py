@@ -235,7 +235,7 @@ def test_a_message_that_is_none() -> None:
 # -- hand-overs -------------------------------------------------------------------------------
 
 
-def test_items_for_others_are_sent_with_one_number_a_time_and_reported_first() -> None:
+def test_items_for_others_are_sent_with_one_number_and_reported_first() -> None:
     bench = Bench(flow(keyed), workers=2)
     mine = next(n for n in range(100) if owner_of(n, 2) == 0)
     theirs = next(n for n in range(100) if owner_of(n, 2) == 1)
@@ -243,11 +243,13 @@ def test_items_for_others_are_sent_with_one_number_a_time_and_reported_first() -
     out = bench.flush()
     assert [to for to, _ in out] == ["worker/1", "acker/0"]
     items = out[0][1]
-    assert [(Meta.decode(order), alive, payload) for _, order, _, alive, payload in items.items] == [
-        (Meta(GlobalTime(0, 1)), True, theirs),
-        (Meta(GlobalTime(2, 1)), True, theirs),
+    ((_, _, alive, orders, payloads),) = items.pieces
+    assert alive
+    assert [(Meta.decode(order), payload) for order, payload in zip(orders, payloads, strict=True)] == [
+        (Meta(GlobalTime(0, 1)), theirs),
+        (Meta(GlobalTime(2, 1)), theirs),
     ]
-    assert [(ack.segment, ack.time) for ack in items.acks] == [(0, 0), (0, 2)]
+    assert [(ack.segment, ack.time) for ack in items.acks] == [(0, 0)], "the lowest: all of them are done at once"
     heartbeat, *acks = bench.log.taken()
     assert heartbeat == ("heartbeat", 1, 3)
     assert acks == [("ack", *ack) for ack in items.acks], "the promise is flushed with the acks, never before"
@@ -275,7 +277,7 @@ def test_what_is_received_is_acked_with_the_same_number_after_what_came_of_it() 
     index = next(vertex.index for vertex in graph.vertices if vertex.name == "first")
     bench = Bench(graph, index=1, workers=2)
     received = Ack(0, 5, 12345)
-    bench.worker.receive("worker/0", Items([(index, Meta(GlobalTime(5, 1)).order, 0, True, payload)], (received,)))
+    bench.worker.receive("worker/0", Items([(index, 0, True, [Meta(GlobalTime(5, 1)).order], [payload])], (received,)))
     assert bench.log.calls == [], "nothing is acked before it is sent"
     out = bench.flush()
     assert [to for to, _ in out] == ["worker/0", "acker/0"]
@@ -289,7 +291,7 @@ def test_several_messages_of_one_flush() -> None:
     index = next(vertex.index for vertex in graph.vertices if vertex.name == "count")
     for time in (3, 4):
         order = Meta(GlobalTime(time, 1)).order
-        bench.worker.receive("worker/0", Items([(index, order, 0, True, "x")], (Ack(0, time, time),)))
+        bench.worker.receive("worker/0", Items([(index, 0, True, [order], ["x"])], (Ack(0, time, time),)))
     bench.flush()
     assert bench.log.taken() == [("ack", 0, 3, 3), ("ack", 0, 4, 4)]
     assert bench.released(5) == [("x", 1), ("x", 2)]
@@ -325,7 +327,7 @@ def test_late_items_from_another_worker_are_repaired_and_counted() -> None:
     index = next(vertex.index for vertex in graph.vertices if vertex.name == "count")
     for time in (4, 3, 5):
         order = Meta(GlobalTime(time, 1)).order
-        bench.worker.receive("worker/0", Items([(index, order, 0, True, "x")], (Ack(0, time, time),)))
+        bench.worker.receive("worker/0", Items([(index, 0, True, [order], ["x"])], (Ack(0, time, time),)))
     assert bench.worker.retracted == 1
     assert bench.released(6) == [("x", 1), ("x", 2), ("x", 3)]
 
@@ -427,7 +429,7 @@ def test_a_failure_goes_to_the_worker_that_knows_where_the_record_stood() -> Non
     index = next(vertex.index for vertex in graph.vertices if vertex.name == "there")
     home.admit("a record that went to worker 1")
     home.flush()
-    away.worker.receive("worker/0", Items([(index, order, 0, True, 13)], (Ack(0, 0, 5),)))
+    away.worker.receive("worker/0", Items([(index, 0, True, [order], [13])], (Ack(0, 0, 5),)))
     ((to, items), _) = away.flush()
     assert to == "worker/0"
     home.worker.receive("worker/1", items)
@@ -448,7 +450,8 @@ def test_a_wrong_guess_that_failed_is_taken_back() -> None:
     index = next(vertex.index for vertex in graph.vertices if vertex.name == "sum")
     bench = Bench(graph)
     for time, n in ((4, 5), (3, 1)):
-        bench.worker.receive("worker/1", Items([(index, Meta(GlobalTime(time, 1)).order, 0, True, n)], ()))
+        order = Meta(GlobalTime(time, 1)).order
+        bench.worker.receive("worker/1", Items([(index, 0, True, [order], [n])], ()))
     message = messages_to("out", bench.min_time(9))
     assert message.failures == []
     assert [payload for _, payload in message.items] == [(0, 1), (0, 6)]

@@ -37,20 +37,25 @@ class Told(NamedTuple):
     nobody: int
 
 
+_AGAIN: Final = frozenset({"short", "magic", "length", "oversized", "damaged"})
+"""Refused for what may have happened on the way: worth another try."""
+
+
 def refusal(error: FrameError) -> Frame:
-    """What a process is told when it is refused for something that would be the same again."""
-    return Frame("", "", 0, error.what.encode())
+    """What a process is told when it is refused; its number says whether another try is worth it."""
+    return Frame("", "", int(error.reason in _AGAIN), error.what.encode())
 
 
 def told(frame: Frame) -> Told:
     """What a frame on the way back says.
 
     Raises:
-        FrameError: It is a refusal, for reason `refused`, or says nothing that is known here.
+        FrameError: It is a refusal, for reason `refused`, or `again` if another try is worth it; or it says nothing
+            that is known here.
     """
     if not frame.sender:
         text = frame.body.decode(errors="replace")
-        raise FrameError(text, address="", peer="", reason="refused")
+        raise FrameError(text, address="", peer="", reason="again" if frame.sequence else "refused")
     if len(frame.body) != _TOLD.size:
         raise refused("told", f"a reply of {len(frame.body)} bytes")
     return Told(frame.sender, frame.receiver, frame.sequence, *_TOLD.unpack(frame.body))

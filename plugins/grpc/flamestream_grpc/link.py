@@ -327,8 +327,8 @@ class Link:
                     if channel.told(news.arrived, news.read, news.nobody):
                         self._moved = True
         except FrameError as error:
-            if error.reason == "refused":  # not by this process, but by the peer
-                raise _BrokenError(error.what, hopeless=True) from error
+            if error.reason in ("refused", "again"):  # not by this process, but by the peer
+                raise _BrokenError(error.what, hopeless=error.reason == "refused") from error
             self._home.count_refused(error)
             raise _BrokenError(error.what) from error
         except aio.AioRpcError as error:

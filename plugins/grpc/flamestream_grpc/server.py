@@ -25,8 +25,6 @@ from flamestream_grpc.options import Options
 _PEERS: Final = 1024
 """Most connections at a time."""
 _LAST_WORD_S: Final = 1.0
-_AGAIN: Final = frozenset({"short", "magic", "length", "oversized", "damaged"})
-"""Refused for what may have happened on the way: worth another try."""
 
 
 class Taker(Protocol):
@@ -208,11 +206,13 @@ class Server:
             self._house.count_refused(error)
             if error.reason == "gap":
                 self._lose(peer, error.what)
-            if error.reason in _AGAIN:
-                await call.abort(grpc.StatusCode.DATA_LOSS, error.what)
-            # Said before the end of the call too: a client that writes at that moment does not hear how the call ends.
-            await _conclude(peer, telling, over, self._house.framing.wrap(refusal(error)))
-            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, error.what)
+            # A client that writes while its call ends does not hear how it ends: gRPC puts INTERNAL there. So it is
+            # said before, and the call ends when the peer, having heard it, writes no more.
+            last = refusal(error)
+            await _conclude(peer, telling, over, self._house.framing.wrap(last))
+            await _drain(call)
+            status = grpc.StatusCode.DATA_LOSS if last.sequence else grpc.StatusCode.FAILED_PRECONDITION
+            await call.abort(status, error.what)
             raise  # abort has raised already
 
     async def _read(self, peer: Peer, call: Any) -> bool:
@@ -305,3 +305,13 @@ async def _conclude(peer: Peer, telling: asyncio.Task[None], over: asyncio.Futur
     over.set_result(last)
     peer.hurry()
     await asyncio.wait((telling,), timeout=_LAST_WORD_S)
+
+
+async def _drain(call: Any) -> None:
+    """Drop what still comes, until the peer ends, or for as long as its answer may take."""
+    try:
+        async with asyncio.timeout(_LAST_WORD_S):
+            while await call.read() is not aio.EOF:
+                pass
+    except TimeoutError:  # it does not listen
+        return

@@ -34,8 +34,9 @@ async def raw(
     instance: str | None = None,
     hello: bytes | None = None,
     until: int | None = None,
+    impatient: bool = False,
 ) -> tuple[grpc.StatusCode, str]:
-    """Connect, say something, and hear how it ends; or break it off when so many frames are said to have arrived."""
+    """Connect, say something when let in, and hear how it ends; or break it off when so many frames have arrived."""
     metadata = (
         (TOKEN, token.encode()),
         (HELLO, frame(sequence=0) if hello is None else hello),
@@ -45,13 +46,18 @@ async def raw(
     async with aio.insecure_channel(location, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         call = channel.stream_stream(METHOD)(metadata=aio.Metadata(*metadata))
         try:
-            for message in messages:
-                await call.write(message)
             async with asyncio.timeout(LIMIT_S):
+                if not impatient and not await call.initial_metadata():
+                    return await call.code(), await call.details()
+                for message in messages:
+                    await call.write(message)
                 while (data := await call.read()) is not aio.EOF:
-                    if any(answer.sequence == until for answer in Framing("tests", 1).unwrap_all(data)):
-                        call.cancel()
-                        return grpc.StatusCode.CANCELLED, ""
+                    for answer in Framing("tests", 1).unwrap_all(data):
+                        if answer.sequence == until:
+                            call.cancel()
+                            return grpc.StatusCode.CANCELLED, ""
+                        if not answer.sender:  # it is refused
+                            await call.done_writing()
         except asyncio.InvalidStateError:
             pass  # it ended while it was written to
         except aio.AioRpcError as error:
@@ -182,6 +188,46 @@ def test_who_does_not_show_that_it_belongs_here_is_refused(mesh: Any, shown: dic
             assert code == grpc.StatusCode.FAILED_PRECONDITION
             assert b.refused == {reason: 1}
             assert target.receive_nowait() is None
+
+    asyncio.run(run())
+
+
+def test_who_speaks_before_it_is_let_in_is_refused_too(mesh: Any) -> None:
+    """Why, it may not hear: gRPC itself has an answer for a client that writes when its call ends."""
+
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b")
+            target = await b.bind("b/0")
+            for number in range(1, 20):
+                code, _ = await raw(
+                    made.locations["b"], *(frame() for _ in range(5)), hello=frame(epoch=2), impatient=True
+                )
+                assert code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INTERNAL)
+                assert b.refused == {"epoch": number}
+            assert target.receive_nowait() is None
+
+    asyncio.run(run())
+
+
+def test_one_who_is_refused_and_does_not_listen_is_cut_off(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flamestream_grpc.server._LAST_WORD_S", 0.2)
+
+    async def run() -> None:
+        async with mesh() as made:
+            b = await made.add("b")
+            await b.bind("b/0")
+            async with aio.insecure_channel(made.locations["b"]) as channel:
+                metadata = aio.Metadata(
+                    (TOKEN, SECRET.encode()), (HELLO, frame(sequence=0)), (LOCATION, b"unix:/nowhere"), (INSTANCE, "x")
+                )
+                call = channel.stream_stream(METHOD)(metadata=metadata)
+                await call.initial_metadata()
+                async with asyncio.timeout(LIMIT_S):
+                    with pytest.raises((aio.AioRpcError, asyncio.InvalidStateError)):
+                        while True:
+                            await call.write(b"nonsense")
+            assert b.refused == {"short": 1}
 
     asyncio.run(run())
 

@@ -223,10 +223,14 @@ def test_one_who_is_refused_and_does_not_listen_is_cut_off(mesh: Any, monkeypatc
                 )
                 call = channel.stream_stream(METHOD)(metadata=metadata)
                 await call.initial_metadata()
+
+                async def chatter() -> None:
+                    while True:
+                        await call.write(b"nonsense")
+
                 async with asyncio.timeout(LIMIT_S):
                     with pytest.raises((aio.AioRpcError, asyncio.InvalidStateError)):
-                        while True:
-                            await call.write(b"nonsense")
+                        await chatter()
             assert b.refused == {"short": 1}
 
     asyncio.run(run())

@@ -2,7 +2,8 @@
 
 For flows: `assert_deterministic`, the reference interpreter `interpret`, and `Simulation`, a job under a seeded
 scheduler. For plugins: `check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, and the
-pytest classes of the same kinds; `Faulty` and `Proxy` make trouble for transports. Nothing is imported before it is
+pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and `Proxy` make trouble for
+transports. Nothing is imported before it is
 asked for.
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from flamecore.testing.flows import acker_named, assert_deterministic
     from flamecore.testing.reference import Failed, interpret
     from flamecore.testing.simulation import Simulation, SimulationStuckError
+    from flamecore.testing.transport_flows import TransportFlowTests, check_flows
     from flamecore.testing.transports import TransportTests, check_transport
 
 _WHERE: Final = {
@@ -39,6 +41,8 @@ _WHERE: Final = {
     "interpret": "reference",
     "Simulation": "simulation",
     "SimulationStuckError": "simulation",
+    "TransportFlowTests": "transport_flows",
+    "check_flows": "transport_flows",
     "TransportTests": "transports",
     "check_transport": "transports",
 }
@@ -53,11 +57,13 @@ __all__ = [
     "SimulationStuckError",
     "SinkTests",
     "SourceTests",
+    "TransportFlowTests",
     "TransportTests",
     "acker_named",
     "assert_deterministic",
     "check_acker",
     "check_barrier",
+    "check_flows",
     "check_live",
     "check_sink",
     "check_source",

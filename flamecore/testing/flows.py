@@ -71,16 +71,25 @@ def compare(run: SimulatedRun, wanted: Mapping[str, Sequence[Any]], failed: Fail
     """
     if (run.failure is None) != (failed is None):
         raise AssertionError(f"with {where} the run failed with {run.failure}, the reference with {failed}")
+    compare_outputs(run.outputs, wanted, where)
+
+
+def compare_outputs(got: Mapping[str, Sequence[Any]], wanted: Mapping[str, Sequence[Any]], where: str) -> None:
+    """Compare what the sinks got with what is wanted, by sink.
+
+    Raises:
+        AssertionError: They differ; the text says where first.
+    """
     for name, outputs in wanted.items():
-        got = run.outputs[name]
-        if got == list(outputs):
+        found = list(got[name])
+        if found == list(outputs):
             continue
         place = next(
-            (i for i, (a, b) in enumerate(zip(got, outputs, strict=False)) if a != b), min(len(got), len(outputs))
+            (i for i, (a, b) in enumerate(zip(found, outputs, strict=False)) if a != b), min(len(found), len(outputs))
         )
         raise AssertionError(
-            f"sink {name!r} differs from the reference with {where}: {len(got)} outputs instead of {len(outputs)}; "
-            f"the first difference is output {place}: got {got[place : place + 1]}, "
+            f"sink {name!r} differs from the reference with {where}: {len(found)} outputs instead of {len(outputs)}; "
+            f"the first difference is output {place}: got {found[place : place + 1]}, "
             f"wanted {list(outputs[place : place + 1])}"
         )
 

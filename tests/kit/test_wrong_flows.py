@@ -1,50 +1,112 @@
-"""Flows that are not deterministic: `assert_deterministic` must not let them pass."""
+"""Flows that are not deterministic, each in a way of its own: `assert_deterministic` must catch them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from random import Random
+from typing import Any
 
 import pytest
 
 import flamecore as fc
 from flamecore.testing import assert_deterministic
 
-LINES = {"lines": ["a b c", "b c", "c a", "a", "b b"] * 3}
+NUMBERS = [n * 7 % 23 for n in range(30)]
 
 
-def words() -> tuple[fc.Flow, fc.Stream[str]]:
-    flow = fc.Flow("words")
-    return flow, flow.source("lines", str).rebalance().flat_map(str.split)
-
-
-def right() -> fc.Flow:
-    flow, stream = words()
-    stream.key_by(lambda word: word).count().sink("out")
-    return flow
-
-
-def with_hidden_state() -> fc.Flow:
-    """A function that counts how often it is called: a repair calls it again."""
+def hidden_counter(stream: fc.Stream[int]) -> fc.Stream[Any]:
+    """A repair runs the function again, and it counts on."""
     calls = count()
-    flow, stream = words()
-    stream.key_by(lambda word: word).group(2).map(lambda window: (window, next(calls))).sink("out")
+    return stream.map(lambda n: (n, next(calls)))
+
+
+def hidden_dictionary(stream: fc.Stream[int]) -> fc.Stream[Any]:
+    """State beside the stream: it meets items in the order of their arrival."""
+    seen: dict[int, int] = {}
+
+    def total(n: int) -> tuple[int, int]:
+        seen[n % 3] = seen.get(n % 3, 0) + n
+        return n, seen[n % 3]
+
+    return stream.map(total)
+
+
+def drawn_by_lot(stream: fc.Stream[int]) -> fc.Stream[Any]:
+    random = Random(5)
+    return stream.filter(lambda n: random.random() < 0.5)
+
+
+def keyed_by_address(stream: fc.Stream[int]) -> fc.Stream[Any]:
+    """Every payload has an address of its own."""
+    return stream.map(lambda n: [n]).key_by(lambda box: id(box) % 3).group(2)
+
+
+def keyed_by_a_guess(stream: fc.Stream[int]) -> fc.Stream[Any]:
+    """A tombstone does not find the way that its victim took."""
+    calls = count()
+    pairs = stream.key_by(lambda n: n % 2).group(2)
+    return pairs.key_by(lambda pair: next(calls) % 5).count()
+
+
+def changes_its_payload(stream: fc.Stream[int]) -> fc.Stream[Any]:
+    """A window is made again by a repair, of items that were changed the first time."""
+
+    def grown(window: tuple[list[int], ...]) -> tuple[int, ...]:
+        window[-1].append(len(window[-1]))
+        return tuple(window[-1])
+
+    return stream.map(lambda n: [n]).key_by(lambda box: 0).group(2).map(grown)
+
+
+def changes_its_state(stream: fc.Stream[int]) -> fc.Stream[Any]:
+    """A state that is not an immutable value: a repair hands out what has been changed meanwhile."""
+
+    def gather(state: Any, n: int) -> tuple[Any, list[tuple[int, ...]]]:
+        box = [] if state is None else state
+        box.append(n)
+        return box, [tuple(box)]
+
+    return stream.key_by(lambda n: 0).stateful_map(None, gather)
+
+
+WRONG = [
+    hidden_counter,
+    hidden_dictionary,
+    drawn_by_lot,
+    keyed_by_address,
+    keyed_by_a_guess,
+    changes_its_payload,
+    changes_its_state,
+]
+
+
+def spread(build: Callable[[fc.Stream[int]], fc.Stream[Any]]) -> fc.Flow:
+    flow = fc.Flow("wrong")
+    build(flow.source("numbers", int).rebalance().map(lambda n: n).key_by(lambda n: n % 4).map(lambda n: n)).sink("out")
     return flow
 
 
-def with_a_key_that_changes() -> fc.Flow:
-    """A key that is another one each time: a tombstone does not find its victim, or a count starts anew."""
-    turns = count()
-    flow, stream = words()
-    stream.key_by(lambda word: (word, next(turns) % 2)).count().sink("out")
-    return flow
-
-
-def test_a_deterministic_flow_passes() -> None:
-    assert_deterministic(right(), LINES, seeds=range(6))
-
-
-@pytest.mark.parametrize("wrong", [with_hidden_state, with_a_key_that_changes])
-def test_a_flow_that_is_not_is_caught(wrong: Callable[[], fc.Flow]) -> None:
+@pytest.mark.parametrize("build", WRONG, ids=lambda build: build.__name__)
+def test_a_flow_that_is_not_deterministic_is_caught(build: Callable[[fc.Stream[int]], fc.Stream[Any]]) -> None:
     with pytest.raises(AssertionError, match="seed="):
-        assert_deterministic(wrong(), LINES, seeds=range(6))
+        assert_deterministic(spread(build), {"numbers": NUMBERS})
+
+
+def test_what_is_told_names_the_seed_and_the_first_difference() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_deterministic(spread(hidden_dictionary), {"numbers": NUMBERS})
+    text = str(caught.value)
+    for words in ("seed=", "workers=", "acker=", "sink 'out'", "got", "wanted"):
+        assert words in text
+
+
+def test_a_deterministic_flow_passes_and_its_outputs_are_returned() -> None:
+    flow = spread(lambda stream: stream.key_by(lambda n: n % 3).reduce(max))
+    outputs = assert_deterministic(flow, {"numbers": NUMBERS})
+    best: dict[int, int] = {}
+    wanted = []
+    for n in NUMBERS:
+        best[n % 3] = max(n, best.get(n % 3, n))
+        wanted.append((n % 3, best[n % 3]))
+    assert outputs == {"out": wanted}

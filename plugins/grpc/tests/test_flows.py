@@ -1,0 +1,24 @@
+"""Whole jobs on several processes, over unix sockets and over TLS: outputs are those of the reference interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flamecore.testing.transport_flows import Cell, TransportFlowTests
+from flamestream_grpc import GrpcTransport
+
+
+class TestUnix(TransportFlowTests):
+    driver = GrpcTransport
+
+
+class TestTls(TransportFlowTests):
+    driver = GrpcTransport
+    sample = (Cell("sharded", 2, "own"), Cell("local", 4, "worker"))
+
+    @pytest.fixture(autouse=True)
+    def _options(self, certificates: Any) -> None:
+        made = certificates.options()
+        self.options = {key: getattr(made, key) for key in ("listen", "tls_ca", "tls_certificate", "tls_key")}

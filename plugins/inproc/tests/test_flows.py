@@ -1,0 +1,20 @@
+"""Whole jobs in one process, with objects, with bytes, and with hardly any room: outputs are the reference's."""
+
+from __future__ import annotations
+
+from flamecore.testing.transport_flows import TransportFlowTests
+from flamestream_inproc import InprocTransport
+
+
+class TestObjects(TransportFlowTests):
+    driver = InprocTransport
+
+
+class TestBytes(TransportFlowTests):
+    driver = InprocTransport
+    options = {"serialise": True}  # noqa: RUF012
+
+
+class TestLittleRoom(TransportFlowTests):
+    driver = InprocTransport
+    options = {"serialise": True, "room": 1}  # noqa: RUF012

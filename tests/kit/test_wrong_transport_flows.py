@@ -1,0 +1,131 @@
+"""Deployments over transports that are wrong: the flows of the kit do not come out as they should, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import SkipTest
+
+import pytest
+
+from flamecore.errors import FlameError
+from flamecore.testing import check_flows
+from flamecore.testing.laws import LawBroken
+from flamecore.testing.transport_flows import Cell, TransportFlowTests, all_cells, check_cell, chosen_cells
+from flamecore.transport import Delivery, TransportCapabilities
+from flamestream_inproc import InprocEndpoint, InprocTransport
+
+CELL = Cell("centralized", 4)
+
+
+class Wrong(InprocTransport):
+    """The good transport, with endpoints that do every 20th hand-over by `fault`."""
+
+    count = 0
+
+    class endpoint(InprocEndpoint):  # noqa: N801
+        _transport: Wrong
+
+        def _take(self, delivery: Delivery) -> None:
+            self._transport.count += 1
+            if self._transport.count % 20 == 0:
+                self._transport.fault(self, delivery)
+            else:
+                self.good(delivery)
+
+        def good(self, delivery: Delivery) -> None:
+            super()._take(delivery)
+
+    async def bind(self, address: str) -> InprocEndpoint:
+        await super().bind(address)
+        endpoint = self.endpoints[address] = self.endpoint(address, self)
+        return endpoint
+
+    def fault(self, endpoint: Any, delivery: Delivery) -> None:
+        raise NotImplementedError
+
+
+class Drops(Wrong):
+    def fault(self, endpoint: Any, delivery: Delivery) -> None:
+        pass
+
+
+class Duplicates(Wrong):
+    def fault(self, endpoint: Any, delivery: Delivery) -> None:
+        endpoint.good(delivery)
+        endpoint.good(delivery)
+
+
+class Reorders(Wrong):
+    """Each 20th message comes before all that wait."""
+
+    def fault(self, endpoint: Any, delivery: Delivery) -> None:
+        endpoint.good(delivery)
+        endpoint._queue.rotate(1)
+
+
+@pytest.mark.parametrize("wrong", [Drops, Duplicates, Reorders])
+def test_one_that_breaks_the_laws_of_channels_is_caught(wrong: type[Wrong]) -> None:
+    with pytest.raises((LawBroken, FlameError)):
+        check_cell(wrong, CELL, limit_s=2)
+
+
+class Changes(InprocTransport):
+    """What is sent is not what arrives: tuples become lists."""
+
+    def copy(self, message: Any) -> Any:
+        if type(message).__name__ != "Released":
+            return message
+        return message._replace(
+            items=[(order, [*payload] if isinstance(payload, tuple) else payload) for order, payload in message.items]
+        )
+
+
+def test_one_that_changes_payloads_is_caught_and_what_differs_is_told() -> None:
+    with pytest.raises(LawBroken) as caught:
+        check_cell(Changes, CELL)
+    assert caught.value.law == "flows"
+    for words in ("transport='inproc'", "centralized-4", "got [[", "wanted [("):
+        assert words in str(caught.value)
+
+
+def test_the_good_one_passes() -> None:
+    ran = check_flows(InprocTransport)
+    assert [each.cell for each in ran] == all_cells(InprocTransport)
+    assert sum(each.replays for each in ran) > 1_000, "there was something to repair"
+
+
+class SeveralProcesses(InprocTransport):
+    """Says so; never run here."""
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        return TransportCapabilities(multi_process=True, serialises=True)
+
+
+def test_the_sample_has_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLAMESTREAM_FULL_MATRIX", raising=False)
+    cells = all_cells(SeveralProcesses)
+    chosen = chosen_cells(cells)
+    assert (len(cells), len(chosen)) == (27, 9)
+    for pair in (
+        lambda cell: (cell.acker, cell.place),
+        lambda cell: (cell.acker, cell.workers),
+        lambda cell: (cell.place, cell.workers),
+    ):
+        assert {pair(cell) for cell in cells} == {pair(cell) for cell in chosen}  # type: ignore[no-untyped-call]
+    assert chosen_cells(cells, [cells[0]]) == [cells[0]]
+    monkeypatch.setenv("FLAMESTREAM_FULL_MATRIX", "1")
+    assert chosen_cells(cells, [cells[0]]) == cells
+
+
+def test_what_was_left_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLAMESTREAM_FULL_MATRIX", raising=False)
+
+    class Sampled(TransportFlowTests):
+        driver = InprocTransport
+        sample = (CELL,)
+
+    sampled = Sampled()
+    sampled.test_flows(CELL)
+    with pytest.raises(SkipTest, match=r"1 of 9 deployments run.* 8 left out"):
+        sampled.test_zz_what_was_left_out()

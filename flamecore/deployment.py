@@ -29,7 +29,7 @@ from flamecore.errors import ConfigError, FlameError, JobError, PeerGoneError
 from flamecore.graph import payload_types
 from flamecore.hashing import owners
 from flamecore.host import CONTROL, Post
-from flamecore.job import check_importable, make_plan
+from flamecore.job import check_importable, collector_at_rest, make_plan
 from flamecore.messages import Assignment, Begin, Join, NodeFailed, NodeReport, Ready, Status, Stop
 from flamecore.node import Node
 from flamecore.observe import Observers
@@ -81,6 +81,7 @@ class Deployment:
         error: BaseException | None = None
         try:
             async with AsyncExitStack() as stack:
+                stack.enter_context(collector_at_rest())
                 await self._run(stack, self._outcome)
         except BaseException as caught:
             error = caught

@@ -18,6 +18,8 @@ from flamecore.collect import Collector
 from flamecore.errors import JobError
 from flamecore.messages import Delivered, Reached, Released
 from flamecore.meta import MIN_TIME
+from flamecore.moments import Moments
+from flamecore.plan import Plan
 from flamecore.rear import Sink
 from flamecore.stats import Histogram
 from flamecore.transport import Delivery, Endpoint
@@ -31,6 +33,12 @@ _BURST: Final = 64
 
 _BACKLOG: Final = 1_000_000
 """Most messages kept for one address that gives no room."""
+
+_PATIENCE_S: Final = 0.005
+"""How long word of what is delivered may wait for more, on its way to another process."""
+
+_PLENTY: Final = 1024
+"""A front with that much credit never stands still for the wait."""
 
 
 class Post:
@@ -110,6 +118,7 @@ class WorkerHost:
         self._latency = latency
         self._advanced = advanced
         self._seen = MIN_TIME
+        self._moments = Moments(worker.plan.rears)
         self._timer: asyncio.TimerHandle | None = None
 
     def flush(self) -> None:
@@ -134,12 +143,14 @@ class WorkerHost:
         """Until cancelled."""
         worker, endpoint = self.worker, self.post.endpoint
         while True:
-            worker.receive(*await endpoint.receive())
+            delivery: Delivery | None = await endpoint.receive()
             for _ in range(_BURST):
-                more = endpoint.receive_nowait()
-                if more is None:
+                if delivery is None:
                     break
-                worker.receive(*more)
+                if type(delivery.message) is Delivered:
+                    self._moments.note(delivery.message, time.monotonic())
+                worker.receive(*delivery)
+                delivery = endpoint.receive_nowait()
             self.flush()
             self._settle()
 
@@ -149,10 +160,10 @@ class WorkerHost:
         if delivered <= self._seen:
             return
         self._seen = delivered
-        now = time.monotonic()
-        for front in self.worker.fronts.values():
-            for at, count in front.delivered(delivered):
-                self._latency.add(now - at, count)
+        for limit, moment in self._moments.until(delivered):
+            for front in self.worker.fronts.values():
+                for at, count in front.delivered(limit):
+                    self._latency.add(moment - at, count)
         self._advanced(self.worker.index, self.worker.min_time)
 
     def aclose(self) -> None:
@@ -190,6 +201,7 @@ class RearHost:
         sink: Takes the batches.
         post: Its endpoint.
         listeners: Addresses told of what is delivered.
+        away: Addresses in other processes told of it a little later, of several deliveries at once.
         delivered: Called with (rear, time, count) after each delivery.
         translate: Turns what is collected into what the sink takes; for dead letters.
     """
@@ -201,6 +213,7 @@ class RearHost:
         post: Post,
         *,
         listeners: Sequence[str],
+        away: Sequence[str] = (),
         delivered: Callable[[str, int, int], None],
         translate: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -209,6 +222,9 @@ class RearHost:
         self.post = post
         self.count = 0
         self._listeners = listeners
+        self._away = away
+        self._untold: list[tuple[int, float]] = []
+        self._timer: asyncio.TimerHandle | None = None
         self._delivered = delivered
         self._translate = translate
 
@@ -233,4 +249,30 @@ class RearHost:
             word = Delivered(collector.name, complete.time)
             for address in self._listeners:
                 self.post.send(address, word)
+            if self._away:
+                self._untold.append((complete.time, time.monotonic()))
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell)
             self._delivered(collector.name, complete.time, len(payloads))
+
+    def _tell(self) -> None:
+        """Tell those in other processes what they have not been told yet."""
+        self._timer = None
+        now = time.monotonic()
+        word = Delivered(self.collector.name, self._untold[-1][0], tuple([(t, now - at) for t, at in self._untold]))
+        self._untold.clear()
+        try:
+            for address in self._away:
+                self.post.send(address, word)
+        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
+            self.post.fail(error)
+
+    def aclose(self) -> None:
+        """Cancel what is scheduled."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def patient(plan: Plan) -> bool:
+    """Whether fronts have so much credit that word of what is delivered may wait a little."""
+    return plan.max_in_flight >= _PLENTY * len(plan.fronts)

@@ -4,7 +4,7 @@ worker  --Items-->     worker     items of a hand-over, and the acks the receive
 worker  --Report-->    acker      (flamecore.acker)
 acker   --MinTime-->   worker     (flamecore.acker)
 worker  --Released-->  rear       what the barrier lets go
-rear    --Delivered--> worker     what the sink has stored: credit for the fronts; also to the job's control
+rear    --Delivered--> worker     what the sink has stored: credit for the fronts it hosts; also to the job's control
 rear    --Reached-->   control    a record that ends the job
 front   --FrontEnded-> control    it will send no more
 """
@@ -60,10 +60,15 @@ class Reached(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A rear's word that everything below `time` is stored."""
+    """A rear's word that everything below `time` is stored.
+
+    `steps` are the deliveries that it stands for, the last one up to `time`: (up to which time, how many seconds ago).
+    Empty: there is one, just now.
+    """
 
     rear: str
     time: int
+    steps: tuple[tuple[int, float], ...] = ()
 
 
 # -- between the control and the nodes of a job --------------------------------------------------------------------

@@ -18,7 +18,7 @@ from flamecore.clock import Front
 from flamecore.collect import Collector
 from flamecore.failure import Failure
 from flamecore.front import Reader, Source
-from flamecore.host import CONTROL, Post, RearHost, TrackerHost, WorkerHost
+from flamecore.host import CONTROL, Post, RearHost, TrackerHost, WorkerHost, patient
 from flamecore.meta import FrontId
 from flamecore.observe import Observers
 from flamecore.plan import DEAD_LETTERS, Plan
@@ -116,12 +116,17 @@ class Node:
         self.pumps += [FrontPump(front, self._readers[front.name], host, plan, self.stop) for front in fronts]
 
     async def add_rear(self, name: str, sink: Sink, held: int) -> None:
-        """Run one of the rears, whose sink is open and holds everything below `held`."""
+        """Run one of the rears, whose sink is open and holds everything below `held`. After the workers, if any."""
+        plan = self.plan
+        here = [f"worker/{host.worker.index}" for host in self.workers]
+        hosts = {f"worker/{plan.host_of(number)}" for number in range(1, len(plan.fronts) + 1)}
+        away = sorted(hosts.difference(here))
         rear = RearHost(
-            Collector(name, self.plan.workers, held=held, barrier=self.plan.barrier),
+            Collector(name, plan.workers, held=held, barrier=plan.barrier),
             sink,
             await self._post(f"rear/{name}"),
-            listeners=[*(f"worker/{index}" for index in range(self.plan.workers)), CONTROL],
+            listeners=[*here, CONTROL] if patient(plan) else [*here, *away, CONTROL],
+            away=away if patient(plan) else (),
             delivered=self._observers.batch_released,
             translate=Failure.letter if name == DEAD_LETTERS else None,
         )
@@ -161,6 +166,8 @@ class Node:
         """End every part, close every edge. Errors of closing are raised; twice is once."""
         for host in self.workers:
             host.aclose()
+        for rear in self.rears:
+            rear.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -25,5 +25,22 @@ JOB_FAILED: Final = "job.failed"
 TRANSPORT_EXPOSED: Final = "transport.exposed"
 """Other machines can reach this process unprotected, as `insecure = true` allows. Keys: `location`, `missing`."""
 
-ALL: Final = frozenset({JOB_STARTED, JOB_PROGRESSED, JOB_DRAINED, JOB_ENDED, JOB_FAILED, TRANSPORT_EXPOSED})
+CERTIFICATES_REPLACED: Final = "certificates.replaced"
+"""New files for TLS are there, and used for new connections. Keys: `certificate`, the file of the certificate."""
+
+CERTIFICATES_REFUSED: Final = "certificates.refused"
+"""New files for TLS cannot be used; the former stay. A warning, once for each change. Keys: `reason`."""
+
+ALL: Final = frozenset(
+    {
+        JOB_STARTED,
+        JOB_PROGRESSED,
+        JOB_DRAINED,
+        JOB_ENDED,
+        JOB_FAILED,
+        TRANSPORT_EXPOSED,
+        CERTIFICATES_REPLACED,
+        CERTIFICATES_REFUSED,
+    }
+)
 """Every event there is."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from flamecore import __version__
+from flamecore import __version__, logs
 from flamecore.codec import Codec
 from flamecore.config import JobConfig
 from flamecore.errors import FlameError, JobError, PeerGoneError
@@ -217,6 +217,7 @@ def main() -> int:
     bootstrap = json.loads(path.read_text())
     path.unlink()
     _end_with_parent()
+    logs.to_stderr()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to hear
     try:
         with collector_at_rest():

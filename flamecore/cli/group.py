@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from flamecore import logs
 from flamecore.cli.exits import Exit, exit_of
 from flamecore.cli.output import print_error
 from flamecore.errors import FlameError
@@ -63,6 +64,7 @@ class FlameGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call a command; an error of the project becomes its text on stderr and its exit code."""
+        logs.to_stderr()
         try:
             return super().invoke(ctx)
         except FlameError as error:

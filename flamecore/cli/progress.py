@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from flamecore import events
+from flamecore.logs import logger
 from flamecore.stats import JobStats
 
 if TYPE_CHECKING:
@@ -156,22 +157,6 @@ def _flat(stats: JobStats) -> dict[str, Any]:
         elif value is not None:
             flat[key] = round(value, 3) if isinstance(value, float) else value
     return flat
-
-
-def logger() -> Any:
-    """The structured log, set up for stderr on first use: one line of `key=value` an event."""
-    import structlog
-
-    if not structlog.is_configured():
-        structlog.configure(
-            processors=[
-                structlog.processors.add_log_level,
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-                structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
-            ],
-            logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        )
-    return structlog.get_logger()
 
 
 def chosen(job: str, *, quiet: bool, interval: float, data_on_stdout: bool) -> Progress:

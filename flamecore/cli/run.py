@@ -11,11 +11,12 @@ from flamecore import events
 from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
 from flamecore.cli.exits import Exit
 from flamecore.cli.output import json_option, leave_stdout, print_json, verbose_option, verbosity, wants_json
-from flamecore.cli.progress import Progress, chosen, logger, shown
+from flamecore.cli.progress import Progress, chosen, shown
 from flamecore.cli.stop import stopping
 from flamecore.errors import FlameError
 from flamecore.launch import build, lay_out
 from flamecore.layout import Layout
+from flamecore.logs import logger
 
 if TYPE_CHECKING:
     from flamecore.job import AnyJob

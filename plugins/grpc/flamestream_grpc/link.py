@@ -337,8 +337,8 @@ class Link:
     def _unreachable(self, what: str) -> ConnectError:
         return ConnectError(
             what,
-            hint="Is that process running, with the same job, token and TLS? connect_timeout_s under [transport.grpc] "
-            "says how long to try.",
+            hint="Is that process running, with the same job, token and TLS? One that does not take this process's "
+            "certificate looks as if it closed. connect_timeout_s under [transport.grpc] says how long to try.",
             address="",
             peer=self.location,
             location=self.location,

@@ -8,10 +8,8 @@ import socket
 import stat
 from pathlib import Path
 
-import grpc
-
 from flamecore.errors import TransportError
-from flamestream_grpc.options import Options, parse, wrong
+from flamestream_grpc.options import Options, parse
 
 _UNIX_PATH_BYTES = 107  # sun_path of Linux, without the final zero
 
@@ -38,32 +36,6 @@ def exposed(location: str, options: Options, token: str) -> list[str]:
             peer=location,
         )
     return missing
-
-
-def server_credentials(options: Options) -> grpc.ServerCredentials:
-    """Credentials with which only clients are let in whose certificates are issued by `tls_ca`."""
-    ca, key, certificate = _files(options)
-    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
-
-
-def channel_credentials(options: Options) -> grpc.ChannelCredentials:
-    """Credentials to show to a server, whose certificate must be issued by `tls_ca` for the host connected to."""
-    ca, key, certificate = _files(options)
-    return grpc.ssl_channel_credentials(ca, key, certificate)
-
-
-def _files(options: Options) -> tuple[bytes, bytes, bytes]:
-    found = []
-    for key in ("tls_ca", "tls_key", "tls_certificate"):
-        path = getattr(options, key)
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise wrong(key, f"is {path}, which cannot be read: {error.strerror}", "Give a PEM file.") from error
-        if b"-----BEGIN" not in data:
-            raise wrong(key, f"is {path}, which is no PEM file", "Give a PEM file.")
-        found.append(data)
-    return found[0], found[1], found[2]
 
 
 def socket_path(folder: str, node: str) -> Path:

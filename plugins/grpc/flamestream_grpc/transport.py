@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc import aio
 
 from flamecore.errors import FlameError, FrameError, PeerGoneError, TransportClosedError, TransportError
+from flamecore.events import TRANSPORT_EXPOSED
 from flamecore.frames import HEADER_BYTES, Framing
+from flamecore.logs import logger
 from flamecore.transport import Transport, TransportCapabilities, TransportContext
 from flamestream_grpc.endpoint import GrpcEndpoint
 from flamestream_grpc.incoming import HELLO as HELLO_FRAME
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, TOKEN, Link
 from flamestream_grpc.options import Options, check, joined, parse
 from flamestream_grpc.outgoing import Outgoing
-from flamestream_grpc.safety import channel_credentials, exposed, keep_private, server_credentials, socket_path
+from flamestream_grpc.safety import exposed, keep_private, socket_path
 from flamestream_grpc.server import Server
+
+if TYPE_CHECKING:
+    from flamestream_grpc.certificates import Certificates
 
 _SLACK_BYTES = 2**20
 """How much larger a message of gRPC may be than a frame's body: head and addresses, or a batch of small frames."""
@@ -49,7 +54,7 @@ class GrpcTransport(Transport):
         self._links: dict[str, Link] = {}
         self._gone: dict[str, FlameError] = {}
         self._homes: dict[str, Link] = {}  # by receiver: what `locate` has said
-        self._credentials: grpc.ChannelCredentials | None = None
+        self._certificates: Certificates | None = None
         self._closed = False
 
     @property
@@ -61,8 +66,10 @@ class GrpcTransport(Transport):
     async def start(self) -> str:
         credentials = None
         if self.options.secured:
-            credentials = server_credentials(self.options)
-            self._credentials = channel_credentials(self.options)
+            from flamestream_grpc.certificates import Certificates  # which imports ssl
+
+            self._certificates = Certificates(self.options)
+            credentials = self._certificates.of_server()
         if self.options.listen == "unix":
             path = socket_path(self.context.folder, self.context.node)
             await self._listen(f"unix:{path}", None)
@@ -75,7 +82,7 @@ class GrpcTransport(Transport):
         shown, shown_port = parse(self.options.advertise, "advertise") if self.options.advertise else (host, 0)
         self.location = joined(shown, shown_port or port)
         if missing:
-            _warn(self.location, missing)
+            logger().warning(TRANSPORT_EXPOSED, location=self.location, missing=" and ".join(missing))
         return self.location
 
     async def _listen(self, target: str, credentials: grpc.ServerCredentials | None) -> int:
@@ -90,7 +97,7 @@ class GrpcTransport(Transport):
         except RuntimeError as error:
             raise TransportError(
                 f"cannot listen at {target}: {error}",
-                hint="Is the port taken, the host one of this machine, and the key the certificate's?",
+                hint="Is the port taken, and the host one of this machine?",
                 address="",
                 peer="",
             ) from error
@@ -158,9 +165,9 @@ class GrpcTransport(Transport):
             ("grpc.enable_retries", 0),
             ("grpc.enable_http_proxy", 0),
         ]
-        if location.startswith("unix:") or self._credentials is None:
+        if location.startswith("unix:") or self._certificates is None:
             return aio.insecure_channel(location, options)
-        return aio.secure_channel(location, self._credentials, options)
+        return aio.secure_channel(location, self._certificates.of_channel(), options)
 
     def metadata(self) -> list[tuple[str, str | bytes]]:
         token, location = self.context.token.encode(), self.location.encode()
@@ -243,11 +250,3 @@ class GrpcTransport(Transport):
         for result in closed:
             if isinstance(result, BaseException):
                 raise result
-
-
-def _warn(location: str, missing: list[str]) -> None:
-    import structlog
-
-    from flamecore.events import TRANSPORT_EXPOSED
-
-    structlog.get_logger().warning(TRANSPORT_EXPOSED, location=location, missing=" and ".join(missing))

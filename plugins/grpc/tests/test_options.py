@@ -212,7 +212,7 @@ def test_files_that_are_not_there_or_no_certificates(mesh: Any, certificates: An
                     await made.add("a", Options(listen="127.0.0.1", **files))
                 assert caught.value.path == "transport.grpc.tls_key"
             files = {key: str(path) for key, path in good.items()}
-            with pytest.raises(TransportError, match="cannot listen"):  # the certificate is a key
+            with pytest.raises(ConfigError, match="cannot be used"):  # the certificate is a key
                 await made.add("a", Options(listen="127.0.0.1", **files))
 
     asyncio.run(run())

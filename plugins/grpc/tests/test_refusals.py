@@ -411,18 +411,3 @@ def test_too_large_a_message_is_refused_where_it_is_sent(mesh: Any) -> None:
             assert (await target.receive()).message == "small"
 
     asyncio.run(run())
-
-
-def test_strangers_are_not_let_in_by_tls(mesh: Any, certificates: Any, strangers: Any) -> None:
-    async def run() -> None:
-        async with mesh() as made:
-            b = await made.add("b", certificates.options())
-            await b.bind("b/0")
-            unarmed = Options(listen="127.0.0.1", connect_timeout_s=0.3)
-            for node, options in (("s", strangers.options(connect_timeout_s=0.3)), ("p", unarmed)):
-                endpoint = await (await made.add(node, options)).bind(f"{node}/0")
-                with pytest.raises(ConnectError, match="nobody answers"):
-                    await endpoint.send("b/0", "hello")
-            assert made.lost == {}
-
-    asyncio.run(run())

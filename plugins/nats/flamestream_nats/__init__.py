@@ -57,11 +57,10 @@ class NatsTransport(Transport):
         return self._exchange
 
     def _warn(self, missing: list[str]) -> None:
-        import structlog
-
         from flamecore.events import TRANSPORT_EXPOSED
+        from flamecore.logs import logger
 
-        structlog.get_logger().warning(TRANSPORT_EXPOSED, location=self.options.shown, missing=missing)
+        logger().warning(TRANSPORT_EXPOSED, location=self.options.shown, missing=missing)
 
     async def bind(self, address: str) -> NatsEndpoint:
         exchange = await self._started()

@@ -1,0 +1,33 @@
+"""Where events are said. A program that uses the library configures its log itself; commands write to stderr.
+
+The log is imported when there is something to say: commands start without it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_to_stderr = False
+
+
+def to_stderr() -> None:
+    """From now on this process is a command: unless it is configured, the log goes to stderr, never to the data."""
+    global _to_stderr
+    _to_stderr = True
+
+
+def logger() -> Any:
+    """The structured log."""
+    import structlog
+
+    if _to_stderr and not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+            ],
+            logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        )
+    return structlog.get_logger()

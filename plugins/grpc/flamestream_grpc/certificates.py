@@ -1,0 +1,148 @@
+"""TLS: the certificates of this process, read again whenever their files have changed.
+
+Both sides show certificates, and take only those that `tls_ca` has issued; a client takes a server only for the host
+that it has connected to. New files count for every connection that is made after they are there; connections that
+are open stay as they are. Files that cannot be used, such as a certificate whose key is not there yet, change
+nothing: the former stay, and a warning says so.
+
+The floor is TLS 1.3. gRPC for Python has no option for that; what it has is a list of ciphers, and those of TLS 1.3
+are not subject to it. So the list names only one that needs a key that both sides know beforehand. Nobody here has
+such a key: no handshake of TLS 1.2 can succeed. gRPC reads the list once in the life of a process.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from threading import Lock
+from typing import Final, NamedTuple
+
+import grpc
+
+from flamecore.errors import ConfigError
+from flamecore.events import CERTIFICATES_REFUSED, CERTIFICATES_REPLACED
+from flamecore.logs import logger
+from flamestream_grpc.options import Options, wrong
+
+_CIPHERS: Final = "GRPC_SSL_CIPHER_SUITES"
+_NONE_BELOW_1_3: Final = "ECDHE-PSK-CHACHA20-POLY1305"
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+"""Of each file: when it was written, which one it is, its size; None: it is not there."""
+
+
+class Pem(NamedTuple):
+    """Contents of the files."""
+
+    ca: bytes
+    key: bytes
+    certificate: bytes
+
+
+class Certificates:
+    """The certificates of a process. gRPC asks for them in a thread of its own too.
+
+    Args:
+        options: Of the transport, with files for TLS.
+
+    Raises:
+        ConfigError: They cannot be used.
+    """
+
+    def __init__(self, options: Options) -> None:
+        os.environ.setdefault(_CIPHERS, _NONE_BELOW_1_3)
+        self._options = options
+        self._lock = Lock()
+        self._stamp = self._refused = _stamp(options)
+        self._pem = self._served = read(options)
+        self._channel = grpc.ssl_channel_credentials(*self._pem)
+
+    def of_server(self) -> grpc.ServerCredentials:
+        """Credentials with which only clients are let in whose certificates are issued by `tls_ca`."""
+        return grpc.dynamic_ssl_server_credentials(_served(self._pem), self._fetch, require_client_authentication=True)
+
+    def of_channel(self) -> grpc.ChannelCredentials:
+        """Credentials to show to a server, whose certificate must be issued by `tls_ca` for the host connected to."""
+        with self._lock:
+            self._look()
+            return self._channel
+
+    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
+        """What gRPC asks for before each handshake; None: nothing has changed."""
+        with self._lock:
+            self._look()
+            if self._served is self._pem:
+                return None
+            self._served = self._pem
+            return _served(self._pem)
+
+    def _look(self) -> None:
+        """Read the files again if they have changed."""
+        stamp = _stamp(self._options)
+        if stamp in (self._stamp, self._refused):
+            return
+        try:
+            pem = read(self._options)
+        except ConfigError as error:
+            self._refused = stamp
+            logger().warning(CERTIFICATES_REFUSED, reason=error.what)
+            return
+        if _stamp(self._options) != stamp:  # they are being written: the next connection looks again
+            return
+        self._stamp = self._refused = stamp
+        self._pem = pem
+        self._channel = grpc.ssl_channel_credentials(*pem)
+        logger().info(CERTIFICATES_REPLACED, certificate=self._options.tls_certificate)
+
+
+def read(options: Options) -> Pem:
+    """The contents of the files.
+
+    Raises:
+        ConfigError: One cannot be read, or they do not belong together.
+    """
+    found = []
+    for key in Pem._fields:
+        name = f"tls_{key}"
+        path = getattr(options, name)
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise wrong(name, f"is {path}, which cannot be read: {error.strerror}", "Give a PEM file.") from error
+        if b"-----BEGIN" not in data:
+            raise wrong(name, f"is {path}, which is no PEM file", "Give a PEM file.")
+        found.append(data)
+    name = "tls_certificate"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_cert_chain(options.tls_certificate, options.tls_key, password=_no_password)
+        name = "tls_ca"
+        context.load_verify_locations(options.tls_ca)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise wrong(
+            name,
+            f"is {getattr(options, name)}, which cannot be used: {error}",
+            "tls_key must be the key of tls_certificate, without a password, and all of them PEM files.",
+        ) from error
+    return Pem(*found)
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def _served(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], root_certificates=pem.ca)
+
+
+def _stamp(options: Options) -> Stamp:
+    stamps: list[tuple[int, int, int] | None] = []
+    for path in (options.tls_ca, options.tls_key, options.tls_certificate):
+        try:
+            found = Path(path).stat()
+        except OSError:
+            stamps.append(None)
+        else:
+            stamps.append((found.st_mtime_ns, found.st_ino, found.st_size))
+    return tuple(stamps)

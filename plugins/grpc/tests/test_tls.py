@@ -1,0 +1,211 @@
+"""TLS between processes: who is let in, from which version on, and what becomes of certificates that are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from flamecore.errors import ConfigError, ConnectError
+from flamecore.events import CERTIFICATES_REFUSED, CERTIFICATES_REPLACED
+from flamestream_grpc import Options
+from flamestream_grpc.certificates import read
+
+LIMIT_S = 10.0
+YESTERDAY = datetime.now(UTC) - timedelta(days=1)
+SOON = 0.3
+
+
+def replace(old: Any, new: Any, *names: str) -> None:
+    """Put new files in the place of old ones, each at once, as one should."""
+    for name in names or ("authority", "key", "certificate"):
+        beside = getattr(old, name).with_suffix(".new")
+        shutil.copy(getattr(new, name), beside)
+        beside.replace(getattr(old, name))
+
+
+async def spoken(location: str, certificates: Any, version: ssl.TLSVersion) -> str:
+    """The version of TLS that is spoken to one who knows none above `version`; OSError if none is."""
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    host, _, port = location.rpartition(":")
+    async with asyncio.timeout(LIMIT_S):
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    found: str = writer.get_extra_info("ssl_object").version()
+    writer.close()
+    return found
+
+
+def test_nothing_below_tls_1_3_is_spoken(pair: Any, certificates: Any) -> None:
+    async def run() -> None:
+        async with pair({"listen": "127.0.0.1", **certificates.files()}) as (made, here, there):
+            ours, theirs = await here.bind("here/0"), await there.bind("there/0")
+            await ours.send("there/0", "hello")
+            assert (await theirs.receive()).message == "hello"
+            assert await spoken(made.locations["there"], certificates, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+            with pytest.raises((OSError, ssl.SSLError)):
+                await spoken(made.locations["there"], certificates, ssl.TLSVersion.TLSv1_2)
+            assert there.wire.lost == []
+            await there.wire.later("aclose")
+
+    asyncio.run(run())
+
+
+STRANGERS: dict[str, Any] = {
+    "without TLS": lambda authority, strangers: {},
+    "of another authority": lambda authority, strangers: strangers.files(),
+    "of another authority, which it hides": lambda authority, strangers: (
+        strangers.files() | {"tls_ca": str(authority.issue().authority)}
+    ),
+    "expired": lambda authority, strangers: authority.issue("expired", not_after=YESTERDAY).files(),
+}
+
+
+@pytest.mark.parametrize("files", STRANGERS.values(), ids=STRANGERS)
+def test_a_process_that_shows_no_good_certificate_is_not_let_in(
+    pair: Any, authority: Any, certificates: Any, strangers: Any, files: Any
+) -> None:
+    """And the others go on."""
+
+    async def run() -> None:
+        async with pair({"listen": "127.0.0.1", **certificates.files()}) as (made, here, there):
+            ours, theirs = await here.bind("here/0"), await there.bind("there/0")
+            await ours.send("there/0", 1)
+            wrong = Options(listen="127.0.0.1", connect_timeout_s=SOON, **files(authority, strangers))
+            stranger = await (await made.add("stranger", wrong)).bind("stranger/0")
+            with pytest.raises(ConnectError, match="nobody answers") as caught:
+                await stranger.send("there/0", "let me in")
+            assert "certificate" in caught.value.hint
+            await ours.send("there/0", 2)
+            assert [(await theirs.receive()).message for _ in range(2)] == [1, 2]
+            assert theirs.receive_nowait() is None
+            assert (made.lost, there.wire.lost) == ({}, [])
+            await there.wire.later("aclose")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("hosts", "how"), [(["198.51.100.1"], {}), ([], {"not_after": YESTERDAY})])
+def test_a_process_is_not_sent_to_whose_certificate_is_not_good(
+    pair: Any, authority: Any, certificates: Any, remote: Any, hosts: list[str], how: dict[str, Any]
+) -> None:
+    """It names another host, or has expired."""
+
+    async def run() -> None:
+        wrong = authority.issue("wrong", *hosts, **how)
+        here_too: dict[str, Any] = {"listen": "127.0.0.1", "connect_timeout_s": SOON}
+        async with pair(here_too | certificates.files()) as (made, here, _):
+            ours = await here.bind("here/0")
+            other = remote(here_too | wrong.files(), made.context("other"))
+            made.locations["other"] = await other.start()
+            try:
+                await other.bind("other/0")
+                with pytest.raises(ConnectError, match=r"Hostname Verification|certificate has expired"):
+                    await ours.send("other/0", "hello")
+                assert made.lost == {}
+            finally:
+                other.wire.close()
+
+    asyncio.run(run())
+
+
+def test_new_certificates_count_from_the_next_connection_on(pair: Any, remote: Any, authorities: Any) -> None:
+    """Of a new authority too: who has only what the former has issued is not let in any more."""
+    first, second = authorities("first"), authorities("second")
+    used, former, new = first.issue("used"), first.issue("former"), second.issue("new")
+    options: dict[str, Any] = {"listen": "127.0.0.1", "connect_timeout_s": SOON}
+
+    async def run() -> None:
+        async with pair(options | used.files()) as (made, here, there):
+            ours, theirs = await here.bind("here/0"), await there.bind("there/0")
+            await ours.send("there/0", "under the first")
+            with capture_logs() as logs:
+                replace(used, new)
+                await ours.send("there/0", "over the same connection")
+                here.disconnect()
+                await ours.send("there/0", "under the second")
+                got = [(await theirs.receive()).message for _ in range(3)]
+                assert got == ["under the first", "over the same connection", "under the second"]
+            assert [log["event"] for log in logs] == [CERTIFICATES_REPLACED]
+            late = await (await made.add("late", Options(**options, **former.files()))).bind("late/0")
+            for to in ("here/0", "there/0"):
+                with pytest.raises(ConnectError):
+                    await late.send(to, "let me in")
+            member = remote(options | new.files(), made.context("member"))
+            made.locations["member"] = await member.start()
+            try:
+                speaker = await member.bind("member/0")
+                for to in (ours, theirs):
+                    await speaker.send(to.address, "I am new")
+                    assert (await to.receive()).message == "I am new"
+                await ours.send("member/0", "welcome")
+                assert (await speaker.receive()).message == "welcome"
+                await member.wire.later("aclose")
+            finally:
+                member.wire.close()
+            assert (made.lost, there.wire.lost) == ({}, [])
+            await there.wire.later("aclose")
+
+    asyncio.run(run())
+
+
+def test_files_that_cannot_be_used_change_nothing(mesh: Any, authorities: Any) -> None:
+    """As when somebody replaces them one by one."""
+    authority = authorities("one")
+    used, former, new = authority.issue("used"), authority.issue("former"), authority.issue("new")
+
+    async def run() -> None:
+        async with mesh() as made:
+            a, b = await made.add("a", used.options()), await made.add("b", former.options())
+            sender, receiver = await a.bind("a/0"), await b.bind("b/0")
+            await sender.send("b/0", 0)
+            with capture_logs() as logs:
+                replace(used, new, "certificate")
+                for number in (1, 2):
+                    a.disconnect()
+                    await sender.send("b/0", number)
+                    assert (await receiver.receive()).message == number - 1
+                assert [log["event"] for log in logs] == [CERTIFICATES_REFUSED]
+                assert "cannot be used" in logs[0]["reason"]
+                replace(used, new, "key")
+                a.disconnect()
+                await sender.send("b/0", 3)
+                assert [(await receiver.receive()).message for _ in range(2)] == [2, 3]
+                assert [log["event"] for log in logs] == [CERTIFICATES_REFUSED, CERTIFICATES_REPLACED]
+            used.key.unlink()
+            a.disconnect()
+            await sender.send("b/0", 4)
+            assert (await receiver.receive()).message == 4
+            assert made.lost == {}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("wrong", ["key", "authority"])
+def test_files_that_do_not_belong_together_are_refused_at_once(certificates: Any, strangers: Any, wrong: str) -> None:
+    text = b"-----BEGIN CERTIFICATE-----\nnothing\n-----END CERTIFICATE-----\n"
+    broken = strangers.authority.with_name("broken.pem")
+    broken.write_bytes(text)
+    files = certificates.files() | {"key": {"tls_key": str(strangers.key)}, "authority": {"tls_ca": str(broken)}}[wrong]
+    with pytest.raises(ConfigError, match="cannot be used") as caught:
+        read(Options(**files))
+    assert caught.value.path == {"key": "transport.grpc.tls_certificate", "authority": "transport.grpc.tls_ca"}[wrong]
+
+
+def test_a_key_with_a_password_is_refused_without_asking_for_it(certificates: Any, tmp_path: Any) -> None:
+    from cryptography.hazmat.primitives import serialization as pem
+
+    key = pem.load_pem_private_key(certificates.key.read_bytes(), None)
+    closed = tmp_path / "key.pem"
+    closed.write_bytes(
+        key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.BestAvailableEncryption(b"secret"))
+    )
+    with pytest.raises(ConfigError, match="encrypted"):
+        read(Options(**certificates.files() | {"tls_key": str(closed)}))

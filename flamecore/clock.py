@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from flamecore.meta import FrontId
@@ -29,9 +29,14 @@ class Front:
         number: Its rank among the job's fronts, from 1: the front part of global times.
         clock: "sequence" counts records from `start`: a replay gives the same times. "wall" takes microseconds since
             the epoch, so that fronts interleave by arrival.
-        start: No time below it is given.
+        start: No time below it is given, but those of `journal`.
         now_us: The wall clock, in microseconds.
         describe: Puts a position in words.
+        position: Of the last record before `start`, in a front that goes on; None: it is at its beginning.
+        kept: Whether snapshots are taken: then positions are remembered until the next one.
+        ended: It had come to its end before `start`, and is not read again.
+        journal: In a front of the wall clock that goes on: times given before, as (first, how many), to be given
+            again to the first records it reads.
     """
 
     def __init__(
@@ -43,6 +48,10 @@ class Front:
         start: int = 0,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         describe: Callable[[Any], str] = str,
+        position: Any = None,
+        kept: bool = False,
+        ended: bool = False,
+        journal: Iterable[tuple[int, int]] = (),
     ) -> None:
         self.name = name
         self.number = number
@@ -52,7 +61,19 @@ class Front:
         self.in_flight = 0
         self._now_us = now_us
         self._describe = describe
+        self.position = position
+        self.ended = ended
+        self.uncommitted = 0
+        self._floor = start
+        self._kept = kept
         self._admitted: deque[Admitted] = deque()
+        self._uncut: deque[Admitted] = deque()
+        self._journal = deque(journal)
+
+    @property
+    def given(self) -> int | None:
+        """How many records at most can be stamped at once, because their times were given before; None: any."""
+        return self._journal[0][1] if self._journal else None
 
     def stamp(self, positions: Sequence[Any], at: float) -> int:
         """Take times for as many records; returns the first, the others follow it one by one.
@@ -61,20 +82,49 @@ class Front:
             positions: Where each record stood.
             at: When the batch arrived, on a monotonic clock in seconds: release latency is measured from here.
         """
-        if self.clock == "wall":
-            self.next_time = max(self.next_time, self._now_us())
+        if self._journal and positions:
+            first, count = self._journal.popleft()
+            self.next_time = first
+            if count > len(positions):
+                self._journal.appendleft((first + len(positions), count - len(positions)))
+        elif not self._journal:
+            self._move_on()
         first = self.next_time
         if positions:
             self.next_time = first + len(positions)
             self.in_flight += len(positions)
-            self._admitted.append(Admitted(first, positions, at))
+            batch = Admitted(first, positions, at)
+            self._admitted.append(batch)
+            if self._kept:
+                self.uncommitted += len(positions)
+                self._uncut.append(batch)
         return first
 
     def promise(self) -> int:
         """No later record will get a time below this; for a front that has nothing to send."""
-        if self.clock == "wall":
-            self.next_time = max(self.next_time, self._now_us())
+        if self._journal:
+            return self._journal[0][0]
+        self._move_on()
         return self.next_time
+
+    def _move_on(self) -> None:
+        now = self._now_us() if self.clock == "wall" else self._floor
+        self.next_time = max(self.next_time, self._floor, now)
+
+    def cut(self, time: int) -> tuple[Any, int]:
+        """Where a front begins that goes on from `time`: (position of the last record below it, its next time).
+
+        What is below `time` is forgotten: the next cut is no earlier.
+        """
+        uncut = self._uncut
+        while uncut and uncut[0].first < time:
+            first, positions, at = uncut.popleft()
+            count = min(time - first, len(positions))
+            self.position = positions[count - 1]
+            self.uncommitted -= count
+            if count < len(positions):
+                uncut.appendleft(Admitted(first + count, positions[count:], at))
+        return self.position, uncut[0].first if uncut else max(self.next_time, time)
 
     def delivered(self, before: int) -> list[tuple[float, int]]:
         """Forget what has a time below `before`; returns (when it arrived, how many) of the records now done."""

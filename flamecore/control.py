@@ -49,6 +49,11 @@ class Control:
         return self._end == self._start or all(time >= self._end for time in self._stored.values())
 
     @property
+    def stored(self) -> int:
+        """Everything below this time is stored by every rear."""
+        return min(self._stored.values())
+
+    @property
     def failing(self) -> bool:
         """Whether some rear has come to a record that ends the job: there is no use in reading on."""
         return bool(self._reached)

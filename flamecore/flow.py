@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from flamecore.graph import Graph, Ordering
@@ -122,6 +123,7 @@ class Flow:
         workers: int = 1,
         acker: str = "centralized",
         transport: str = "inproc",
+        state: str | Path | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> Outputs:
         """Run the flow in this process, to the end of its inputs, and return its outputs.
@@ -131,6 +133,8 @@ class Flow:
             workers: How many workers share the work. The outputs do not depend on it.
             acker: Name of the acker driver.
             transport: Name of the transport driver.
+            state: A folder for snapshots of the flow's state; None: none are taken. A run with the state of an earlier
+                one goes on where that stopped.
             settings: More configuration, as dotted keys: {"source.pages.use": "jsonl", "source.pages.path":
                 "pages.jsonl"}.
 
@@ -144,7 +148,13 @@ class Flow:
         from flamecore.launch import run_embedded
 
         return run_embedded(
-            self, inputs or {}, workers=workers, acker=acker, transport=transport, settings=settings or {}
+            self,
+            inputs or {},
+            workers=workers,
+            acker=acker,
+            transport=transport,
+            state=state,
+            settings=settings or {},
         )
 
     def __repr__(self) -> str:

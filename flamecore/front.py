@@ -97,6 +97,7 @@ class Reader(ABC):
         Raises:
             SourceError: Upstream could not be told.
         """
+        return
 
     def describe(self, position: Any) -> str:
         """A position in words, as an error message shows it: file and line, or offset."""

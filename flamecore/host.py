@@ -11,12 +11,12 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from flamecore.acker import Report, Tracker
 from flamecore.collect import Collector
 from flamecore.errors import JobError
-from flamecore.messages import Delivered, Reached, Released
+from flamecore.messages import Committed, Delivered, Prepare, Reached, Released
 from flamecore.meta import MIN_TIME
 from flamecore.moments import Moments
 from flamecore.plan import Plan
@@ -102,6 +102,16 @@ class Post:
         await self.endpoint.aclose()
 
 
+class TakesPart(Protocol):
+    """What a worker's host needs of its side of snapshots (`flamecore.commits.WorkerCommits`)."""
+
+    def prepare(self, message: Prepare) -> None: ...
+
+    def committed(self, message: Committed) -> None: ...
+
+    def wake(self) -> None: ...
+
+
 class WorkerHost:
     """Runs a worker: messages in, calls, messages out.
 
@@ -117,6 +127,7 @@ class WorkerHost:
         self.post = post
         self._latency = latency
         self._advanced = advanced
+        self.commits: TakesPart | None = None
         self._seen = MIN_TIME
         self._moments = Moments(worker.plan.rears)
         self._timer: asyncio.TimerHandle | None = None
@@ -125,6 +136,8 @@ class WorkerHost:
         """Send what the worker has to send, and see to it that what it keeps back is sent when it is due."""
         now = time.monotonic()
         self.post.send_all(self.worker.flush(now))
+        if self.commits is not None:
+            self.commits.wake()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -141,18 +154,27 @@ class WorkerHost:
 
     async def run(self) -> None:
         """Until cancelled."""
-        worker, endpoint = self.worker, self.post.endpoint
+        endpoint = self.post.endpoint
         while True:
-            delivery: Delivery | None = await endpoint.receive()
+            self._take(await endpoint.receive())
             for _ in range(_BURST):
-                if delivery is None:
+                more = endpoint.receive_nowait()
+                if more is None:
                     break
-                if type(delivery.message) is Delivered:
-                    self._moments.note(delivery.message, time.monotonic())
-                worker.receive(*delivery)
-                delivery = endpoint.receive_nowait()
+                self._take(more)
             self.flush()
             self._settle()
+
+    def _take(self, delivery: Delivery) -> None:
+        kind = type(delivery.message)
+        if self.commits is not None and kind is Prepare:
+            self.commits.prepare(delivery.message)
+        elif self.commits is not None and kind is Committed:
+            self.commits.committed(delivery.message)
+        else:
+            if kind is Delivered:
+                self._moments.note(delivery.message, time.monotonic())
+            self.worker.receive(*delivery)
 
     def _settle(self) -> None:
         """Give back the credit of what has been delivered."""

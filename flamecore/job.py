@@ -18,17 +18,22 @@ from typing import Protocol
 from flamecore.acker import Acker, AckerPlan
 from flamecore.clock import ClockName
 from flamecore.codec import Codec
+from flamecore.commits import Commits, StateSettings
 from flamecore.control import Control
 from flamecore.errors import GraphError, JobError
 from flamecore.front import Source
 from flamecore.graph import Graph, is_local, payload_types, user_functions
-from flamecore.host import CONTROL
+from flamecore.history import History
+from flamecore.host import CONTROL, Post
+from flamecore.messages import Prepared
 from flamecore.meta import FrontId
 from flamecore.node import Node
 from flamecore.observe import Observers
 from flamecore.plan import DEAD_LETTERS, OnError, Plan
 from flamecore.rear import Sink
+from flamecore.recovery import Kept
 from flamecore.stats import JobReport, JobStats, summed
+from flamecore.store import Store
 from flamecore.transport import Endpoint, Transport, TransportContext
 
 
@@ -47,6 +52,7 @@ class JobSettings:
         dead_letter: Where dead letters go.
         heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
         seed: Seed of random ids, for tests; None: unpredictable.
+        state: How state is kept; None: it is not.
     """
 
     name: str = "job"
@@ -59,6 +65,7 @@ class JobSettings:
     dead_letter: Sink | None = None
     heartbeat_interval_s: float = 0.05
     seed: int | None = None
+    state: StateSettings | None = None
 
 
 class AnyJob(Protocol):
@@ -81,6 +88,7 @@ class Job:
         transport: Builds the transport.
         settings: How it runs.
         observers: Told of events; see `flamecore.hookspecs.ObserverSpecs`.
+        store: Where snapshots go, not open; None: none are taken.
     """
 
     def __init__(
@@ -93,7 +101,9 @@ class Job:
         transport: Callable[[TransportContext], Transport],
         settings: JobSettings | None = None,
         observers: Sequence[object] = (),
+        store: Store | None = None,
     ) -> None:
+        self.store = store
         self.graph = graph
         self.settings = settings or JobSettings()
         self._sources, self._sinks = dict(sources), dict(sinks)
@@ -146,20 +156,27 @@ class Job:
     async def _run(self, outcome: asyncio.Future[None]) -> None:
         settings = self.settings
         self.graph.check(barrier=settings.barrier)
-        plan = make_plan(self.graph, self._sources, settings)
         async with AsyncExitStack() as stack:
-            transport = self._make_transport(
-                TransportContext(job=settings.name, codec=Codec(payload_types(self.graph)))
-            )
+            history = await open_history(stack, self.store, self.graph, settings.workers)
+            plan = make_plan(self.graph, self._sources, settings, history=history)
+            codec = Codec(payload_types(self.graph))
+            transport = self._make_transport(TransportContext(job=settings.name, codec=codec))
             stack.push_async_callback(transport.aclose)
             check_importable(self.graph, transport)
             await transport.start()
-            node = self._node = Node(plan, transport, fail=self._fail, observers=self._observers)
+            kept = None
+            if history is not None:
+                kept = Kept(history.store, codec, history.resume(), (settings.state or StateSettings()).max_uncommitted)
+            node = self._node = Node(plan, transport, fail=self._fail, observers=self._observers, kept=kept)
             stack.push_async_callback(node.aclose)
             workers = range(plan.workers)
             await node.open_sources(self._sources, workers)
-            held = await node.open_sinks({name: self._sinks[name] for name in plan.rears})
-            endpoint = await transport.bind(CONTROL)
+            sinks = {name: self._sinks[name] for name in plan.rears}
+            held = await node.open_sinks(sinks, history)
+            if history is not None:
+                await history.begin(held)
+                node.resume(history.resume())
+            post = Post(await transport.bind(CONTROL), self._fail)
             acker = self._make_acker(
                 AckerPlan(plan.workers, self.graph.segments, tuple(range(1, len(plan.fronts) + 1)), plan.start)
             )
@@ -169,7 +186,13 @@ class Job:
                 await node.add_worker(acker, index)
             for name in plan.rears:
                 await node.add_rear(name, self._sinks[name], held[name])
-            control = asyncio.create_task(self._control(Control(plan), endpoint, outcome))
+            control = Control(plan)
+            commits = None
+            if history is not None:
+                commits = Commits(plan, history, control, settings.state or StateSettings(), post, list(sinks.values()))
+            tasks = [asyncio.create_task(self._control(control, commits, post.endpoint, outcome))]
+            if commits is not None:
+                tasks.append(asyncio.create_task(self._commit(commits)))
             try:
                 self._observers.job_started(settings.name, plan.workers)
                 if self._draining.is_set():
@@ -177,21 +200,38 @@ class Job:
                 node.listen()
                 node.begin()
                 await outcome
+                if commits is not None:
+                    await commits.commit()  # it ends well: what was delivered is in a snapshot
             finally:
-                control.cancel()
-                await asyncio.wait((control,))
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                await post.aclose()
 
-    async def _control(self, control: Control, endpoint: Endpoint, outcome: asyncio.Future[None]) -> None:
-        """Hear of the job's progress until its outcome is known."""
+    async def _commit(self, commits: Commits) -> None:
         try:
-            while not outcome.done():
-                if control.done:
-                    return outcome.set_result(None)
-                if (error := control.error) is not None:
-                    return outcome.set_exception(error)
-                if control.failing and self._node is not None:
-                    self._node.stop.set()
-                control.receive((await endpoint.receive()).message)
+            await commits.run()
+        except Exception as error:  # noqa: BLE001 - ends the job
+            self._fail(error)
+
+    async def _control(
+        self, control: Control, commits: Commits | None, endpoint: Endpoint, outcome: asyncio.Future[None]
+    ) -> None:
+        """Hear of the job's progress, to its end and beyond, for the last snapshot."""
+        try:
+            while True:
+                if not outcome.done():
+                    if control.done:
+                        outcome.set_result(None)
+                    elif (error := control.error) is not None:
+                        outcome.set_exception(error)
+                    elif control.failing and self._node is not None:
+                        self._node.stop.set()
+                message = (await endpoint.receive()).message
+                if commits is not None and type(message) is Prepared:
+                    commits.receive(message)
+                else:
+                    control.receive(message)
         except Exception as error:  # noqa: BLE001 - ends the job
             self._fail(error)
 
@@ -207,17 +247,25 @@ def make_plan(
     settings: JobSettings,
     *,
     fronts: Sequence[tuple[str, int, str]] | None = None,
+    history: History | None = None,
+    start: int = 0,
 ) -> Plan:
     """The plan of a job: numbers its fronts.
 
     Args:
         graph, sources, settings: As for `Job`.
         fronts: (source, partition number, partition) in the order of numbers, if another process has found them.
+        history: Of the state that the job goes on from, which has looked at its store.
+        start: The time fronts start from, if another process has found it.
 
     Raises:
         SourceError: A source cannot be found.
     """
-    if fronts is None:
+    if history is not None:
+        start = history.start
+        states = history.find_fronts(graph, sources)
+        fronts = [(front.source, front.partition, front.partition_name) for front in states]
+    elif fronts is None:
         fronts = [
             (source.name, number, partition)
             for source in graph.sources
@@ -235,8 +283,25 @@ def make_plan(
         clock=settings.clock,
         max_in_flight=settings.max_in_flight,
         heartbeat_interval_s=settings.heartbeat_interval_s,
+        start=start,
+        kept=settings.state is not None,
         seed=settings.seed,
     )
+
+
+async def open_history(stack: AsyncExitStack, store: Store | None, graph: Graph, workers: int) -> History | None:
+    """Open the store of a job that keeps state, and look what is there.
+
+    Raises:
+        StoreError, JobError: As `History.look`.
+    """
+    if store is None:
+        return None
+    stack.push_async_callback(store.aclose)
+    await store.open()
+    history = History(store, graph, workers)
+    await history.look()
+    return history
 
 
 def check_importable(graph: Graph, transport: Transport) -> None:

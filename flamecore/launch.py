@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flamecore.config import JobConfig, make_config
@@ -79,6 +80,7 @@ def build(layout: Layout) -> AnyJob:
         transport=layout.transport,
         settings=layout.settings,
         observers=layout.observers,
+        store=layout.store(),
     )
 
 
@@ -89,6 +91,7 @@ def run_embedded(
     workers: int = 1,
     acker: str = "centralized",
     transport: str = "inproc",
+    state: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Outputs:
     """Run a flow in this process to the end of its inputs: see `flamecore.flow.Flow.run`. The environment has no say.
@@ -97,7 +100,9 @@ def run_embedded(
         FlameError: It cannot work, or has failed.
     """
     layer = Layer()
-    chosen = {"job.workers": workers, "acker.use": acker, "transport.use": transport}
+    chosen: dict[str, Any] = {"job.workers": workers, "acker.use": acker, "transport.use": transport}
+    if state is not None:
+        chosen |= {"state.use": "sqlite", "state.path": str(state)}
     for key, value in {**chosen, **(settings or {})}.items():
         layer.put(keys_of(key), value, "settings of the program")
     graph = flow.graph()

@@ -18,10 +18,12 @@ from flamecore.front import EdgeContext, Source
 from flamecore.graph import Graph, Vertex
 from flamecore.rear import Sink
 from flamecore.registry import Kind, Registry
+from flamecore.store import Store, StoreContext
 from flamecore.strict import Problems, convert, expand, redacted, unknown_key
 from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
+    from flamecore.commits import StateSettings
     from flamecore.job import JobSettings
 
 DEAD_LETTER: Final = "dead_letter"
@@ -73,6 +75,7 @@ class Layout:
     observers: list[Any] = dataclasses.field(default_factory=list)
     _transport: tuple[type[Transport], Any] | None = None
     _acker: tuple[type[Acker], Any] | None = None
+    _store: tuple[type[Store], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -94,7 +97,24 @@ class Layout:
             source_policies={name: edge.on_error for name, edge in self.config.source.items()},
             dead_letter=self.dead_letter,
             name=self.name,
+            state=self._state_settings,
         )
+
+    @property
+    def _state_settings(self) -> StateSettings | None:
+        from flamecore.commits import StateSettings
+
+        state = self.config.state
+        if state.use is None:
+            return None
+        return StateSettings(state.interval_s, state.max_uncommitted, state.commit_timeout_s)
+
+    def store(self) -> Store | None:
+        """Make the configured store of snapshots, if there is one; it is not open."""
+        if self._store is None:
+            return None
+        driver, options = self._store
+        return driver(options, StoreContext(self.name, self.config.folder))
 
     def transport(self, context: TransportContext) -> Transport:
         """Make the configured transport."""
@@ -165,6 +185,9 @@ class Layout:
             self.graph = self.flow.graph(barrier=self.config.job.barrier)
         self._transport = self._strategy("transport", self.config.transport)
         self._acker = self._strategy("acker", self.config.acker)
+        if self.config.state.use is not None:
+            with self.problems.noted():
+                self._state(self.config.state.use)
         for name in self.config.hooks:
             with self.problems.noted():
                 self.observers.append(self.registry.get("hooks", name))
@@ -192,6 +215,23 @@ class Layout:
             self.drivers[kind] = choice.use
             return driver, options_of(driver, table, f"{kind}.{name}", self.config.origins)
         return None
+
+    def _state(self, use: str) -> None:
+        driver = self.registry.get("store", use)
+        self.drivers["state"] = use
+        self._store = driver, options_of(driver, self.config.state.options, "state", self.config.origins)
+        if not self.config.job.barrier:
+            raise ConfigError(
+                "state is kept, and the barrier is off: outputs that left at once could not be told from their repeats",
+                hint="Set job.barrier = true, or leave [state] out.",
+                path="job.barrier",
+            )
+        if self.graph is not None and self.graph.ordering == "local_times":
+            raise ConfigError(
+                "state is kept, and the flow's ordering is 'local_times', which takes no snapshots",
+                hint="Leave [state] out, or use the default ordering.",
+                path="state.use",
+            )
 
     def _known(self, section: str, edges: Mapping[str, Edge], vertices: Iterable[Vertex]) -> None:
         known = [vertex.name for vertex in vertices]

@@ -7,6 +7,7 @@ worker  --Released-->  rear       what the barrier lets go
 rear    --Delivered--> worker     what the sink has stored: credit for the fronts it hosts; also to the job's control
 rear    --Reached-->   control    a record that ends the job
 front   --FrontEnded-> control    it will send no more
+control --Prepare-->   worker     take part in a snapshot; answered by Prepared, and then Committed
 """
 
 from __future__ import annotations
@@ -69,6 +70,63 @@ class Delivered(NamedTuple):
     rear: str
     time: int
     steps: tuple[tuple[int, float], ...] = ()
+
+
+# -- snapshots -----------------------------------------------------------------------------------------------------
+
+
+class Prepare(NamedTuple):
+    """Control to workers: add to snapshot `number` what you have below `time`, which every rear has stored."""
+
+    number: int
+    time: int
+
+
+class Prepared(NamedTuple):
+    """Worker to control: its part of snapshot `number` is stored.
+
+    Attributes:
+        fronts: For each front it hosts: (number, position, next time, whether it has ended).
+        part: (blob, size, key groups in full, key groups changed) as `flamecore.snapshot.Part`; None: nothing changed.
+    """
+
+    number: int
+    worker: int
+    fronts: tuple[tuple[int, Any, int, bool], ...]
+    part: tuple[str, int, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]] | None
+
+
+class Committed(NamedTuple):
+    """Control to workers: snapshot `number` is recorded; nobody will go back behind `kept_from`.
+
+    Attributes:
+        number: Of the snapshot.
+        kept_from: The time of the oldest snapshot that is kept.
+        positions: (front number, position) of every front at that time: what is before may be forgotten upstream.
+    """
+
+    number: int
+    kept_from: int
+    positions: tuple[tuple[int, Any], ...]
+
+
+class Resume(NamedTuple):
+    """What a worker goes on from.
+
+    Attributes:
+        identity, epoch: Of the state, and of this start.
+        commit: Blob of the snapshot's manifest; empty: from nothing.
+        journals: Blobs of the journals that count, oldest first.
+        fronts: For each front, in the order of their numbers: (position, next time, whether it has ended).
+        floor: New times of the wall clock start here.
+    """
+
+    identity: str
+    epoch: int
+    commit: str
+    journals: tuple[str, ...]
+    fronts: tuple[tuple[Any, int, bool], ...]
+    floor: int
 
 
 # -- between the control and the nodes of a job --------------------------------------------------------------------

@@ -11,19 +11,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from random import Random, SystemRandom
+from typing import Any
 
 from flamecore.acker import Acker
 from flamecore.clock import Front
 from flamecore.collect import Collector
+from flamecore.commits import WorkerCommits
+from flamecore.errors import SinkError
 from flamecore.failure import Failure
 from flamecore.front import Reader, Source
+from flamecore.history import History
 from flamecore.host import CONTROL, Post, RearHost, TrackerHost, WorkerHost, patient
+from flamecore.keeper import Keeper
+from flamecore.messages import Resume
 from flamecore.meta import FrontId
 from flamecore.observe import Observers
 from flamecore.plan import DEAD_LETTERS, Plan
-from flamecore.pump import FrontPump
+from flamecore.pump import Ended, FrontPump
 from flamecore.rear import Sink
+from flamecore.recovery import Kept, load_journal, load_manifest, load_state
+from flamecore.snapshot import Groups, state_facts
 from flamecore.stats import Histogram, NodeStats
 from flamecore.transport import Transport
 from flamecore.worker import Worker
@@ -37,6 +46,7 @@ class Node:
         transport: Carries their messages; it has been started.
         fail: Told of the first error of any part.
         observers: Told of events.
+        kept: How state is kept; None: it is not.
     """
 
     def __init__(
@@ -46,13 +56,16 @@ class Node:
         *,
         fail: Callable[[BaseException], None],
         observers: Observers | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self.plan = plan
+        self.kept = kept
         self.transport = transport
         self.workers: list[WorkerHost] = []
         self.trackers: list[TrackerHost] = []
         self.rears: list[RearHost] = []
         self.pumps: list[FrontPump] = []
+        self.commits: list[WorkerCommits] = []
         self.posts: list[Post] = []
         self.stop = asyncio.Event()
         self._fail = fail
@@ -72,21 +85,51 @@ class Node:
             SourceError: One cannot be opened.
         """
         for number, (front, partition) in enumerate(zip(self.plan.fronts, self.plan.partitions, strict=True), 1):
-            if self.plan.host_of(number) in workers:
-                reader = self._readers[front] = await sources[front.source].open(partition)
-                self._edges.push_async_callback(reader.aclose)
+            position, _, ended = self._state_of(number)
+            if self.plan.host_of(number) not in workers:
+                continue
+            source = sources[front.source]
+            if ended:
+                self._readers[front] = Ended()
+                continue
+            again = position is not None and source.capabilities.replayable
+            reader = self._readers[front] = await source.open(partition, position if again else None)
+            self._edges.push_async_callback(reader.aclose)
 
-    async def open_sinks(self, sinks: Mapping[str, Sink]) -> dict[str, int]:
+    def _state_of(self, number: int) -> tuple[Any, int, bool]:
+        """Where a front goes on: (position, next time, whether it has ended)."""
+        return self.kept.resume.fronts[number - 1] if self.kept is not None else (None, self.plan.start, False)
+
+    async def open_sinks(self, sinks: Mapping[str, Sink], history: History | None = None) -> dict[str, int]:
         """Open the sinks; returns up to which time each holds its output already.
 
+        Args:
+            sinks: By name.
+            history: Of the state that the job goes on from.
+
         Raises:
-            SinkError: One cannot be opened.
+            SinkError: One cannot be opened, or has lost what the state relies on.
         """
         held = {}
         for name, sink in sinks.items():
+            if history is not None:
+                sink.continues(history.identity, continued=history.continued)
             held[name] = await sink.open()
             self._edges.push_async_callback(sink.aclose)
+            if history is None or history.snapshot is None or sink.guarantee != "exactly_once":
+                continue
+            if held[name] < history.start:
+                raise SinkError(
+                    f"sink {name!r} holds its output up to {held[name]}, and the state goes on from {history.start}",
+                    hint="Bring back what the sink held; or delete the state, to make all outputs again.",
+                    sink=name,
+                )
         return held
+
+    def resume(self, resume: Resume) -> None:
+        """It is known now what the workers go on from. Before they are added."""
+        assert self.kept is not None
+        self.kept = replace(self.kept, resume=resume)
 
     async def add_tracker(self, acker: Acker, index: int) -> None:
         """Run one of the acker's trackers. Every worker is told of its news."""
@@ -98,11 +141,8 @@ class Node:
     async def add_worker(self, acker: Acker, index: int) -> None:
         """Run one of the workers, with the fronts it hosts, whose partitions are open."""
         plan = self.plan
-        fronts = [
-            Front(name, number, clock=plan.clock, describe=self._readers[name].describe)
-            for number, name in enumerate(plan.fronts, 1)
-            if plan.host_of(number) == index
-        ]
+        numbers = [number for number in range(1, len(plan.fronts) + 1) if plan.host_of(number) == index]
+        fronts = await self._fronts(numbers)
         worker = Worker(
             index,
             plan,
@@ -113,7 +153,60 @@ class Node:
         )
         host = WorkerHost(worker, await self._post(f"worker/{index}"), self._latency, self._advanced)
         self.workers.append(host)
-        self.pumps += [FrontPump(front, self._readers[front.name], host, plan, self.stop) for front in fronts]
+        most = None
+        if self.kept is not None:
+            await self._keep(self.kept, worker, host)
+            most = max(self.kept.max_uncommitted // len(plan.fronts), 1)
+        self.pumps += [FrontPump(front, self._readers[front.name], host, plan, self.stop, most) for front in fronts]
+
+    async def _fronts(self, numbers: Sequence[int]) -> list[Front]:
+        plan, kept = self.plan, self.kept
+        journal: dict[int, list[tuple[int, int]]] = {}
+        if kept is not None:
+            journal = await load_journal(kept.store, kept.resume.journals, plan.start)
+        fronts = []
+        for number in numbers:
+            name = plan.fronts[number - 1]
+            position, start, ended = self._state_of(number)
+            front = Front(
+                name,
+                number,
+                clock=plan.clock,
+                start=max(start, kept.resume.floor) if kept is not None and plan.clock == "wall" else start,
+                describe=self._readers[name].describe,
+                position=position,
+                kept=kept is not None,
+                ended=ended,
+                journal=journal.get(number, ()),
+            )
+            fronts.append(front)
+        return fronts
+
+    async def _keep(self, kept: Kept, worker: Worker, host: WorkerHost) -> None:
+        """Give a worker the state it goes on from, and its side of snapshots."""
+        operations = {
+            name: operation
+            for name, operation in worker.compiled.stateful.items()
+            if name in state_facts(self.plan.graph)
+        }
+        manifest = await load_manifest(kept.store, kept.resume)
+        held: Mapping[str, Groups] = {}
+        if manifest is not None:
+            own = [group for group, owner in enumerate(self.plan.owners) if owner == worker.index]
+            held = await load_state(kept.store, kept.codec, manifest, own, operations)
+            worker.restore(held)
+        commits = host.commits = WorkerCommits(
+            worker,
+            Keeper({name: operation.group_of for name, operation in operations.items()}, kept.codec, held),
+            kept.store,
+            kept.codec,
+            kept.resume.epoch,
+            host.post,
+            {number: self._readers[front.name] for number, front in worker.fronts.items()},
+            flush=host.flush,
+            taken=self._wake,
+        )
+        self.commits.append(commits)
 
     async def add_rear(self, name: str, sink: Sink, held: int) -> None:
         """Run one of the rears, whose sink is open and holds everything below `held`. After the workers, if any."""
@@ -141,13 +234,13 @@ class Node:
 
     def listen(self) -> None:
         """Start every part but the fronts."""
-        self._start([*self.trackers, *self.workers, *self.rears])
+        self._start([*self.trackers, *self.workers, *self.rears, *self.commits])
 
     def begin(self) -> None:
         """Start the fronts: everybody listens."""
         self._start(self.pumps)
 
-    def _start(self, parts: Sequence[TrackerHost | WorkerHost | RearHost | FrontPump]) -> None:
+    def _start(self, parts: Sequence[TrackerHost | WorkerHost | RearHost | FrontPump | WorkerCommits]) -> None:
         for part in parts:
             task = asyncio.create_task(part.run(), name=type(part).__name__)
             task.add_done_callback(self._part_ended)
@@ -159,6 +252,9 @@ class Node:
 
     def _advanced(self, worker: int, time: int) -> None:
         self._observers.minimum_time_advanced(worker, time)
+        self._wake()
+
+    def _wake(self) -> None:
         for pump in self.pumps:
             pump.wake()
 

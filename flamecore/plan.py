@@ -37,6 +37,7 @@ class Plan:
         start: The time fronts start from.
         max_in_flight: Records admitted and not yet delivered, over all fronts.
         heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
+        kept: Whether snapshots are taken of the state.
         seed: Seed of random ids, for tests; None: unpredictable.
     """
 
@@ -52,6 +53,7 @@ class Plan:
     start: int = 0
     max_in_flight: int = 4096
     heartbeat_interval_s: float = 0.05
+    kept: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:

@@ -19,6 +19,13 @@ _LEAST: Final = 1
 _MOST: Final = 1024
 
 
+class Ended(Reader):
+    """A partition that was read to its end before."""
+
+    async def read(self, limit: int) -> Batch | None:
+        return None
+
+
 class FrontPump:
     """Reads one partition and admits its records.
 
@@ -28,10 +35,20 @@ class FrontPump:
         host: The worker that hosts the front.
         plan: Says how much credit a front has, and what becomes of malformed records.
         stop: Set when no more is to be read.
+        max_uncommitted: Most records admitted since the last snapshot; None: there are no snapshots.
     """
 
-    def __init__(self, front: Front, reader: Reader, host: WorkerHost, plan: Plan, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        front: Front,
+        reader: Reader,
+        host: WorkerHost,
+        plan: Plan,
+        stop: asyncio.Event,
+        max_uncommitted: int | None = None,
+    ) -> None:
         self.front = front
+        self._uncommitted = max_uncommitted
         self._reader = reader
         self._host = host
         self._credit = max(plan.max_in_flight // len(plan.fronts), 1)
@@ -43,14 +60,14 @@ class FrontPump:
         self._room = asyncio.Event()
 
     def wake(self) -> None:
-        """Some of what was admitted has been delivered."""
+        """Some of what was admitted has been delivered, or is in a snapshot."""
         self._room.set()
 
     async def run(self) -> None:
         """To the end of the partition, or until stopped."""
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            while not self._stop.is_set():
+            while not self._stop.is_set() and not self.front.ended:
                 batch = await self._next(stopping)
                 if batch is None:
                     break
@@ -64,7 +81,7 @@ class FrontPump:
 
     async def _next(self, stopping: asyncio.Task[Any]) -> Batch | None:
         """The next batch, when there is credit for it; None at the end or when stopped."""
-        while self.front.in_flight >= self._credit:
+        while self.front.in_flight >= self._credit or self._waits_for_a_snapshot():
             self._room.clear()
             room = asyncio.ensure_future(self._room.wait())
             await self._first(room, stopping)
@@ -73,6 +90,9 @@ class FrontPump:
         reading = asyncio.ensure_future(self._reader.read(min(self._limit, self._credit - self.front.in_flight)))
         await self._first(reading, stopping)
         return reading.result() if reading.done() and not reading.cancelled() else None
+
+    def _waits_for_a_snapshot(self) -> bool:
+        return self._uncommitted is not None and self.front.uncommitted >= self._uncommitted
 
     async def _first(self, wanted: asyncio.Future[Any], stopping: asyncio.Task[Any]) -> None:
         """Wait for one thing or for the order to stop, letting time go on meanwhile."""

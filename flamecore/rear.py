@@ -41,7 +41,7 @@ class Sink(ABC):
 
         Args:
             identity: Identifies that state; takes the place of the context's fingerprint.
-            continued: The job has run before: what this sink holds of that identity is resumed, and nothing is replaced.
+            continued: The job has run before: what this sink holds of that identity is resumed, and nothing replaced.
         """
         self.context = replace(self.context, fingerprint=identity, continued=continued)
 
@@ -69,12 +69,14 @@ class Sink(ABC):
             SinkError: It could not be stored. The job stops; nothing of this batch is left behind.
         """
 
-    async def sync(self) -> None:
-        """Make durable what was written: called before a snapshot that relies on it is recorded.
+    async def sync(self, time: int) -> None:
+        """Make durable what was written, and that it is complete below `time`: a snapshot of that time is about to be
+        recorded, and nothing below it will be written again. `open` returns at least `time` from then on.
 
         Raises:
             SinkError: It cannot be made durable.
         """
+        return
 
     async def aclose(self) -> None:
         """Make durable what was written and release what is held. May be called twice."""

@@ -6,10 +6,10 @@ sent. It knows nothing of sockets, tasks or clocks, so a simulation drives it as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from flamecore.acker import Ack, Listener, MinTime, Reporter
 from flamecore.clock import Front
@@ -23,6 +23,30 @@ from flamecore.operations import Fail
 from flamecore.operations.models import compile_worker
 from flamecore.operations.routing import Outbox, arrive
 from flamecore.plan import DEAD_LETTERS, Plan
+from flamecore.snapshot import Groups
+
+
+class Given(NamedTuple):
+    """Times of the wall clock that a front has given to records: to be written down before they are used."""
+
+    front: int
+    first: int
+    records: int
+
+
+class Cut(NamedTuple):
+    """What a worker adds to a snapshot.
+
+    Attributes:
+        time: The snapshot's time.
+        fronts: For each front it hosts: (number, position, next time, whether it has ended).
+        changes: For each stateful operation, by name of its vertex, what has changed since the last cut.
+    """
+
+    time: int
+    fronts: tuple[tuple[int, Any, int, bool], ...]
+    changes: dict[str, Mapping[Any, Any]]
+
 
 Outgoing = list[tuple[str, Any]]
 """(address, message), in the order to be sent."""
@@ -59,6 +83,9 @@ class Worker:
         self.rejected = 0
         self.admitted = 0
         self.failed = 0
+        self.given: list[Given] = []  # not written down yet
+        self._promised: dict[int, int] = {}  # what follows the last given time of each front that has such
+        self._closing: set[int] = set()  # fronts that end once theirs are written down
         self.outboxes = [Outbox() for _ in range(plan.workers)]
         self._owed: list[Ack] = []
         self._released = min(listener.min_time(plan.sink_segment), 0)
@@ -82,6 +109,11 @@ class Worker:
         """
         front = self.fronts[number]
         values, positions = batch.values, batch.positions
+        given = front.given
+        if given is not None and len(values) + len(batch.rejected) > given:
+            for piece in _pieces(batch, given):
+                self.admit(number, piece, at, policy)
+            return
         if batch.rejected:
             self.rejected += len(batch.rejected)
             if policy != "skip":
@@ -101,17 +133,52 @@ class Worker:
         elif len(values):
             orders = [encode_time(time) + suffix for time in range(first, first + len(values))]
             self.compiled.runs[front.name.source](orders, 0, values)
-        self.reporter.heartbeat(number, front.next_time)
+        if given is None and self.plan.kept and self.plan.clock == "wall" and positions:
+            # Nothing is released before the front promises the next time: until then these can be written down.
+            self.given.append(Given(number, first, len(positions)))
+            self._promised[number] = front.next_time
+        else:
+            self.reporter.heartbeat(number, front.next_time if given is None else front.promise())
 
     def heartbeat(self, number: int) -> None:
         """The front has nothing to send now: promise what it can."""
-        front = self.fronts[number]
-        self.reporter.heartbeat(number, front.promise())
+        if number not in self._promised:
+            self.reporter.heartbeat(number, self.fronts[number].promise())
+
+    def written(self, given: Sequence[Given]) -> None:
+        """These times are written down, the oldest of those in `given`: what was admitted with them may be released."""
+        for number, first, records in given:
+            self.reporter.heartbeat(number, first + records)
+            if self._promised[number] == first + records:
+                del self._promised[number]
+                if number in self._closing:
+                    self.reporter.unregister(number)
 
     def end_front(self, number: int) -> int:
         """The front will send no more. Returns the time below which all its items are."""
-        self.reporter.unregister(number)
-        return self.fronts[number].next_time
+        front = self.fronts[number]
+        front.ended = True
+        if number in self._promised:
+            self._closing.add(number)
+        else:
+            self.reporter.unregister(number)
+        return front.next_time
+
+    def cut(self, time: int) -> Cut:
+        """What this worker adds to a snapshot at `time`, which the sinks hold all outputs below. Cheap: what is found
+        is encoded and stored later. The next cut is no earlier."""
+        limit = encode_time(time)
+        fronts = tuple(
+            (number, *front.cut(time), front.ended and front.uncommitted == 0) for number, front in self.fronts.items()
+        )
+        changes = {name: operation.cut(limit) for name, operation in self.compiled.stateful.items()}
+        return Cut(time, fronts, {name: changed for name, changed in changes.items() if changed})
+
+    def restore(self, held: Mapping[str, Groups]) -> None:
+        """Start from the state of a snapshot: for each stateful operation its key groups. Before anything else."""
+        for name, groups in held.items():
+            for values in groups.values():
+                self.compiled.stateful[name].restore(values)
 
     def receive(self, sender: str, message: Any) -> None:
         """Take a message: process the items of another worker, or note the news of an acker or a rear."""
@@ -211,7 +278,7 @@ class Worker:
     @property
     def retracted(self) -> int:
         """How many outputs its operations have taken back: the tombstones they made."""
-        return sum(operation.retracted for operation in self.compiled.stateful)
+        return sum(operation.retracted for operation in self.compiled.stateful.values())
 
     @property
     def min_time(self) -> int:
@@ -279,6 +346,19 @@ class _Malformed:
             fatal=fatal,
             at=GlobalTime(time, front.number),
         )
+
+
+def _pieces(batch: Batch, first: int) -> tuple[Batch, Batch]:
+    """A batch in two: its first records, as many as `first`, and the others."""
+    places = sorted([*batch.positions, *(rejected.position for rejected in batch.rejected)])
+    last = places[first - 1]
+    count = sum(position <= last for position in batch.positions)
+    early = [rejected for rejected in batch.rejected if rejected.position <= last]
+    late = [rejected for rejected in batch.rejected if rejected.position > last]
+    return (
+        Batch(batch.values[:count], batch.positions[:count], early),
+        Batch(batch.values[count:], batch.positions[count:], late),
+    )
 
 
 def _in_place(batch: Batch) -> tuple[list[Any], list[Any]]:

@@ -18,7 +18,7 @@ meet again, where the items go on one by one: what comes of one must meet before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 Step = Callable[[bytes, int, bool, Any], None]
 """(order, trace, alive, payload): `alive` is False for a tombstone."""
@@ -26,6 +26,9 @@ Step = Callable[[bytes, int, bool, Any], None]
 Run = Callable[[Sequence[bytes], int, Sequence[Any]], None]
 """(orders, trace, payloads): at least one live item, all of one trace, in ascending order. Both sequences belong to
 nobody: whoever takes a run may keep them, and nobody changes them."""
+
+GONE: Final = object()
+"""In the changes of a snapshot: there is nothing of that name any more."""
 
 Fail = Callable[[bytes, int, bool, Any, Exception], None]
 """Called instead of the next step when a user function raises. What fails is an item of its own: it is held by the

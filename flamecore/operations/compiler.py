@@ -6,7 +6,7 @@ of maps is a chain of calls. Only here do routes, cycles and barriers meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
@@ -32,6 +32,12 @@ class Stateful(Protocol):
 
     def forget(self, before: bytes) -> None: ...
 
+    def cut(self, before: bytes) -> Mapping[Any, Any]: ...
+
+    def restore(self, held: Mapping[Any, Any]) -> None: ...
+
+    def group_of(self, name: Any) -> int: ...
+
 
 class Holding(Protocol):
     """What the worker needs of a barrier."""
@@ -54,7 +60,7 @@ class Compiled:
         barriers: For each sink, what holds its items.
         outlets: For each sink, what it is sent at once when the barrier is off.
         failures: Holds the records that failed.
-        stateful: The operations that keep history.
+        stateful: The operations that keep history, by name of their vertex.
         forgetters: To be called with the encoded minimum time whenever it has grown.
     """
 
@@ -65,7 +71,7 @@ class Compiled:
     barriers: dict[str, Holding] = field(default_factory=dict)
     outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
     failures: Holding = field(default_factory=lambda: Barrier("failures"))
-    stateful: list[Stateful] = field(default_factory=list)
+    stateful: dict[str, Stateful] = field(default_factory=dict)
     forgetters: list[Callable[[bytes], None]] = field(default_factory=list)
 
 
@@ -156,21 +162,22 @@ class Compiler:
             emit, emit_run = self.successor(vertex), self.successor_run(vertex)
             drift = DriftStep(vertex, ident, emit, self.fail_at(vertex), emit_run)
             self.runs[vertex] = drift.run
-            return self.stateful(drift)
+            return self.stateful(vertex, drift)
         if isinstance(vertex, Grouping):
             emit, emit_run = self.successor(vertex), self.successor_run(vertex)
-            grouping = GroupingStep(vertex, ident, emit, self.fail_at(vertex), emit_run)
+            grouping = GroupingStep(vertex, ident, emit, self.fail_at(vertex), emit_run, kept=self.plan.kept)
             self.runs[vertex] = grouping.run
-            return self.stateful(grouping)
+            return self.stateful(vertex, grouping)
         if isinstance(vertex, Sink):
             return self.sink(vertex)
         assert not isinstance(vertex, Source)
         raise TypeError(f"{vertex!r} is no operation")
 
-    def stateful(self, operation: Stateful) -> Step:
-        """Note an operation that keeps history."""
-        self.compiled.stateful.append(operation)
-        self.compiled.forgetters.append(operation.forget)
+    def stateful(self, vertex: Vertex, operation: Stateful) -> Step:
+        """Note an operation that keeps history. Where snapshots are taken, history goes with them, not before."""
+        self.compiled.stateful[vertex.name] = operation
+        if not self.plan.kept:
+            self.compiled.forgetters.append(operation.forget)
         return operation.step
 
     def parts(self, ends: Sequence[Vertex]) -> bool:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, NoReturn
 
 from flamecore.drawn import route_key
 from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
-from flamecore.hashing import check_key
+from flamecore.hashing import check_key, key_group, stable_hash
 from flamecore.meta import CHILD, child_codes, encode_child
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.vertices import Drift
@@ -44,12 +44,13 @@ Work = Callable[[Sequence[bytes], int, Sequence[Any]], int]
 
 
 class InOrder(NamedTuple):
-    """A run that came in order; `states` are those before each of its items."""
+    """A run that came in order; `states` are those before each of its items, `moves` each (key, state after it)."""
 
     orders: Sequence[bytes]
     trace: int
     payloads: Sequence[Any]
     states: Sequence[Any]
+    moves: Sequence[tuple[Any, Any]]
 
 
 class DriftStep:
@@ -108,7 +109,7 @@ class DriftStep:
                     outputs.append((key, after))
             except Exception:  # noqa: BLE001 - the item that fails is worked on alone, where that is seen to
                 orders, payloads = orders[: len(before)], payloads[: len(before)]
-            self._note(orders, trace, payloads, before)
+            self._note(orders, trace, payloads, before, outputs)
             if outputs:
                 self._emit_run([order + _FIRST_OUTPUT for order in orders], trace ^ self._ident, outputs)
             return len(before)
@@ -122,6 +123,7 @@ class DriftStep:
 
         def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
             before: list[Any] = []
+            moves: list[tuple[Any, Any]] = []
             places: list[bytes] = []
             outputs: list[Any] = []
             try:
@@ -134,27 +136,35 @@ class DriftStep:
                     found = list(results)
                     states[key] = after
                     before.append(state)
+                    moves.append((key, after))
                     places += [order + child + _WAY_OUT for child in child_codes(len(found) + 1)[1:]]
                     outputs += found
             except Exception:  # noqa: BLE001 - as above
                 orders, payloads = orders[: len(before)], payloads[: len(before)]
-            self._note(orders, trace, payloads, before)
+            self._note(orders, trace, payloads, before, moves)
             if outputs:
                 self._emit_run(places, trace ^ self._ident, outputs)
             return len(before)
 
         return work
 
-    def _note(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any], states: Sequence[Any]) -> None:
+    def _note(
+        self,
+        orders: Sequence[bytes],
+        trace: int,
+        payloads: Sequence[Any],
+        states: Sequence[Any],
+        moves: Sequence[tuple[Any, Any]],
+    ) -> None:
         if orders:
             self._latest = orders[-1]
-            self._notes.append(InOrder(orders, trace, payloads, states))
+            self._notes.append(InOrder(orders, trace, payloads, states, moves))
 
     def _sort_notes(self) -> None:
         """Sort what came in order into the histories of its keys."""
-        for orders, trace, payloads, states in self._notes:
-            for order, payload, state in zip(orders, payloads, states, strict=True):
-                self.histories.setdefault(self._key_of(payload), []).append((order, trace, payload, state))
+        for orders, trace, payloads, states, moves in self._notes:
+            for order, payload, state, (key, _) in zip(orders, payloads, states, moves, strict=True):
+                self.histories.setdefault(key, []).append((order, trace, payload, state))
         self._notes.clear()
 
     def _repair(self, orders: Sequence[bytes], trace: int, alive: bool, payloads: Sequence[Any]) -> None:
@@ -248,6 +258,40 @@ class DriftStep:
                 del self.histories[key]
             elif drop:
                 del history[:drop]
+
+    def cut(self, before: bytes) -> Mapping[Any, Any]:
+        """What has changed below the time `before` (encoded) since the last cut: for each key the state that its last
+        entry there has left. Forgets these entries: nothing older will be repaired."""
+        changes: dict[Any, Any] = {}
+        if self.histories:  # an entry of the notes may be the next of a history
+            self._sort_notes()
+        notes = self._notes
+        while notes and notes[0].orders[0] < before:
+            note = notes.popleft()
+            if note.orders[-1] >= before:
+                end = bisect_left(note.orders, before)
+                orders, trace, payloads, states, moves = note
+                notes.appendleft(InOrder(orders[end:], trace, payloads[end:], states[end:], moves[end:]))
+                changes.update(moves[:end])
+                break
+            changes.update(note.moves)
+        for key, history in list(self.histories.items()):
+            drop = bisect_left(history, (before,))
+            if drop == len(history):
+                del self.histories[key]
+                changes[key] = self.states[key]
+            elif drop:
+                changes[key] = history[drop][3]
+                del history[:drop]
+        return changes
+
+    def restore(self, states: Mapping[Any, Any]) -> None:
+        """Start from the states of a snapshot. Before the first item."""
+        self.states.update(states)
+
+    def group_of(self, key: Any) -> int:
+        """The key group of a key."""
+        return key_group(stable_hash(key))
 
 
 def _run(

@@ -10,14 +10,14 @@ tombstone, change some windows: the old ones are retracted first, then the new o
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError
 from flamecore.graph import ByHash, ByKey, Grouping
-from flamecore.hashing import check_key
+from flamecore.hashing import check_key, key_group, stable_hash
 from flamecore.meta import GLOBAL_TIME_BYTES
-from flamecore.operations import Fail, Run, Step, each
+from flamecore.operations import GONE, Fail, Run, Step, each
 
 
 class Window(NamedTuple):
@@ -177,14 +177,26 @@ class GroupingStep:
         emit: Step of what comes next.
         fail: Where items go whose key or custom order fails.
         emit_run: Run of what comes next.
+        kept: Whether snapshots are taken: then every bucket that changes is noted, not only those that can shrink.
     """
 
-    def __init__(self, vertex: Grouping, ident: int, emit: Step, fail: Fail, emit_run: Run | None = None) -> None:
+    def __init__(
+        self,
+        vertex: Grouping,
+        ident: int,
+        emit: Step,
+        fail: Fail,
+        emit_run: Run | None = None,
+        *,
+        kept: bool = False,
+    ) -> None:
         self.rules = Windows(vertex)
         self.buckets: dict[Any, Bucket] = {}
         self.retracted = 0
         self._touched: list[Any] = []
-        name_of = bucket_namer(vertex)
+        self._least = 1 if kept or vertex.undo_partial else vertex.window
+        self._names = BucketNames(vertex)
+        name_of = self._names.name_of
         self.step = self._compile(name_of, ident, emit, fail)
         self.run = self._compile_run(name_of, ident, emit_run or each(emit))
 
@@ -193,7 +205,7 @@ class GroupingStep:
         by_record = rules.undo_partial
         custom, place_of = rules.custom, rules.place_of
         in_order = custom is None and not by_record
-        window = 1 if by_record else rules.window
+        window, least = rules.window, self._least
 
         def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             try:
@@ -209,7 +221,7 @@ class GroupingStep:
             if bucket is None:
                 bucket = buckets[name] = Bucket()
             entries = bucket.entries
-            if not bucket.touched and len(entries) + 1 >= window:
+            if not bucket.touched and len(entries) + 1 >= least:
                 bucket.touched = True
                 touched.append(name)
             if in_order and alive and (not entries or entries[-1][0] < order):
@@ -228,7 +240,7 @@ class GroupingStep:
     def _compile_run(self, name_of: Callable[[Any], Any], ident: int, emit: Run) -> Run:
         """The way of items that come after all of their bucket; the others, and those that fail, are for the step."""
         rules, buckets, touched, step = self.rules, self.buckets, self._touched, self.step
-        window = rules.window
+        window, least = rules.window, self._least
         if rules.custom is not None or rules.undo_partial:
             return each(step)
 
@@ -252,7 +264,7 @@ class GroupingStep:
                     continue
                 entries = bucket.entries
                 entries.append((order, trace, payload))
-                if not bucket.touched and len(entries) >= window:
+                if not bucket.touched and len(entries) >= least:
                     bucket.touched = True
                     touched.append(name)
                 places.append(order)
@@ -269,42 +281,99 @@ class GroupingStep:
                 self.buckets.pop(name, None)
             self._touched[:] = [name for name in self._touched if name in self.buckets]
             return
+        self._shrink(before)
+
+    def _shrink(self, before: bytes) -> None:
         keep = []
         for name in self._touched:
             bucket = self.buckets.get(name)
             if bucket is None:
                 continue
             self.rules.forget(bucket, before)
-            if len(bucket.entries) >= self.rules.window:
+            entries = bucket.entries
+            if len(entries) >= self.rules.window or (entries and entries[-1][0] >= before):
                 keep.append(name)
             else:
                 bucket.touched = False
-                if not bucket.entries:
+                if not entries:
                     del self.buckets[name]
         self._touched[:] = keep
 
+    def cut(self, before: bytes) -> Mapping[Any, Any]:
+        """What may have changed below the time `before` (encoded) since the last cut: for each bucket its last
+        window - 1 entries there, `GONE` where there is none. Forgets what is older (paper 000, "Fault tolerance").
 
-def bucket_namer(vertex: Grouping) -> Callable[[Any], Any]:
-    """What tells the buckets of a grouping apart, as a function of the payload.
+        A bucket of one record has nothing to keep: its record is either done or comes again.
+        """
+        if self.rules.undo_partial:
+            self.forget(before)
+            return {}
+        touched = self._touched.copy()
+        self._shrink(before)
+        changes: dict[Any, Any] = {}
+        if self.rules.window == 1:
+            return changes
+        for name in touched:
+            bucket = self.buckets.get(name)
+            entries = bucket.entries if bucket is not None else []
+            kept = tuple(entries[: bisect_left(entries, (before,))])
+            changes[name] = tuple([entry[-3:] for entry in kept]) if kept else GONE
+        return changes
+
+    def restore(self, buckets: Mapping[Any, Any]) -> None:
+        """Start from the buckets of a snapshot: for each name its entries. Before the first item."""
+        for name, entries in buckets.items():
+            bucket = self.buckets[name] = Bucket()
+            bucket.entries = [(*self.rules.place_of(*entry), entry[2]) for entry in entries]
+            bucket.shortened = True
+            self._names.restore(name, entries[0][2])
+
+    def group_of(self, name: Any) -> int:
+        """The key group of a bucket's name."""
+        return self._names.group_of(name)
+
+
+class BucketNames:
+    """What tells the buckets of a grouping apart.
 
     The key itself; or, for a hash with an equality, the hash and the rank among unequal payloads of that hash.
     """
-    route = vertex.route
-    if isinstance(route, ByKey):
-        return route.key
-    assert isinstance(route, ByHash)
-    hashed, equal = route.function, vertex.equal
-    if equal is None:
-        return hashed
-    seen: dict[int, list[Any]] = {}
 
-    def name(payload: Any) -> tuple[int, int]:
-        number = hashed(payload)
-        unequal = seen.setdefault(number, [])
-        for rank, other in enumerate(unequal):
-            if equal(other, payload):
-                return (number, rank)
-        unequal.append(payload)
-        return (number, len(unequal) - 1)
+    def __init__(self, vertex: Grouping) -> None:
+        route = vertex.route
+        assert isinstance(route, (ByKey, ByHash))
+        self._by_key = isinstance(route, ByKey)
+        self._equal = vertex.equal
+        self._ranked: dict[int, list[Any]] = {}
+        self.name_of: Callable[[Any], Any] = route.key if isinstance(route, ByKey) else self._hashed(route.function)
 
-    return name
+    def _hashed(self, hashed: Callable[[Any], int]) -> Callable[[Any], Any]:
+        equal, ranked = self._equal, self._ranked
+        if equal is None:
+            return hashed
+
+        def name_of(payload: Any) -> tuple[int, int]:
+            number = hashed(payload)
+            unequal = ranked.setdefault(number, [])
+            for rank, other in enumerate(unequal):
+                if other is not GONE and equal(other, payload):
+                    return (number, rank)
+            unequal.append(payload)
+            return (number, len(unequal) - 1)
+
+        return name_of
+
+    def restore(self, name: Any, payload: Any) -> None:
+        """A bucket of that name, from a snapshot, holds that payload."""
+        if self._by_key or self._equal is None:
+            return
+        number, rank = name
+        unequal = self._ranked.setdefault(number, [])
+        unequal += [GONE] * (rank + 1 - len(unequal))
+        unequal[rank] = payload
+
+    def group_of(self, name: Any) -> int:
+        """The key group of a bucket's name."""
+        if self._by_key:
+            return key_group(stable_hash(name))
+        return key_group(name if self._equal is None else name[0])

@@ -16,7 +16,7 @@ only where every recomputation reaches the same buckets and the barrier; the def
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from flamecore.graph import Broadcast, ByTime, Grouping, Map, Merge, Sink, Verte
 from flamecore.meta import GLOBAL_TIME_BYTES, encode_time
 from flamecore.operations import Fail, Step, each
 from flamecore.operations.compiler import Compiler
-from flamecore.operations.grouping import bucket_namer
+from flamecore.operations.grouping import BucketNames
 
 _ELEMENT: Final = 12
 _LOGICAL: Final = 8
@@ -73,7 +73,9 @@ class LocalTimesCompiler(Compiler):
         if isinstance(vertex, Merge):
             return self.merge(vertex)
         if isinstance(vertex, Grouping):
-            return self.stateful(_LocalTimesGrouping(vertex, clock, self.successor(vertex), self.fail_at(vertex)))
+            return self.stateful(
+                vertex, _LocalTimesGrouping(vertex, clock, self.successor(vertex), self.fail_at(vertex))
+            )
         return super().operation(vertex)
 
     def input_of(self, vertex: Vertex) -> Step:
@@ -149,7 +151,7 @@ class _LocalTimesGrouping:
         self.retracted = 0
         self.window = vertex.window
         self.buckets: dict[Any, list[tuple[bytes, Any]]] = {}
-        self.step = self._compile(bucket_namer(vertex), clock, emit, fail)
+        self.step = self._compile(BucketNames(vertex).name_of, clock, emit, fail)
 
     def _compile(self, name_of: Callable[[Any], Any], clock: _Clock, emit: Step, fail: Fail) -> Step:
         def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -179,6 +181,15 @@ class _LocalTimesGrouping:
             drop = bisect_left(entries, (before,)) - self.window + 1
             if drop > 0:
                 del entries[:drop]
+
+    def cut(self, before: bytes) -> Mapping[Any, Any]:
+        raise NotImplementedError("this model takes no snapshots")
+
+    def restore(self, held: Mapping[Any, Any]) -> None:
+        raise NotImplementedError("this model takes no snapshots")
+
+    def group_of(self, name: Any) -> int:
+        raise NotImplementedError("this model takes no snapshots")
 
 
 class LatestOnly:

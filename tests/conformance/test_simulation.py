@@ -290,7 +290,7 @@ class Lawful(Simulation):
         if worker._released == before:
             return
         limit = encode_time(worker._released)
-        for operation in worker.compiled.stateful:
+        for operation in worker.compiled.stateful.values():
             if isinstance(operation, GroupingStep):
                 allowed = 0 if operation.rules.undo_partial else operation.rules.window - 1
                 for bucket in operation.buckets.values():

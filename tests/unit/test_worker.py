@@ -197,7 +197,7 @@ def test_history_below_the_minimum_time_is_less_than_a_window(window: int) -> No
         bench.admit(*values)
         bench.min_time(25 * step - 10)
         limit = encode_time(25 * step - 10)
-        grouping, drift = bench.worker.compiled.stateful
+        grouping, drift = bench.worker.compiled.stateful.values()
         if isinstance(drift, GroupingStep):
             grouping, drift = drift, grouping
         assert isinstance(grouping, GroupingStep)

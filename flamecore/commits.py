@@ -1,0 +1,235 @@
+"""Snapshots while the job runs (paper 000, "Fault tolerance"): the control's side and the workers' side.
+
+Every so often the control takes the time T below which every rear has stored all, and tells the workers to prepare.
+A worker notes at once what has changed below T; what is noted it encodes and stores little by little, between the
+messages it goes on to process. When all parts are stored, and the sinks have made durable what is below T, the snapshot
+is recorded. Outputs never wait for any of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flamecore.codec import Codec
+from flamecore.control import Control
+from flamecore.errors import JobError, StoreError
+from flamecore.front import Reader
+from flamecore.history import History
+from flamecore.host import CONTROL, Post
+from flamecore.keeper import Keeper, PartWriter
+from flamecore.messages import Committed, Prepare, Prepared
+from flamecore.plan import Plan
+from flamecore.rear import Sink
+from flamecore.recovery import encode_journal
+from flamecore.snapshot import Manifest, Part, journal_blob, part_blob
+from flamecore.store import Store
+from flamecore.worker import Cut, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """How a job keeps its state; see `flamecore.config.StateTable`."""
+
+    interval_s: float = 0.5
+    max_uncommitted: int = 1_000_000
+    commit_timeout_s: float = 100.0
+
+
+class WorkerCommits:
+    """A worker's side: cuts, stores, journals, acknowledges.
+
+    Args:
+        worker: Whose state it is.
+        keeper: What of it is committed.
+        store: Takes the blobs.
+        codec: Encodes them.
+        epoch: This start's.
+        post: Sends to the control.
+        readers: Of the fronts it hosts, by number.
+        flush: Sends what the worker has to send.
+        taken: Called when a cut has been taken: what is below it counts no longer as uncommitted.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        keeper: Keeper,
+        store: Store,
+        codec: Codec,
+        epoch: int,
+        post: Post,
+        readers: Mapping[int, Reader],
+        flush: Callable[[], None],
+        taken: Callable[[], None],
+    ) -> None:
+        self.worker, self.keeper, self.store, self.codec, self.epoch = worker, keeper, store, codec, epoch
+        self._post, self._readers, self._flush, self._taken = post, readers, flush, taken
+        self._cuts: asyncio.Queue[tuple[int, Cut]] = asyncio.Queue(1)
+        self._given = asyncio.Event()
+        self._journals: list[tuple[str, int]] = []
+        self._journal_number = 0
+        self._committed: Committed | None = None
+        self._told = asyncio.Event()
+
+    def prepare(self, message: Prepare) -> None:
+        """Take part in a snapshot."""
+        self._cuts.put_nowait((message.number, self.worker.cut(message.time)))
+        self._taken()
+
+    def committed(self, message: Committed) -> None:
+        """A snapshot is recorded."""
+        self._committed = message
+        self._told.set()
+
+    def wake(self) -> None:
+        """The worker may have given times."""
+        if self.worker.given:
+            self._given.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._store_cuts())
+            group.create_task(self._write_journal())
+            group.create_task(self._acknowledge())
+
+    async def _store_cuts(self) -> None:
+        while True:
+            number, cut = await self._cuts.get()
+            writer = PartWriter(part_blob(self.epoch, number, self.worker.index), self.codec)
+            for section, encoded in self.keeper.sections(cut.changes):
+                writer.add(section, encoded)
+                await asyncio.sleep(0)  # the items' turn
+            finished = writer.finish()
+            if finished is not None:
+                await self._create(*finished)
+            part = None
+            if finished is not None:
+                blob, size, full, changed = finished[0]
+                part = (blob, size, full, changed)
+            self._post.send(CONTROL, Prepared(number, self.worker.index, cut.fronts, part))
+
+    async def _create(self, part: Part, data: bytes) -> None:
+        if not await self.store.create(part.blob, data):
+            raise StoreError(f"there is a blob {part.blob} already", store=self.store.name, blob=part.blob)
+
+    async def _write_journal(self) -> None:
+        """Write down times that were given, all there are at once; then what came of them may be released."""
+        worker = self.worker
+        while True:
+            await self._given.wait()
+            self._given.clear()
+            given, worker.given = worker.given, []
+            if not given:
+                continue
+            self._journal_number += 1
+            blob = journal_blob(self.epoch, worker.index, self._journal_number)
+            if not await self.store.create(blob, encode_journal(given)):
+                raise StoreError(f"there is a blob {blob} already", store=self.store.name, blob=blob)
+            self._journals.append((blob, max(first + records for _, first, records in given)))
+            worker.written(given)
+            self._flush()
+
+    async def _acknowledge(self) -> None:
+        """Tell upstream what it may forget; forget journals that nobody will need."""
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            message = self._committed
+            assert message is not None
+            for number, position in message.positions:
+                if position is not None and number in self._readers:
+                    await self._readers[number].acknowledge(position)
+            old = [blob for blob, end in self._journals if end <= message.kept_from]
+            self._journals = [entry for entry in self._journals if entry[1] > message.kept_from]
+            if old:
+                await self.store.delete(old)
+
+
+class Commits:
+    """The control's side: when a snapshot is taken, and when it is one.
+
+    Args:
+        plan: The job's.
+        history: Records snapshots.
+        control: Knows what is stored.
+        settings: How often, and how long one may take.
+        post: Sends to the workers.
+        sinks: Make durable what a snapshot relies on.
+        taken: Told of every snapshot.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        history: History,
+        control: Control,
+        settings: StateSettings,
+        post: Post,
+        sinks: Sequence[Sink],
+        taken: Callable[[Manifest], None] = lambda manifest: None,
+    ) -> None:
+        self._plan, self._history, self._control = plan, history, control
+        self._settings, self._post, self._sinks, self._taken = settings, post, sinks, taken
+        last = history.snapshot
+        self._number = last.number if last is not None else 0
+        self._time = last.time if last is not None else plan.start - 1
+        self._answers: dict[int, Prepared] = {}
+        self._complete = asyncio.Event()
+        self._busy = asyncio.Lock()
+
+    def receive(self, message: Prepared) -> None:
+        """A worker has stored its part."""
+        if message.number == self._number:
+            self._answers[message.worker] = message
+            if len(self._answers) == self._plan.workers:
+                self._complete.set()
+
+    async def run(self) -> None:
+        """A snapshot whenever it is due; until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.interval_s)
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Take a snapshot now, if there is anything new.
+
+        Raises:
+            JobError: The workers do not get ready in time.
+            StoreError, SinkError: What must be durable cannot be made so.
+        """
+        async with self._busy:
+            time = self._control.stored
+            if time <= self._time or self._control.failing:
+                return
+            self._number += 1
+            self._answers.clear()
+            self._complete.clear()
+            for worker in range(self._plan.workers):
+                self._post.send(f"worker/{worker}", Prepare(self._number, time))
+            limit = self._settings.commit_timeout_s
+            try:
+                async with asyncio.timeout(limit):
+                    await self._complete.wait()
+                    for sink in self._sinks:
+                        await sink.sync(time)
+                    answers = [self._answers[worker] for worker in range(self._plan.workers)]
+                    manifest = await self._history.commit(self._number, time, answers)
+            except TimeoutError:
+                late = sorted(set(range(self._plan.workers)) - self._answers.keys())
+                raise JobError(
+                    f"snapshot {self._number} is not complete after {limit:g} s; "
+                    + (f"no answer of worker {', '.join(map(str, late))}" if late else "the store does not answer"),
+                    hint="Look at the store's speed; state.commit_timeout_s says how long a snapshot may take.",
+                ) from None
+            self._time = time
+            self._tell()
+            self._taken(manifest)
+
+    def _tell(self) -> None:
+        oldest = self._history.kept[0]
+        positions = tuple((front.number, front.position) for front in oldest.fronts)
+        for worker in range(self._plan.workers):
+            self._post.send(f"worker/{worker}", Committed(self._number, oldest.time, positions))

@@ -1,0 +1,290 @@
+"""The story of a job's state: its epochs and snapshots, who may write, and what is gone back to (paper 000).
+
+Every start of a job, and every new start after a fault, is an *epoch*. It begins by creating the epoch's blob, which
+says what it goes on from; of several that try only one succeeds, and whatever an earlier epoch still writes is not in
+that list, so it does not count. Two snapshots are kept: if the newest turns out damaged, the one before is used.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Final, NamedTuple
+
+from flamecore.errors import CorruptError, FencedError, JobError
+from flamecore.front import Source
+from flamecore.graph import Graph
+from flamecore.messages import Prepared, Resume
+from flamecore.snapshot import (
+    EpochRecord,
+    FrontState,
+    Manifest,
+    Part,
+    decode_epoch,
+    decode_manifest,
+    encode_record,
+    epoch_blob,
+    state_facts,
+)
+from flamecore.store import Store
+
+_KEPT: Final = 2
+"""How many snapshots are kept."""
+
+
+class Found(NamedTuple):
+    """What a store holds of a job.
+
+    Attributes:
+        epochs: Records of its epochs, oldest first, as far as they can be read.
+        snapshots: What can be gone back to, newest first.
+        damaged: What should be there and cannot be used.
+        journals: Blobs of the journals that count, oldest first.
+    """
+
+    epochs: tuple[EpochRecord, ...]
+    snapshots: tuple[Manifest, ...]
+    damaged: tuple[CorruptError, ...]
+    journals: tuple[str, ...]
+
+
+async def look(store: Store) -> Found:
+    """What a store holds. Changes nothing.
+
+    Raises:
+        StoreError: It cannot be read.
+        CorruptError: The record of the last epoch is damaged, so nobody knows what counts.
+    """
+    names = await store.names("epoch/")
+    if not names:
+        return Found((), (), (), ())
+    epochs = [decode_epoch(await store.read(names[-1]), names[-1])]
+    damaged: list[CorruptError] = []
+    for name in reversed(names[:-1]):
+        try:
+            epochs.insert(0, decode_epoch(await store.read(name), name))
+        except CorruptError as error:
+            damaged.append(error)
+    last = epochs[-1]
+    own = await store.names(f"commit/{last.epoch:08d}/")
+    snapshots = []
+    for name in (*reversed(own), *last.commits):
+        try:
+            snapshots.append(decode_manifest(await store.read(name), name))
+        except CorruptError as error:
+            damaged.append(error)
+    written = await store.names(f"journal/{last.epoch:08d}/")
+    return Found(tuple(epochs), tuple(snapshots), tuple(damaged), (*last.journals, *written))
+
+
+class History:
+    """The state's story as its owner tells it.
+
+    Args:
+        store: Where it is, open.
+        graph: The job's.
+        workers: How many.
+    """
+
+    def __init__(self, store: Store, graph: Graph, workers: int) -> None:
+        self.store = store
+        self.graph = graph
+        self.workers = workers
+        self.epoch = 0
+        self.identity = ""
+        self.journals: tuple[str, ...] = ()
+        self.kept: list[Manifest] = []  # what could be gone back to, oldest first
+        self.fronts: tuple[FrontState, ...] = ()
+        self._new: set[int] = set()
+        self._floor = 0
+        self._unusable: set[str] = set()
+
+    @property
+    def snapshot(self) -> Manifest | None:
+        """The newest snapshot; None: there is none."""
+        return self.kept[-1] if self.kept else None
+
+    @property
+    def start(self) -> int:
+        """The time that the job goes on from."""
+        return self.snapshot.time if self.snapshot is not None else 0
+
+    @property
+    def continued(self) -> bool:
+        """Whether there was an epoch before this one."""
+        return self.epoch > 1
+
+    async def look(self) -> None:
+        """Find what to go on from: sets `identity`, `epoch` (the next one), `kept` and `journals`. Owns nothing yet.
+
+        Raises:
+            StoreError: The store fails.
+            CorruptError: There are snapshots, and none of them can be used.
+            JobError: The newest snapshot is of another graph.
+        """
+        found = await look(self.store)
+        usable = [manifest for manifest in found.snapshots if manifest.blob not in self._unusable]
+        if not usable and (found.snapshots or found.damaged):
+            raise CorruptError(
+                "no snapshot of the state can be used: " + "; ".join(error.what for error in found.damaged),
+                hint="Bring the state back from a copy; or delete it, and the outputs, to start from nothing.",
+                store=self.store.name,
+                blob="",
+            )
+        if usable:
+            check_facts(usable[0], self.graph)
+        last = found.epochs[-1] if found.epochs else None
+        self.identity = last.identity if last else secrets.token_hex(16)
+        self.epoch = last.epoch + 1 if last else 1
+        self.journals = found.journals
+        self.kept = usable[:_KEPT][::-1]
+        known = {front.number: front for front in last.fronts} if last else {}
+        if self.snapshot is not None:
+            known.update({front.number: front for front in self.snapshot.fronts})
+        self.fronts = tuple(known[number] for number in sorted(known))
+
+    def find_fronts(self, graph: Graph, sources: Mapping[str, Source]) -> tuple[FrontState, ...]:
+        """Every front of a job that goes on, by number: those of the state, then those of partitions that are new.
+
+        Raises:
+            SourceError: A source cannot be found.
+            JobError: A partition that was not read to its end is no longer there.
+        """
+        fronts = list(self.fronts)
+        known = {(front.source, front.partition_name) for front in fronts}
+        there: set[tuple[str, str]] = set()
+        for source in graph.sources:
+            taken = [front.partition for front in fronts if front.source == source.name]
+            free = count(max(taken, default=-1) + 1)
+            for name in sources[source.name].partitions():
+                there.add((source.name, name))
+                if (source.name, name) not in known:
+                    fronts.append(FrontState(source.name, next(free), name, len(fronts) + 1, None, 0, False))
+        for front in fronts:
+            if not front.ended and (front.source, front.partition_name) not in there:
+                raise JobError(
+                    f"source {front.source!r} no longer has {front.partition_name!r}, which the state says is not "
+                    "read to its end",
+                    hint="Bring it back; or delete the state, and the outputs, to start from nothing.",
+                )
+        if fronts and all(front.ended for front in fronts):  # a job that was done goes on with what has come since
+            fronts = [front._replace(ended=(front.source, front.partition_name) not in there) for front in fronts]
+        self._new = {front.number for front in fronts[len(self.fronts) :]}
+        self.fronts = tuple(fronts)
+        return self.fronts
+
+    async def begin(self, held: Mapping[str, int]) -> None:
+        """Begin the epoch: own the state from now on.
+
+        Args:
+            held: For each sink the time up to which it holds its outputs. New times, and new fronts, begin there.
+
+        Raises:
+            FencedError: Another run was faster.
+            StoreError: The store fails.
+        """
+        self._floor = max([self.start, *held.values()])
+        self.fronts = tuple(
+            front._replace(next_time=self._floor) if front.number in self._new else front for front in self.fronts
+        )
+        commits = tuple(manifest.blob for manifest in reversed(self.kept))
+        record = EpochRecord(self.identity, self.epoch, time.time(), commits, self.journals, self.fronts)
+        if not await self.store.create(epoch_blob(self.epoch), encode_record(record)):
+            raise self._fenced(self.epoch)
+
+    def refuse(self, blob: str) -> bool:
+        """A part of the newest snapshot cannot be used: the next epoch goes on from the one before.
+
+        Returns:
+            Whether there is one before.
+        """
+        if self.snapshot is None or blob not in {self.snapshot.blob, *(part.blob for part in self.snapshot.parts)}:
+            return False
+        self._unusable.add(self.snapshot.blob)
+        return len(self.kept) > 1
+
+    def resume(self) -> Resume:
+        """What the workers go on from."""
+        commit = self.snapshot.blob if self.snapshot is not None else ""
+        fronts = tuple((front.position, front.next_time, front.ended) for front in self.fronts)
+        return Resume(self.identity, self.epoch, commit, self.journals, fronts, self._floor)
+
+    async def commit(self, number: int, at: int, answers: Sequence[Prepared]) -> Manifest:
+        """Record a snapshot whose parts are all stored; forgets those that are kept no longer.
+
+        Args:
+            number, at: Its number and time.
+            answers: Of every worker, in their order.
+
+        Raises:
+            FencedError: Another run has taken over.
+            StoreError: It cannot be recorded.
+        """
+        now = {front.number: front for front in self.fronts}
+        for answer in answers:
+            for front, position, next_time, ended in answer.fronts:
+                now[front] = now[front]._replace(position=position, next_time=next_time, ended=ended)
+        before = self.snapshot
+        parts = [*(before.parts if before else ()), *(Part(*answer.part) for answer in answers if answer.part)]
+        manifest = Manifest(
+            self.identity,
+            self.epoch,
+            number,
+            at,
+            time.time(),
+            state_facts(self.graph),
+            self.workers,
+            tuple(now[front] for front in sorted(now)),
+            tuple(parts),
+        )
+        manifest = manifest._replace(parts=manifest.live_parts())
+        if await self.store.names(epoch_blob(self.epoch + 1)):
+            raise self._fenced(self.epoch + 1)
+        if not await self.store.create(manifest.blob, encode_record(manifest)):
+            raise self._fenced(self.epoch)
+        self.fronts = manifest.fronts
+        self.kept.append(manifest)
+        if len(self.kept) > _KEPT:
+            await self._forget(self.kept.pop(0))
+        return manifest
+
+    async def _forget(self, old: Manifest) -> None:
+        needed = {part.blob for manifest in self.kept for part in manifest.parts}
+        await self.store.delete([old.blob, *(part.blob for part in old.parts if part.blob not in needed)])
+
+    async def tidy(self) -> int:
+        """Delete what no epoch will go back to: what faults have left behind. Returns how many blobs that were."""
+        needed = {epoch_blob(self.epoch), epoch_blob(self.epoch - 1), *self.journals}
+        for manifest in self.kept:
+            needed |= {manifest.blob, *(part.blob for part in manifest.parts)}
+        own = tuple(f"{kind}/{self.epoch:08d}/" for kind in ("commit", "part", "journal"))
+        left = [name for name in await self.store.names() if name not in needed and not name.startswith(own)]
+        await self.store.delete(left)
+        return len(left)
+
+    def _fenced(self, epoch: int) -> FencedError:
+        return FencedError(
+            f"another run of the job has taken over its state (epoch {epoch})",
+            hint="One state belongs to one run: end the other, or give this one a state of its own.",
+            store=self.store.name,
+            blob=epoch_blob(epoch),
+            epoch=epoch,
+        )
+
+
+def check_facts(manifest: Manifest, graph: Graph) -> None:
+    """Refuse to go on from the state of another graph.
+
+    Raises:
+        JobError: An operation has state that this graph does not know, or knows as another kind.
+    """
+    now = state_facts(graph)
+    lost = [name for name in manifest.flow if manifest.flow[name] != now.get(name)]
+    if lost:
+        what = ", ".join(repr(name) for name in sorted(lost))
+        raise JobError(
+            f"the state was stored by another version of the flow: it has no use for that of {what}",
+            hint="See what would be kept and dropped: flamestream plan. Or keep the state somewhere else.",
+        )

@@ -1,0 +1,90 @@
+"""What a worker loads to go on from a snapshot: its key groups, and the times its fronts have given before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flamecore.codec import Codec
+from flamecore.errors import CodecError, CorruptError
+from flamecore.keeper import Restored
+from flamecore.messages import Resume
+from flamecore.snapshot import Groups, Manifest, decode_manifest, decode_sections, seal, unseal
+from flamecore.store import Store
+from flamecore.worker import Given
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How the parts of a node keep state.
+
+    Attributes:
+        store: Where, open.
+        codec: Encodes state.
+        resume: What they go on from.
+        max_uncommitted: Most records admitted since the last snapshot, for the whole job.
+    """
+
+    store: Store
+    codec: Codec
+    resume: Resume
+    max_uncommitted: int
+
+
+async def load_manifest(store: Store, resume: Resume) -> Manifest | None:
+    """The snapshot to go on from; None: from nothing.
+
+    Raises:
+        CorruptError: It cannot be used.
+    """
+    return decode_manifest(await store.read(resume.commit), resume.commit) if resume.commit else None
+
+
+async def load_state(
+    store: Store, codec: Codec, manifest: Manifest, groups: Iterable[int], vertices: Iterable[str]
+) -> Mapping[str, Groups]:
+    """State of some key groups: for each operation, by key group, by name.
+
+    Raises:
+        CorruptError: A part is missing or damaged.
+    """
+    restored = Restored(frozenset(groups), frozenset(vertices))
+    for part in manifest.parts:
+        if restored.wants(part):
+            restored.apply(decode_sections(codec, await store.read(part.blob), part.blob))
+    return restored.held
+
+
+async def load_journal(store: Store, blobs: Sequence[str], start: int) -> dict[int, list[tuple[int, int]]]:
+    """Times from `start` on that were given before: for each front, in order, (first, how many).
+
+    Raises:
+        CorruptError: A blob is damaged.
+    """
+    given: dict[int, list[tuple[int, int]]] = {}
+    for blob in blobs:
+        for front, first, records in decode_journal(await store.read(blob), blob):
+            skipped = min(max(start - first, 0), records)
+            if records > skipped:
+                given.setdefault(front, []).append((first + skipped, records - skipped))
+    return {front: sorted(entries) for front, entries in given.items()}
+
+
+def encode_journal(given: Sequence[Given]) -> bytes:
+    """The blob of times that were given."""
+    return seal(_codec.encode([tuple(entry) for entry in given]))
+
+
+def decode_journal(blob: bytes | None, name: str) -> list[Given]:
+    """The times of a blob.
+
+    Raises:
+        CorruptError: It is none.
+    """
+    try:
+        return [Given(*entry) for entry in _codec.decode(unseal(blob, name))]
+    except (CodecError, TypeError) as error:
+        raise CorruptError(f"journal {name} cannot be read: {error}", store="", blob=name) from error
+
+
+_codec = Codec()

@@ -1,10 +1,9 @@
 """The public test kit: what a driver must do, as checks that need no test runner and as classes for pytest.
 
 For flows: `assert_deterministic`, the reference interpreter `interpret`, and `Simulation`, a job under a seeded
-scheduler. For plugins: `check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, and the
-pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and `Proxy` make trouble for
-transports. Nothing is imported before it is
-asked for.
+scheduler. For plugins: `check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, `check_store`,
+and the pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and `Proxy` make
+trouble for transports. Nothing is imported before it is asked for.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from flamecore.testing.flows import acker_named, assert_deterministic
     from flamecore.testing.reference import Failed, interpret
     from flamecore.testing.simulation import Simulation, SimulationStuckError
+    from flamecore.testing.stores import StoreTests, check_store
     from flamecore.testing.transport_flows import TransportFlowTests, check_flows
     from flamecore.testing.transports import TransportTests, check_transport
 
@@ -41,6 +41,8 @@ _WHERE: Final = {
     "interpret": "reference",
     "Simulation": "simulation",
     "SimulationStuckError": "simulation",
+    "StoreTests": "stores",
+    "check_store": "stores",
     "TransportFlowTests": "transport_flows",
     "check_flows": "transport_flows",
     "TransportTests": "transports",
@@ -57,6 +59,7 @@ __all__ = [
     "SimulationStuckError",
     "SinkTests",
     "SourceTests",
+    "StoreTests",
     "TransportFlowTests",
     "TransportTests",
     "acker_named",
@@ -67,6 +70,7 @@ __all__ = [
     "check_live",
     "check_sink",
     "check_source",
+    "check_store",
     "check_transport",
     "interpret",
 ]

@@ -16,6 +16,7 @@ from flamecore.errors import ConfigError
 from flamecore.flow import Flow
 from flamecore.front import EdgeContext, Source
 from flamecore.graph import Graph, Vertex
+from flamecore.jobregistry import JobRegistry, RegistryContext
 from flamecore.rear import Sink
 from flamecore.registry import Kind, Registry
 from flamecore.store import Store, StoreContext
@@ -52,6 +53,19 @@ def options_of(driver: Any, table: Mapping[str, Any], path: str, origins: Mappin
     return convert(expand(table, path), driver.Options, path, raw=table, origins=origins)
 
 
+def registry_of(config: JobConfig, registry: Registry) -> tuple[type[JobRegistry], Any]:
+    """Driver and options of the registry of jobs; what its table does not say is taken from the transport of its name.
+
+    Raises as `Registry.get` and `options_of`.
+    """
+    use = config.registry.use
+    driver: type[JobRegistry] = registry.get("registry", use)
+    known = () if driver.Options is None else driver.Options.__struct_fields__
+    shared = config.transport.tables.get(use.rpartition(":")[2], {})
+    table = {key: value for key, value in shared.items() if key in known} | dict(config.registry.options)
+    return driver, options_of(driver, table, "registry", config.origins)
+
+
 @dataclasses.dataclass(slots=True)
 class Layout:
     """What a configuration makes of a flow: which part is run by what, and all that is wrong.
@@ -76,6 +90,7 @@ class Layout:
     _transport: tuple[type[Transport], Any] | None = None
     _acker: tuple[type[Acker], Any] | None = None
     _store: tuple[type[Store], Any] | None = None
+    _job_registry: tuple[type[JobRegistry], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -120,6 +135,12 @@ class Layout:
         """Make the configured transport."""
         assert self._transport is not None
         driver, options = self._transport
+        return driver(options, context)
+
+    def job_registry(self, context: RegistryContext) -> JobRegistry:
+        """Make the configured registry of jobs."""
+        assert self._job_registry is not None
+        driver, options = self._job_registry
         return driver(options, context)
 
     def acker(self, plan: AckerPlan) -> Acker:
@@ -171,6 +192,7 @@ class Layout:
             **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
             "transport": choice("transport", config.transport),
             "acker": choice("acker", config.acker),
+            "registry": {"use": config.registry.use, "options": redacted(config.registry.options)},
             "sources": ends("source", self.graph.sources if self.graph else (), config.source),
             "sinks": ends("sink", self.graph.sinks if self.graph else (), config.sink),
             "dead_letter": self.drivers.get(DEAD_LETTER),
@@ -188,6 +210,9 @@ class Layout:
         if self.config.state.use is not None:
             with self.problems.noted():
                 self._state(self.config.state.use)
+        with self.problems.noted():
+            self._job_registry = registry_of(self.config, self.registry)
+            self.drivers["registry"] = self.config.registry.use
         for name in self.config.hooks:
             with self.problems.noted():
                 self.observers.append(self.registry.get("hooks", name))

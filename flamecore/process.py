@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +44,7 @@ class Process:
     """One node process.
 
     Args:
-        bootstrap: How to join: transport and its options, job, token, names, and where the control is.
+        bootstrap: How to join: transport and its options, job, epoch, token, names, and where the control is.
     """
 
     def __init__(self, bootstrap: Mapping[str, Any]) -> None:
@@ -107,6 +107,7 @@ class Process:
             options,
             TransportContext(
                 job=self.bootstrap["job"],
+                epoch=self.bootstrap["epoch"],
                 codec=codec,
                 node=self.name,
                 token=self.bootstrap["token"],
@@ -143,7 +144,8 @@ class Process:
                 task.cancel()
             await asyncio.wait((commands, reports))
             await node.aclose()
-            post.send(CONTROL, NodeReport(self.name, asdict(node.stats())))
+            with suppress(PeerGoneError):  # whoever told this process to end may be gone already
+                post.send(CONTROL, NodeReport(self.name, asdict(node.stats())))
 
     async def _build(self, layout: Layout, assignment: Assignment, transport: Transport) -> Node:
         """The parts of the assignment, with their sources open."""

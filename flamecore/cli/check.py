@@ -50,6 +50,8 @@ def _lines(layout: Layout, described: dict[str, Any]) -> list[str]:
     plain = ("job", "flow", "workers", "clock", "guarantee", "on_error", "max_in_flight")
     lines = [f"{key:<14} {described[key]}" for key in plain]
     lines += [f"{key:<14} {_use(described[key])}" for key in ("transport", "acker")]
+    if described["registry"]["use"] != "supervisor":
+        lines.append(f"registry       {_use(described['registry'])}")
     for name, edge in described["sources"].items():
         promise = ""
         if source := layout.sources.get(name):

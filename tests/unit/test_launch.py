@@ -165,6 +165,7 @@ def test_parts_get_their_options_and_places() -> None:
     assert layout.drivers == {
         "transport": "inproc",
         "acker": "centralized",
+        "registry": "supervisor",
         "source.lines": "memory",
         "sink.counts": "keeper",
     }

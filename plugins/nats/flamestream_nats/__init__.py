@@ -16,7 +16,7 @@ from flamecore.plugin import hookimpl
 from flamecore.transport import Transport, TransportCapabilities, TransportContext
 from flamestream_nats.endpoint import NatsEndpoint
 from flamestream_nats.exchange import Exchange
-from flamestream_nats.options import Options, check, exposed
+from flamestream_nats.options import Options, check, exposed, warn
 
 __all__ = ["NatsTransport", "Options", "flamestream_transport"]
 
@@ -50,17 +50,11 @@ class NatsTransport(Transport):
             raise TransportClosedError("the transport is closed", address="", peer="")
         if self._exchange is None:
             if missing := exposed(self.options, self.context.token):
-                self._warn(missing)
+                warn(self.options, missing)
             exchange = Exchange(self.options, self.context)
             await exchange.open()
             self._exchange = exchange
         return self._exchange
-
-    def _warn(self, missing: list[str]) -> None:
-        from flamecore.events import TRANSPORT_EXPOSED
-        from flamecore.logs import logger
-
-        logger().warning(TRANSPORT_EXPOSED, location=self.options.shown, missing=missing)
 
     async def bind(self, address: str) -> NatsEndpoint:
         exchange = await self._started()

@@ -22,7 +22,7 @@ import msgspec
 from flamecore import __version__, logs
 from flamecore.codec import Codec
 from flamecore.config import JobConfig
-from flamecore.errors import FlameError, JobError, PeerGoneError
+from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.graph import payload_types
 from flamecore.host import CONTROL, Post
 from flamecore.job import collector_at_rest, make_plan
@@ -64,7 +64,8 @@ class Process:
             try:
                 await self._serve(transport, post, codec, over)
             except FlameError as error:
-                post.send(CONTROL, NodeFailed(self.name, type(error).__name__, str(error)))
+                with suppress(TransportError):  # the control may be who cannot be reached
+                    post.send(CONTROL, NodeFailed(self.name, type(error).__name__, str(error)))
                 raise
 
     async def look(self) -> dict[str, Any]:
@@ -73,12 +74,8 @@ class Process:
         Raises:
             FlameError: It cannot be reached, or does not answer.
         """
-        async with self._joined(Codec()) as (_, post, _):
-            try:
-                async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    answer = (await post.endpoint.receive()).message
-            except TimeoutError:
-                raise JobError(f"the job at {self.bootstrap['control']} does not answer") from None
+        async with self._joined(Codec()) as (_, post, over):
+            answer = await self._heard(post, over, _LOOK_TIMEOUT_S)
         if not isinstance(answer, Status):
             raise JobError(f"the job answered with a {type(answer).__name__}")
         return answer.facts
@@ -118,9 +115,30 @@ class Process:
         )
         return made
 
+    async def _heard(self, post: Post, over: asyncio.Future[None], limit_s: float) -> Any:
+        """What the control says next.
+
+        Raises:
+            FlameError: This node has come to its end before that: the control cannot be reached, or is gone.
+            JobError: It says nothing.
+        """
+        receiving = asyncio.create_task(post.endpoint.receive())
+        try:
+            await asyncio.wait((receiving, over), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                return receiving.result().message
+            if over.done():
+                await over
+        finally:
+            receiving.cancel()
+            await asyncio.wait((receiving,))
+        raise JobError(
+            f"the job at {self.bootstrap['control']} has not answered {self.name} within {limit_s:g} s",
+            hint="Does its supervisor run, and wait for nodes still?",
+        )
+
     async def _serve(self, transport: Transport, post: Post, codec: Codec, over: asyncio.Future[None]) -> None:
-        async with asyncio.timeout(_ASSIGN_TIMEOUT_S):
-            assignment = (await post.endpoint.receive()).message
+        assignment = await self._heard(post, over, _ASSIGN_TIMEOUT_S)
         if isinstance(assignment, Stop):
             return
         if not isinstance(assignment, Assignment):

@@ -114,7 +114,7 @@ class SourceError(FlameError):
 
 
 class SinkError(FlameError):
-    """A sink cannot take or keep what it is given. Fields: `sink`."""
+    """A sink cannot take or keep what it is given. Fields: `sink`; `fenced` if another run writes in its place."""
 
 
 class StoreError(FlameError):

@@ -14,9 +14,9 @@ import msgspec
 from flamecore.errors import ConfigError, SourceError
 from flamecore.front import EdgeContext, Source, SourceCapabilities
 from flamecore.names import nearest
+from flamestream_edges.position import SUFFIX
 
 _SAMPLE_BYTES: Final = 64 * 1024
-_SIDE_FILES: Final = (".position", ".position.new")  # what file sinks leave beside their output
 
 
 class PathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -108,7 +108,9 @@ def _expand(source: str, pattern: str) -> list[str]:
 
 
 def _is_input(path: Path) -> bool:
-    return not path.name.startswith(".") and not path.name.endswith(_SIDE_FILES)
+    return not path.name.startswith(".") and not path.name.endswith(
+        SUFFIX
+    )  # which file sinks leave beside their output
 
 
 def _near(path: Path) -> str:

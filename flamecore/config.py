@@ -36,7 +36,7 @@ Table = dict[str, Any]
 Policy = Literal["fail", "skip", "dead_letter"]
 """What becomes of a record that is malformed or that a user function fails on."""
 
-SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks", "deploy", "state")
+SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks", "deploy", "state", "registry")
 
 
 class JobTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +104,25 @@ class State(StateTable, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
 
 
+class RegistryTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[registry]: where it is written who runs the job and where its parts are, when there are several processes.
+
+    Attributes:
+        use: The registry's driver; the table's other keys are its options. What is not said is taken from the table of
+            the transport of that name, if there is one.
+        lease_s: A supervisor that has said nothing for so long is gone, and another may take over.
+    """
+
+    use: str = "supervisor"
+    lease_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 5.0
+
+
+class RegistryChoice(RegistryTable, frozen=True, kw_only=True):
+    """[registry], with the options of its driver."""
+
+    options: Mapping[str, Any] = {}
+
+
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """[transport] and [acker]: which one is used, and the options of each, also of those that are not used."""
 
@@ -150,6 +169,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         hooks: Names of observers, in the order in which they are called.
         deploy: Where parts live, when there are several processes.
         state: Where state is kept; its `use` is None when none is.
+        registry: Where it is written who runs the job.
         folder: What file references of `job.flow` are relative to.
         origins: Where values came from, by dotted key, for errors.
     """
@@ -163,6 +183,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     hooks: tuple[str, ...] = ()
     deploy: DeployTable = DeployTable()
     state: State = State()
+    registry: RegistryChoice = RegistryChoice()
     folder: Path = Path()
     origins: Mapping[str, str] = {}
 
@@ -233,17 +254,18 @@ class _Reading:
             else None,
             hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
             deploy=self._struct("deploy", self._section("deploy"), DeployTable),
-            state=self._state(),
+            state=State(**self._with_options("state", StateTable)),
+            registry=RegistryChoice(**self._with_options("registry", RegistryTable)),
             folder=folder,
             origins=self._origins,
         )
 
-    def _state(self) -> State:
-        table = self._section("state")
-        own = {key: value for key, value in table.items() if key in StateTable.__struct_fields__}
+    def _with_options(self, section: str, keys: type[msgspec.Struct]) -> dict[str, Any]:
+        """The fields of a section that has keys of its own among the options of its driver."""
+        table = self._section(section)
+        own = {key: value for key, value in table.items() if key in keys.__struct_fields__}
         options = {key: value for key, value in table.items() if key not in own}
-        read = self._struct("state", own, StateTable)
-        return State(**msgspec.structs.asdict(read), options=options)
+        return {**msgspec.structs.asdict(self._struct(section, own, keys)), "options": options}
 
     def _whence(self, path: str) -> str:
         under = (origin for key, origin in self._origins.items() if key == path or key.startswith(f"{path}."))

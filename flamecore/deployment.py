@@ -23,16 +23,18 @@ import msgspec
 
 from flamecore import __version__
 from flamecore.acker import AckerPlan
+from flamecore.claim import Claim, Member
 from flamecore.codec import Codec
 from flamecore.control import Control
 from flamecore.errors import ConfigError, FlameError, JobError, PeerGoneError
 from flamecore.graph import payload_types
+from flamecore.hashing import owned_ranges
 from flamecore.host import CONTROL, Post
 from flamecore.job import check_importable, collector_at_rest, make_plan
+from flamecore.jobregistry import RegistryContext
 from flamecore.messages import Assignment, Begin, Join, NodeFailed, NodeReport, Ready, Status, Stop
 from flamecore.node import Node
 from flamecore.observe import Observers
-from flamecore.placement import SUPERVISOR, TOKEN, key_groups, node_options, placed
 from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.stats import JobReport, JobStats, NodeStats, summed
 from flamecore.supervisor import Supervisor
@@ -109,12 +111,14 @@ class Deployment:
         plan = make_plan(self.graph, layout.sources, settings)
         folder = tempfile.mkdtemp(prefix="flamestream-")  # only its owner can enter it
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        token = os.environ.get(TOKEN) or secrets.token_hex(32)
+        token = os.environ.get("FLAMESTREAM_TOKEN") or secrets.token_hex(32)
+        claim = await self._claim(stack, token)
         transport = layout.transport(
             TransportContext(
                 job=self.id,
+                epoch=claim.epoch,
                 codec=Codec(payload_types(self.graph)),
-                node=SUPERVISOR,
+                node="supervisor",
                 token=token,
                 folder=folder,
                 locate=self._locate,
@@ -124,16 +128,18 @@ class Deployment:
         stack.push_async_callback(transport.aclose)
         check_importable(self.graph, transport)
         self._locations[CONTROL] = await transport.start()
+        claim.publish(run=self.id, transport=layout.config.transport.use, control=self._locations[CONTROL])
         post = Post(await transport.bind(CONTROL), self._fail)
         control = Control(plan)
         listening = asyncio.create_task(self._listen(control, post, outcome))
         stack.push_async_callback(_cancelled, listening)
         supervisor = Supervisor(self._died)
         stack.push_async_callback(self._leave, supervisor, post, outcome)
-        await self._start_nodes(plan, supervisor, Path(folder), token)
+        await self._start_nodes(plan, supervisor, Path(folder), token, claim.epoch)
         wanted = {"worker": plan.workers, "acker": self._own_ackers(plan)}
         await self._until(lambda: all(len(self._named(role)) >= n for role, n in wanted.items()), outcome, "joined")
         await self._assign(plan, post)
+        self._publish(claim, plan)
         await self._until(lambda: len(self._ready) >= sum(wanted.values()), outcome, "ready")
         await self._open_rears(stack, plan, transport)
         self._observers.job_started(settings.name, plan.workers)
@@ -145,6 +151,36 @@ class Deployment:
             draining = asyncio.create_task(self._tell_when_draining(post))
             stack.push_async_callback(_cancelled, draining)
         await outcome
+
+    async def _claim(self, stack: AsyncExitStack, token: str) -> Claim:
+        """Have the right to run this job, and give it back when everything else has ended."""
+        registry = self.layout.job_registry(RegistryContext(node="supervisor"))
+        stack.push_async_callback(registry.aclose)
+        await registry.open()
+        lease_s = self.layout.config.registry.lease_s
+        claim = await Claim.take(registry, self.settings.name, lease_s=lease_s, token=token, lost=self._fail)
+        return await stack.enter_async_context(claim)
+
+    def _publish(self, claim: Claim, plan: Plan) -> None:
+        """Say in the registry who has which part."""
+        nodes = {name: node for name, node in self.nodes.items() if node.role != "observer"}
+        claim.publish(
+            members={
+                name: Member(
+                    role=node.role,
+                    location=node.location,
+                    pid=node.pid,
+                    parts=tuple(sorted(address for address, host in self._hosts.items() if host == name)),
+                    version=node.version,
+                )
+                for name, node in nodes.items()
+            },
+            key_groups=owned_ranges(plan.workers),
+            fronts=tuple(
+                (front.source, partition, f"worker/{plan.host_of(number)}")
+                for number, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True), 1)
+            ),
+        )
 
     async def _open_rears(self, stack: AsyncExitStack, plan: Plan, transport: Transport) -> None:
         """Open the sinks and listen: the sources are open, so nothing that is there is replaced in vain."""
@@ -161,14 +197,18 @@ class Deployment:
                 await node.add_tracker(acker, index)
         node.listen()
 
-    async def _start_nodes(self, plan: Plan, supervisor: Supervisor, folder: Path, token: str) -> None:
+    async def _start_nodes(self, plan: Plan, supervisor: Supervisor, folder: Path, token: str, epoch: int) -> None:
         """Start a process for each worker and for each acker of its own, unless others are to start them."""
         use = self.layout.config.transport.use
-        options = node_options(self.layout.transport_table)
+        options = dict(self.layout.config.transport.tables.get(use, {}))
+        host, separator, _ = str(options.get("listen", "")).rpartition(":")
+        if separator:  # a port that is named is the supervisor's; its workers take any that is free
+            options["listen"] = f"{host}:0"
         common = {
             "transport": use,
             "options": options,
             "job": self.id,
+            "epoch": epoch,
             "token": token,
             "folder": str(folder),
             "control": self._locations[CONTROL],
@@ -194,16 +234,22 @@ class Deployment:
 
     async def _assign(self, plan: Plan, post: Post) -> None:
         """Tell every node its part, and where everybody is."""
-        workers, ackers = self._named("worker"), self._named("acker")
+        workers, place = self._named("worker"), self.layout.config.deploy.acker
+        hosting = {"supervisor": [], "worker": workers, "own": self._named("acker")}[place]
         trackers = self.layout.acker(acker_plan(plan)).trackers
-        hosts = self._hosts = placed(self.layout.config, trackers, plan.rears, workers, ackers)
-        locations = {SUPERVISOR: self._locations[CONTROL]} | {name: n.location for name, n in self.nodes.items()}
-        self._locations.update({address: locations[name] for address, name in hosts.items()})
+        hosts = {f"worker/{index}": workers[index] for index in range(plan.workers)}
+        if hosting:
+            hosts |= {f"acker/{index}": hosting[index % len(hosting)] for index in range(trackers)}
+        here = self._locations[CONTROL]
+        places = {f"acker/{index}": here for index in range(trackers)} | {f"rear/{name}": here for name in plan.rears}
+        places |= {address: self.nodes[name].location for address, name in hosts.items()}
+        self._locations.update(places)
+        self._hosts = hosts
         fronts = tuple(
             (front.source, front.partition, partition)
             for front, partition in zip(plan.fronts, plan.partitions, strict=True)
         )
-        for name in (*workers, *ackers):
+        for name in (*workers, *self._named("acker")):
             parts = [address.split("/") for address, host in hosts.items() if host == name]
             assignment = Assignment(
                 config=encode_config(self.layout),
@@ -218,7 +264,6 @@ class Deployment:
     def described(self) -> dict[str, Any]:
         """Who is in the job, what each hosts, and how far it is. Holds no secret."""
         stats = self.stats()
-        ranges = {f"worker/{index}": list(groups) for index, groups in enumerate(key_groups(self.settings.workers))}
         nodes = {
             name: {
                 "role": node.role,
@@ -230,6 +275,7 @@ class Deployment:
             if node.role != "observer"
         }
         rate = stats.items_in / stats.elapsed_s if stats.elapsed_s else 0.0
+        ranges = owned_ranges(self.settings.workers)
         return {"job": self.id, "nodes": nodes, "key_groups": ranges, "records_per_s": rate, **dict(stats.rows())}
 
     async def _until(self, condition: Callable[[], bool], outcome: asyncio.Future[None], what: str) -> None:

@@ -16,6 +16,8 @@
     ├── StoreError                a store of snapshots that cannot be read or written
     │   ├── CorruptError          stored bytes that are not what was written
     │   └── FencedError           another run of the job has taken over
+    ├── RegistryError             a registry of jobs that cannot be used, or does not know one
+    │   └── ClaimedError          another supervisor runs the job
     ├── CodecError                a payload that cannot cross a process boundary, or bytes that are none
     ├── JobError                  a job that cannot go on (a stuck stream, a dead worker)
     │   └── RunawayLoopError      an item that goes round a cycle without end
@@ -112,7 +114,7 @@ class SourceError(FlameError):
 
 
 class SinkError(FlameError):
-    """A sink cannot take or keep what it is given. Fields: `sink`."""
+    """A sink cannot take or keep what it is given. Fields: `sink`; `fenced` if another run writes in its place."""
 
 
 class StoreError(FlameError):
@@ -125,6 +127,14 @@ class CorruptError(StoreError):
 
 class FencedError(StoreError):
     """Another run of the job has taken over this one's state. Fields: as `StoreError`, and `epoch` of the other."""
+
+
+class RegistryError(FlameError):
+    """A registry of jobs cannot be used, or does not know a job. Fields: `registry` (its driver, or empty), `key`."""
+
+
+class ClaimedError(RegistryError):
+    """Another supervisor runs the job. Fields: also `job`, `holder` (host and process), `epoch`."""
 
 
 class CodecError(FlameError):

@@ -58,15 +58,15 @@ class EdgeContext:
         given: Values handed over in a program (`flow.run({"lines": [...]})`), None otherwise.
         fingerprint: Sinks: what their output depends on (flow and inputs); compared when output is resumed. In a job
             that keeps state it identifies that state, whose runs all write one output.
-        continued: Sinks: the job keeps state and has run before, so output goes on where it stopped, whatever the
-            driver's options say of what becomes of output that is there.
+        continued: Sinks: None in a job that keeps no state. Otherwise whether that job has delivered before: see
+            `flamecore.rear.goes_on`.
     """
 
     name: str
     type: Any = object
     given: Any = None
     fingerprint: str = ""
-    continued: bool = False
+    continued: bool | None = None
 
 
 class Reader(ABC):

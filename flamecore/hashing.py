@@ -183,3 +183,11 @@ def owners(workers: int) -> tuple[int, ...]:
     if not 0 < workers <= KEY_GROUPS:
         raise ValueError(f"between 1 and {KEY_GROUPS} workers can share the key groups, not {workers}")
     return tuple(group * workers // KEY_GROUPS for group in range(KEY_GROUPS))
+
+
+def owned_ranges(workers: int) -> dict[str, tuple[int, int]]:
+    """First and last key group of each worker, by its address. Raises as `owners`."""
+    owned = owners(workers)
+    return {
+        f"worker/{index}": (owned.index(index), len(owned) - 1 - owned[::-1].index(index)) for index in range(workers)
+    }

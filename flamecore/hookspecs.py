@@ -13,6 +13,7 @@ import pluggy
 if TYPE_CHECKING:
     from flamecore.acker import Acker
     from flamecore.front import Source
+    from flamecore.jobregistry import JobRegistry
     from flamecore.rear import Sink
     from flamecore.store import Store
     from flamecore.transport import Transport
@@ -44,6 +45,10 @@ class DriverSpecs:
     @hookspec(firstresult=True)
     def flamestream_store(self) -> type[Store] | None:
         """Return the state store class of this module."""
+
+    @hookspec(firstresult=True)
+    def flamestream_registry(self) -> type[JobRegistry] | None:
+        """Return the class of this module's registry of jobs."""
 
     @hookspec(firstresult=True)
     def flamestream_command(self) -> Any:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from flamecore.flow import Flow
 from flamecore.layers import Layer, keys_of
 from flamecore.layout import Layout
 from flamecore.outputs import Outputs
-from flamecore.placement import TOKEN, check_findable, refusals
 from flamecore.registry import Registry
 from flamecore.strict import Problems, unknown_key
 from flamecore.transport import TransportContext
@@ -68,13 +66,7 @@ def build(layout: Layout) -> AnyJob:
     """
     layout.problems.raise_first()
     assert layout.graph is not None
-    transport = layout.transport(TransportContext(job=layout.name, token=os.environ.get(TOKEN, "")))
-    if not layout.given:
-        layout.problems.extend(refusals(layout.config, transport, os.environ))
-        layout.problems.raise_first()
-        if layout.config.deploy.start == "join":
-            check_findable(layout.config, transport, transport.outlook())
-    if not layout.given and transport.capabilities.multi_process:
+    if not layout.given and layout.transport(TransportContext(job=layout.name)).capabilities.multi_process:
         from flamecore.deployment import Deployment
 
         return Deployment(layout)

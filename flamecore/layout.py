@@ -16,7 +16,7 @@ from flamecore.errors import ConfigError
 from flamecore.flow import Flow
 from flamecore.front import EdgeContext, Source
 from flamecore.graph import Graph, Vertex
-from flamecore.placement import node_options
+from flamecore.jobregistry import JobRegistry, RegistryContext
 from flamecore.rear import Sink
 from flamecore.registry import Kind, Registry
 from flamecore.store import Store, StoreContext
@@ -53,9 +53,17 @@ def options_of(driver: Any, table: Mapping[str, Any], path: str, origins: Mappin
     return convert(expand(table, path), driver.Options, path, raw=table, origins=origins)
 
 
-def options_table(choice: Choice) -> Mapping[str, Any]:
-    """The table with the options of the driver that is used, also if that is named with its distribution."""
-    return choice.tables.get(choice.use, choice.tables.get(choice.use.rpartition(":")[2], {}))
+def registry_of(config: JobConfig, registry: Registry) -> tuple[type[JobRegistry], Any]:
+    """Driver and options of the registry of jobs; what its table does not say is taken from the transport of its name.
+
+    Raises as `Registry.get` and `options_of`.
+    """
+    use = config.registry.use
+    driver: type[JobRegistry] = registry.get("registry", use)
+    known = () if driver.Options is None else driver.Options.__struct_fields__
+    shared = config.transport.tables.get(use.rpartition(":")[2], {})
+    table = {key: value for key, value in shared.items() if key in known} | dict(config.registry.options)
+    return driver, options_of(driver, table, "registry", config.origins)
 
 
 @dataclasses.dataclass(slots=True)
@@ -82,6 +90,7 @@ class Layout:
     _transport: tuple[type[Transport], Any] | None = None
     _acker: tuple[type[Acker], Any] | None = None
     _store: tuple[type[Store], Any] | None = None
+    _job_registry: tuple[type[JobRegistry], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -122,28 +131,16 @@ class Layout:
         driver, options = self._store
         return driver(options, StoreContext(self.name, self.config.folder))
 
-    @property
-    def transport_table(self) -> Mapping[str, Any]:
-        """Options of the transport, as written."""
-        return options_table(self.config.transport)
-
-    @property
-    def has_transport(self) -> bool:
-        """Whether the configured transport is there to be made."""
-        return self._transport is not None
-
-    @property
-    def has_acker(self) -> bool:
-        """Whether the configured acker is there to be made."""
-        return self._acker is not None
-
-    def transport(self, context: TransportContext, *, beside: bool = False) -> Transport:
-        """Make the configured transport: the supervisor's, or that of a process that it starts `beside` itself."""
+    def transport(self, context: TransportContext) -> Transport:
+        """Make the configured transport."""
         assert self._transport is not None
         driver, options = self._transport
-        if beside:
-            table = node_options(self.transport_table)
-            options = options_of(driver, table, f"transport.{driver.name}", self.config.origins)
+        return driver(options, context)
+
+    def job_registry(self, context: RegistryContext) -> JobRegistry:
+        """Make the configured registry of jobs."""
+        assert self._job_registry is not None
+        driver, options = self._job_registry
         return driver(options, context)
 
     def acker(self, plan: AckerPlan) -> Acker:
@@ -157,6 +154,21 @@ class Layout:
         options = {**self.config.acker.tables.get(name, {}), **table}
         inner: Acker = driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
         return inner
+
+    def rehearse(self) -> None:
+        """Go as far as one can without starting: find the partitions of sources, build acker and transport once."""
+        from flamecore.job import check_importable
+
+        for source in self.sources.values():
+            with self.problems.noted():
+                source.partitions()
+        with self.problems.noted():
+            if self._transport is not None and self.graph is not None:
+                check_importable(self.graph, self.transport(TransportContext(job=self.name)))
+        with self.problems.noted():
+            if self._acker is not None and self.graph is not None:
+                fronts = tuple(range(1, len(self.sources) + 1))
+                self.acker(AckerPlan(self.config.job.workers, self.graph.segments, fronts))
 
     def described(self) -> dict[str, Any]:
         """What would run where, for people and programs. Holds no secret."""
@@ -172,7 +184,7 @@ class Layout:
             }
 
         def choice(section: str, chosen: Choice) -> dict[str, Any]:
-            return {"use": chosen.use, "options": redacted(options_table(chosen))}
+            return {"use": chosen.use, "options": redacted(chosen.tables.get(chosen.use, {}))}
 
         return {
             "job": self.name,
@@ -180,6 +192,7 @@ class Layout:
             **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
             "transport": choice("transport", config.transport),
             "acker": choice("acker", config.acker),
+            "registry": {"use": config.registry.use, "options": redacted(config.registry.options)},
             "sources": ends("source", self.graph.sources if self.graph else (), config.source),
             "sinks": ends("sink", self.graph.sinks if self.graph else (), config.sink),
             "dead_letter": self.drivers.get(DEAD_LETTER),
@@ -197,6 +210,9 @@ class Layout:
         if self.config.state.use is not None:
             with self.problems.noted():
                 self._state(self.config.state.use)
+        with self.problems.noted():
+            self._job_registry = registry_of(self.config, self.registry)
+            self.drivers["registry"] = self.config.registry.use
         for name in self.config.hooks:
             with self.problems.noted():
                 self.observers.append(self.registry.get("hooks", name))
@@ -219,9 +235,10 @@ class Layout:
     def _strategy(self, kind: Kind, choice: Choice) -> tuple[type[Any], Any] | None:
         with self.problems.noted():
             driver = self.registry.get(kind, choice.use)
+            name = choice.use.rpartition(":")[2]
+            table = choice.tables.get(choice.use, choice.tables.get(name, {}))
             self.drivers[kind] = choice.use
-            path = f"{kind}.{choice.use.rpartition(':')[2]}"
-            return driver, options_of(driver, options_table(choice), path, self.config.origins)
+            return driver, options_of(driver, table, f"{kind}.{name}", self.config.origins)
         return None
 
     def _state(self, use: str) -> None:

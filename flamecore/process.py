@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ import msgspec
 from flamecore import __version__, logs
 from flamecore.codec import Codec
 from flamecore.config import JobConfig
-from flamecore.errors import FlameError, JobError, PeerGoneError
+from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.graph import payload_types
 from flamecore.host import CONTROL, Post
 from flamecore.job import collector_at_rest, make_plan
@@ -44,7 +44,7 @@ class Process:
     """One node process.
 
     Args:
-        bootstrap: How to join: transport and its options, job, token, names, and where the control is.
+        bootstrap: How to join: transport and its options, job, epoch, token, names, and where the control is.
     """
 
     def __init__(self, bootstrap: Mapping[str, Any]) -> None:
@@ -64,7 +64,8 @@ class Process:
             try:
                 await self._serve(transport, post, codec, over)
             except FlameError as error:
-                post.send(CONTROL, NodeFailed(self.name, type(error).__name__, str(error)))
+                with suppress(TransportError):  # the control may be who cannot be reached
+                    post.send(CONTROL, NodeFailed(self.name, type(error).__name__, str(error)))
                 raise
 
     async def look(self) -> dict[str, Any]:
@@ -73,12 +74,8 @@ class Process:
         Raises:
             FlameError: It cannot be reached, or does not answer.
         """
-        async with self._joined(Codec()) as (_, post, _):
-            try:
-                async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    answer = (await post.endpoint.receive()).message
-            except TimeoutError:
-                raise JobError(f"the job at {self.bootstrap['control']} does not answer") from None
+        async with self._joined(Codec()) as (_, post, over):
+            answer = await self._heard(post, over, _LOOK_TIMEOUT_S)
         if not isinstance(answer, Status):
             raise JobError(f"the job answered with a {type(answer).__name__}")
         return answer.facts
@@ -107,6 +104,7 @@ class Process:
             options,
             TransportContext(
                 job=self.bootstrap["job"],
+                epoch=self.bootstrap["epoch"],
                 codec=codec,
                 node=self.name,
                 token=self.bootstrap["token"],
@@ -117,9 +115,30 @@ class Process:
         )
         return made
 
+    async def _heard(self, post: Post, over: asyncio.Future[None], limit_s: float) -> Any:
+        """What the control says next.
+
+        Raises:
+            FlameError: This node has come to its end before that: the control cannot be reached, or is gone.
+            JobError: It says nothing.
+        """
+        receiving = asyncio.create_task(post.endpoint.receive())
+        try:
+            await asyncio.wait((receiving, over), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                return receiving.result().message
+            if over.done():
+                await over
+        finally:
+            receiving.cancel()
+            await asyncio.wait((receiving,))
+        raise JobError(
+            f"the job at {self.bootstrap['control']} has not answered {self.name} within {limit_s:g} s",
+            hint="Does its supervisor run, and wait for nodes still?",
+        )
+
     async def _serve(self, transport: Transport, post: Post, codec: Codec, over: asyncio.Future[None]) -> None:
-        async with asyncio.timeout(_ASSIGN_TIMEOUT_S):
-            assignment = (await post.endpoint.receive()).message
+        assignment = await self._heard(post, over, _ASSIGN_TIMEOUT_S)
         if isinstance(assignment, Stop):
             return
         if not isinstance(assignment, Assignment):
@@ -143,7 +162,8 @@ class Process:
                 task.cancel()
             await asyncio.wait((commands, reports))
             await node.aclose()
-            post.send(CONTROL, NodeReport(self.name, asdict(node.stats())))
+            with suppress(PeerGoneError):  # whoever told this process to end may be gone already
+                post.send(CONTROL, NodeReport(self.name, asdict(node.stats())))
 
     async def _build(self, layout: Layout, assignment: Assignment, transport: Transport) -> Node:
         """The parts of the assignment, with their sources open."""

@@ -11,16 +11,67 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+from flamecore.errors import SinkError
 from flamecore.front import API, EdgeContext
 from flamecore.meta import MIN_TIME
 
 Guarantee = Literal["exactly_once", "at_least_once"]
 
+Mode = Literal["replace", "append", "resume"]
+"""What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it."""
+
+
+def goes_on(context: EdgeContext, mode: Mode, held: str | None, place: str, *, empty: bool) -> bool:
+    """Whether a sink goes on with the output it finds; if not, it starts afresh as `mode` says.
+
+    A job that keeps state goes on with its own output, whatever `mode` says; once it has delivered, it takes nothing
+    else. Without state it is `mode = "resume"` that goes on.
+
+    Args:
+        context: The sink's.
+        mode: The sink's option.
+        held: The fingerprint stored with the output that is there; None if there is none.
+        place: What to call that output, for errors: "table counts".
+        empty: Whether there is no output at all.
+
+    Raises:
+        SinkError: It has to go on, and what is there is not its own.
+    """
+    kept = context.continued is not None
+    if held == context.fingerprint and (kept or mode == "resume"):
+        return True
+    if empty or not (context.continued or mode == "resume"):
+        return False
+    if held is None:
+        why = "nothing says who wrote it, and up to where"
+    else:
+        why = "it was written " + ("by another job" if kept else "by another flow or from other inputs")
+    what = f"{place} cannot be resumed: {why}"
+    if context.continued:
+        hint = "Put back what the job had written. To start afresh, take away the job's state and this output, both."
+    else:
+        hint = 'Go back to that flow and those inputs; or start afresh with mode = "replace", or in another place.'
+    raise SinkError(f"sink {context.name!r}: {what}", hint=hint, sink=context.name)
+
+
+def taken_over(context: EdgeContext, place: str) -> SinkError:
+    """The error of a sink whose output another run goes on with: what this one still has is not to come twice.
+
+    Its field `fenced` is True.
+    """
+    return SinkError(
+        f"sink {context.name!r}: another run has taken over {place}; nothing more is written from here",
+        hint="Only the newest run of a job writes. If this was it: the other one writes to the same place; end it.",
+        sink=context.name,
+        fenced=True,
+    )
+
 
 class Sink(ABC):
     """A sink driver. One object for each sink of a flow.
 
-    Class attributes: as for `flamecore.front.Source`. Calls come one after another, never at once.
+    Class attributes: as for `flamecore.front.Source`. Calls come one after another, never at once, but for `sync`:
+    while it is under way, `write` may be called.
     """
 
     name: ClassVar[str]
@@ -40,21 +91,14 @@ class Sink(ABC):
         """Called before `open` in a job that keeps state.
 
         Args:
-            identity: Identifies that state; takes the place of the context's fingerprint.
-            continued: The job has run before: what this sink holds of that identity is resumed, and nothing replaced.
+            identity: Identifies that state, in at most 100 characters; takes the place of the context's fingerprint.
+                Output of that identity is resumed by `open`, whatever the sink's options say.
+            continued: The sink has been opened under that identity before. Output of another one is an error then.
         """
         self.context = replace(self.context, fingerprint=identity, continued=continued)
 
-    def rehearse(self) -> None:
-        """What `open` would refuse, as far as that can be known without touching anything. For `flamestream check`.
-
-        Raises:
-            SinkError: It would refuse.
-        """
-        return
-
     async def open(self) -> int:
-        """Make ready to take batches.
+        """Make ready to take batches. From here on only this object writes: older ones on this output are refused.
 
         Returns:
             The time of the last batch held from an earlier run that is being resumed: batches are filtered so
@@ -74,15 +118,18 @@ class Sink(ABC):
             payloads: What to deliver, in meta order; never empty.
 
         Raises:
-            SinkError: It could not be stored. The job stops; nothing of this batch is left behind.
+            SinkError: It could not be stored, or another run has taken over (field `fenced`). The job stops; nothing of
+                this batch is left behind.
         """
 
     async def sync(self, time: int) -> None:
         """Make durable what was written, and that it is complete below `time`: a snapshot of that time is about to be
         recorded, and nothing below it will be written again. `open` returns at least `time` from then on.
 
+        Batches written while this waits need not be covered.
+
         Raises:
-            SinkError: It cannot be made durable.
+            SinkError: It cannot be made durable, or another run has taken over.
         """
         return
 

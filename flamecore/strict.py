@@ -18,7 +18,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET = re.compile(r"passw|secret|token|credential|private|(api|access)[-_]?key", re.IGNORECASE)
+_SECRET = re.compile(r"passw|secret|token|credential|nkey|private|(api|access)[-_]?key", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 HIDDEN: Final = "***"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import tempfile
@@ -9,13 +10,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from msgspec import structs
 
 from flamecore import layers
-from flamecore.config import read_config
-from flamecore.errors import ConfigError
-from flamecore.placement import TOKEN
+from flamecore.config import JobConfig, read_config
+from flamecore.errors import ConfigError, RegistryError
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+TOKEN = "FLAMESTREAM_TOKEN"
 
 
 def join_options(function: F) -> F:
@@ -28,7 +31,7 @@ def join_options(function: F) -> F:
                 "settings",
                 multiple=True,
                 metavar="TABLE.KEY=VALUE",
-                help="An option of the transport, such as transport.grpc.tls_ca=ca.pem.",
+                help="An option of the transport or registry, such as transport.grpc.tls_ca=ca.pem.",
             ),
         )
     ):
@@ -40,18 +43,19 @@ def bootstrap_of(address: str, *, job: str, name: str | None, role: str, setting
     """What a node must know to join a job.
 
     Args:
-        address: grpc://HOST:PORT, unix:///PATH (gRPC), or nats://HOST:PORT.
+        address: grpc://HOST:PORT or unix:///PATH (gRPC): where the supervisor listens. nats://HOST:PORT: a server whose
+            registry knows the job, or through which its processes talk.
         job: Name of the job.
         name: Name of the node; default: host and process.
         role: See `flamecore.messages.Join`.
-        settings: Options of the transport, as for `--set`.
+        settings: Options of the transport and the registry, as for `--set`.
 
     Raises:
         ConfigError: The address is none, or the token is missing.
+        RegistryError: The registry does not know the job.
     """
     scheme, separator, place = address.partition("://")
-    transports = {"grpc": "grpc", "unix": "grpc", "nats": "nats"}
-    if not separator or scheme not in transports:
+    if not separator or scheme not in ("grpc", "unix", "nats", "tls"):
         raise ConfigError(
             f"{address!r} is no address of a job",
             hint="Write grpc://HOST:PORT, unix:///PATH or nats://HOST:PORT, as the supervisor prints it.",
@@ -64,18 +68,59 @@ def bootstrap_of(address: str, *, job: str, name: str | None, role: str, setting
             hint=f"Set {TOKEN} to the same secret for the supervisor and everybody who joins.",
             path=TOKEN,
         )
-    use = transports[scheme]
     config = read_config(None, command=layers.from_command(settings, sources=(), sinks=(), workers=None))
-    options = dict(config.transport.tables.get(use, {}))
-    if use == "nats":
-        options.setdefault("servers", [address])
-    return {
-        "transport": use,
-        "options": options,
+    # Without a registry outside of its supervisor a job has been claimed once: its epoch is 1.
+    where: dict[str, Any] = {
+        "transport": "grpc",
         "job": job,
+        "epoch": 1,
+        "control": f"unix:{place}" if scheme == "unix" else place,
+    }
+    if scheme in ("nats", "tls"):
+        tables = {**config.transport.tables}
+        tables["nats"] = {"servers": [address], **tables.get("nats", {})}
+        config = structs.replace(config, transport=structs.replace(config.transport, tables=tables))
+        # Its processes are wherever they have connected to the server: no location is needed.
+        where |= _looked_up(config, job, token) or {"transport": "nats", "control": ""}
+    return {
+        **where,
+        "options": dict(config.transport.tables.get(where["transport"], {})),
         "token": token,
         "folder": tempfile.mkdtemp(prefix="flamestream-"),
         "node": name or f"{role}-{socket.gethostname()}-{os.getpid()}",
         "role": role,
-        "control": {"unix": f"unix:{place}", "nats": "supervisor"}.get(scheme, place),
     }
+
+
+def _looked_up(config: JobConfig, job: str, token: str) -> dict[str, Any] | None:
+    """Where a job is, by the server's registry. None if that knows nothing of it, and was not asked for by name."""
+    from flamecore.claim import find, key_of
+    from flamecore.jobregistry import RegistryContext
+    from flamecore.layout import registry_of
+    from flamecore.registry import Registry
+
+    asked_for = config.registry.use != "supervisor"
+    if not asked_for:
+        config = structs.replace(config, registry=structs.replace(config.registry, use="nats"))
+    driver, options = registry_of(config, Registry())
+
+    async def look() -> dict[str, Any] | None:
+        registry = driver(options, RegistryContext(node=f"{socket.gethostname()}-{os.getpid()}"))
+        try:
+            try:
+                await registry.open()
+                known = await registry.get(key_of(job)) is not None
+            except RegistryError:
+                if asked_for:
+                    raise
+                known = False
+            if not known and not asked_for:
+                return None
+            record = await find(registry, job, token)
+            return {
+                "transport": record.transport, "job": record.run, "epoch": record.epoch, "control": record.control
+            }  # fmt: skip
+        finally:
+            await registry.aclose()
+
+    return asyncio.run(look())

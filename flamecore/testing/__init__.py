@@ -2,8 +2,8 @@
 
 For flows: `assert_deterministic`, the reference interpreter `interpret`, and `Simulation`, a job under a seeded
 scheduler. For plugins: `check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, `check_store`,
-and the pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and `Proxy` make
-trouble for transports. Nothing is imported before it is asked for.
+`check_registry`, and the pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and
+`Proxy` make trouble for transports. Nothing is imported before it is asked for.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flamecore.testing.faults import Faulty, Proxy
     from flamecore.testing.flows import acker_named, assert_deterministic
     from flamecore.testing.reference import Failed, interpret
+    from flamecore.testing.registries import RegistryTests, check_registry
     from flamecore.testing.simulation import Simulation, SimulationStuckError
     from flamecore.testing.stores import StoreTests, check_store
     from flamecore.testing.transport_flows import TransportFlowTests, check_flows
@@ -39,6 +40,8 @@ _WHERE: Final = {
     "assert_deterministic": "flows",
     "Failed": "reference",
     "interpret": "reference",
+    "RegistryTests": "registries",
+    "check_registry": "registries",
     "Simulation": "simulation",
     "SimulationStuckError": "simulation",
     "StoreTests": "stores",
@@ -55,6 +58,7 @@ __all__ = [
     "Failed",
     "Faulty",
     "Proxy",
+    "RegistryTests",
     "Simulation",
     "SimulationStuckError",
     "SinkTests",
@@ -68,6 +72,7 @@ __all__ = [
     "check_barrier",
     "check_flows",
     "check_live",
+    "check_registry",
     "check_sink",
     "check_source",
     "check_store",

@@ -187,7 +187,9 @@ def test_every_option_of_a_command_has_a_line(name: str) -> None:
     if name in ("run", "check"):
         about += section(text, "Options of `run`, `check`")
     told = {option for row in rows(about) for option in row.split() if option.startswith("-")}
-    options = [option for option in commands()[name].params if isinstance(option, click.Option)]
+    command = commands()[name]
+    parts = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    options = [option for part in parts for option in part.params if isinstance(option, click.Option)]
     real = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
     everywhere = {"--help", "-h", "--json", "-v", "--verbose"}
     assert real - everywhere <= told, f"not told: {sorted(real - everywhere - told)}"

@@ -188,6 +188,27 @@ def test_ctrl_c_drains(tmp_path: Path, over: list[str]) -> None:
     assert len(delivered) == sum(1 for _ in map(json.loads, delivered)), "no line is torn"
 
 
+@pytest.mark.parametrize("name", ["worker", "status"])
+def test_who_reaches_nobody_is_told_at_once(tmp_path: Path, name: str) -> None:
+    if find_spec("grpc") is None:
+        pytest.skip("the client of grpc is not installed")
+    here = f"grpc://127.0.0.1:{free_port()}"
+    ended = subprocess.run(
+        command(
+            name, *(["--join"] if name == "worker" else []), here, "--job", "none",
+            "--set", "transport.grpc.connect_timeout_s=0.2",
+        ),
+        env={**os.environ, "FLAMESTREAM_TOKEN": "not a secret"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "nobody answers" in ended.stderr
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -14,9 +14,9 @@ import msgspec
 from flamecore.errors import ConfigError, SourceError
 from flamecore.front import EdgeContext, Source, SourceCapabilities
 from flamecore.names import nearest
+from flamestream_edges.position import SUFFIX
 
 _SAMPLE_BYTES: Final = 64 * 1024
-_SIDE_FILES: Final = (".position", ".position.new")  # what file sinks leave beside their output
 
 
 class PathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -108,7 +108,9 @@ def _expand(source: str, pattern: str) -> list[str]:
 
 
 def _is_input(path: Path) -> bool:
-    return not path.name.startswith(".") and not path.name.endswith(_SIDE_FILES)
+    return not path.name.startswith(".") and not path.name.endswith(
+        SUFFIX
+    )  # which file sinks leave beside their output
 
 
 def _near(path: Path) -> str:
@@ -139,16 +141,6 @@ def unreadable(source: str, name: str, error: OSError) -> SourceError:
         else "Check the path and its device."
     )
     return _error(source, name, f"{name} cannot be opened: {error.strerror or error}", hint)
-
-
-def unwritable(path: Path) -> tuple[str, str] | None:
-    """What would keep a file from being written, and what to do; None: nothing that can be seen from here."""
-    folder = path.parent
-    if not folder.is_dir():
-        return f"{path} cannot be made: there is no folder {folder}", f"Make it: mkdir -p {folder}"
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        return f"{path} cannot be written by this user", "Change its owner or mode, or write elsewhere."
-    return None
 
 
 def line_encoding(context: EdgeContext, encoding: str) -> str:

@@ -1,33 +1,35 @@
-"""A file that takes every batch exactly once: the batch is appended, then its time is noted in a small side file.
+"""A file that takes every batch exactly once: the batch is appended, then a line in a small side file makes it count.
 
-The side file `PATH.position` says how long the file was after the last whole batch, and up to which time that batch
-goes. It is replaced in one step (`os.replace`), so it is always one of the two: before the batch or after it. Bytes
-beyond the noted length are a batch that was cut short; they are dropped when the file is resumed.
+What the side file says is in `flamestream_edges.position`. Bytes beyond the length it gives are a batch that was cut
+short, and are dropped when the file is gone on with. Bytes that were never forced to the disk are trusted only if they
+are still what was written; otherwise the file goes on from where it last was.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from io import FileIO
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
+from xxhash import xxh3_64
 
 from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.front import EdgeContext
 from flamecore.meta import MIN_TIME
-from flamecore.rear import Guarantee, Sink
-from flamestream_edges.files import unwritable
+from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
+from flamestream_edges.durable import force_folder
 from flamestream_edges.plain import Unencodable
+from flamestream_edges.position import SUFFIX, Position, PositionFile
 
-SIDE_SUFFIX: Final = ".position"
-
-Mode = Literal["replace", "append", "resume"]
+_CHUNK: Final = 2**20
 
 
 class FileSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -35,22 +37,15 @@ class FileSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     Attributes:
         path: The file; its directory must be there.
-        mode: What becomes of a file that is there: `replace` it, `append` to it, or `resume` the run that wrote it.
-        sync: When to force data to the disk: at `close`, or after every `batch`. Without it a batch survives the end of
-            the process, but not that of the machine.
+        mode: What becomes of a file that is there: `replace` it, `append` to it, or `resume` the run that wrote it. A
+            job that keeps state resumes its own file, whatever this says.
+        sync: When to force data to the disk: at `close` and for every snapshot of the job, or after every `batch`.
+            Without it a batch survives the end of the process, but not that of the machine.
     """
 
     path: str
     mode: Mode = "replace"
     sync: Literal["close", "batch"] = "close"
-
-
-class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the side file says: everything below `time` is in the first `length` bytes of a file of that fingerprint."""
-
-    time: int
-    length: int
-    fingerprint: str
 
 
 class FileSink(Sink):
@@ -62,10 +57,15 @@ class FileSink(Sink):
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
         self._path = Path(options.path).expanduser()
-        self._side = self._path.with_name(self._path.name + SIDE_SUFFIX)
+        self._side = self._path.with_name(self._path.name + SUFFIX)
+        self._owner = token_hex(8)
         self._file: FileIO | None = None
-        self._length = 0
+        self._positions: PositionFile | None = None
         self._time = MIN_TIME
+        self._length = 0
+        self._durable = (MIN_TIME, 0)
+        self._written = xxh3_64()  # the bytes since then
+        self._ahead: xxh3_64 | None = None  # those since a sync that is under way
 
     @property
     def guarantee(self) -> Guarantee:
@@ -79,36 +79,87 @@ class FileSink(Sink):
         """What an empty file starts with."""
         return b""
 
-    def rehearse(self) -> None:
-        if self._path.exists() and not self._path.is_file():
-            raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
-        if problem := unwritable(self._path):
-            raise self._error(*problem)
-
     async def open(self) -> int:
         try:
             if self._path.exists() and not self._path.is_file():
                 raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
-            if self.options.mode == "resume" and (position := self._resumable()) is not None:
-                self._time = position.time
-                self._open("r+b", position.length)
-                return self._time
-            # What the side file of an earlier run promises may go at once, so the promise goes first.
-            self._side.unlink(missing_ok=True)
-            if self.options.mode == "append" and self._path.exists():
-                self._open("r+b", self._whole_lines())
-            else:
-                self._open("wb", 0)
-            if not self._length:
-                self._write(self.preamble())
-            self._note(MIN_TIME)
+            if not self._side.exists():
+                self._goes_on([], "missing")  # what is refused is left as it is
+            self._positions = PositionFile(self._side)
+            async with self._positions.locked():
+                self._begin(self._positions)
         except OSError as error:
-            file, self._file = self._file, None
-            if file is not None:
-                with contextlib.suppress(OSError):  # what went wrong first is what is told
-                    file.close()
+            self._let_go()
             raise self._failed("opened", error) from error
-        return MIN_TIME
+        except BaseException:
+            self._let_go()
+            raise
+        return self._time
+
+    def _begin(self, positions: PositionFile) -> None:
+        """Make the file what it is to be, and this object its owner."""
+        found = positions.positions()
+        if self._goes_on(found, "" if found or positions.is_empty() else "damaged"):
+            at = self._whole(found)
+            self._time = at.time
+            self._open("r+b" if self._path.exists() else "wb", at.length)
+        elif self.options.mode == "append" and self._path.exists():
+            self._open("r+b", self._whole_lines())
+        else:
+            if self._size():  # what was promised is taken back before it is destroyed
+                positions.begin(self._position(MIN_TIME, 0))
+            self._open("wb", 0)
+        assert self._file is not None
+        if self._length:
+            os.fsync(self._file.fileno())
+        self._durable = self._time, self._length
+        positions.begin(self._position(self._time, self._length))
+        force_folder(self._path.parent)
+        if not self._length and (preamble := self.preamble()):
+            self._append(preamble)
+            positions.note(self._position(self._time, self._length))
+
+    def _goes_on(self, found: Sequence[Position], trouble: str) -> bool:
+        """Whether to go on with what is there.
+
+        Args:
+            found: What the side file says.
+            trouble: What is wrong with the side file, in a word.
+
+        Raises:
+            SinkError: It cannot be gone on with, and must be.
+        """
+        held = found[0].fingerprint if found else None
+        empty = not self._size() and (not found or not found[0].length)
+        place = f"{self._path} ({self._side.name} is {trouble})" if trouble else str(self._path)
+        return goes_on(self.context, self.options.mode, held, place, empty=empty)
+
+    def _whole(self, found: Sequence[Position]) -> Position:
+        """The first of the positions whose bytes are those that were written.
+
+        Raises:
+            SinkError: There is none.
+        """
+        for position in found:
+            if self._holds(position):
+                return position
+        what = f"{self._path} cannot be resumed: it is {self._size()} bytes long and has been {found[-1].length}"
+        hint = "Put it back as it was. To start afresh, take it away, and what the job keeps of its state."
+        raise self._error(what, hint)
+
+    def _holds(self, position: Position) -> bool:
+        if self._size() < position.length:
+            return False
+        if position.length == position.durable:
+            return True
+        left = position.length - position.durable
+        digest = xxh3_64()
+        with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123
+            file.seek(position.durable)
+            while left and (data := file.read(min(left, _CHUNK))):
+                digest.update(data)
+                left -= len(data)
+        return not left and digest.hexdigest() == position.digest
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
         if time < self._time:
@@ -117,89 +168,105 @@ class FileSink(Sink):
                 time=time,
                 limit=self._time,
             )
-        before = self._length
         try:
-            self._write(self.encode(payloads))
-            self._note(time)
+            data = self.encode(payloads)
+            async with self._mine() as positions:
+                self._add(positions, time, data)
         except Unencodable as error:
             hint = "Map it to text, numbers, tuples, dicts, NamedTuples or dataclasses before the sink."
             raise self._error(f"{self._path}: {error}", hint) from error
         except OSError as error:
-            self._length = before
-            if self._file is not None:
-                with contextlib.suppress(OSError):  # what stays is not noted, so it does not count
-                    self._file.truncate(before)
             raise self._failed("written to", error) from error
+        self._time = time
+        if self.options.sync == "batch":
+            await self.sync(time)
+
+    def _add(self, positions: PositionFile, time: int, data: bytes) -> None:
+        assert self._file is not None
+        before = self._length, self._written.copy(), self._ahead and self._ahead.copy()
+        try:
+            self._append(data)
+            positions.note(self._position(time, self._length))
+        except OSError:
+            self._length, self._written, self._ahead = before
+            with contextlib.suppress(OSError):  # what stays is not noted, so it does not count
+                self._file.truncate(self._length)
+            raise
+
+    async def sync(self, time: int) -> None:
+        self._time = max(self._time, time)
+        file, now = self._file, (self._time, self._length)
+        assert file is not None, "sync before open"
+        if now == self._durable:
+            return
+        self._ahead = xxh3_64()
+        try:
+            await asyncio.to_thread(os.fsync, file.fileno())
+            async with self._mine() as positions:
+                assert self._ahead is not None
+                self._durable, self._written, self._ahead = now, self._ahead, None
+                positions.settle(Position(0, *now, self.context.fingerprint, self._owner, now[1], _NOTHING))
+            await asyncio.to_thread(os.fsync, positions.descriptor)
+        except OSError as error:
+            raise self._failed("forced to the disk", error) from error
+        finally:
+            self._ahead = None
 
     async def aclose(self) -> None:
-        file, self._file = self._file, None
-        if file is None:
+        if self._file is None or self._positions is None:
             return
         try:
-            with file:
-                os.fsync(file.fileno())
+            if self._positions.unchanged():  # if not, what becomes of it is another's business
+                await self.sync(self._time)
         except OSError as error:
             raise self._failed("closed", error) from error
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        file, self._file = self._file, None
+        positions, self._positions = self._positions, None
+        for held in (file, positions):
+            if held is not None:
+                with contextlib.suppress(OSError):  # what went wrong first is what is told
+                    held.close()
+
+    @contextlib.asynccontextmanager
+    async def _mine(self) -> AsyncIterator[PositionFile]:
+        """Have nobody else write for a moment.
+
+        Raises:
+            SinkError: Somebody else has written.
+        """
+        positions = self._positions
+        assert positions is not None, "write before open"
+        async with positions.locked():
+            if not positions.unchanged():
+                raise taken_over(self.context, str(self._path))
+            yield positions
+
+    def _position(self, time: int, length: int) -> Position:
+        digest = self._written.hexdigest()
+        return Position(0, time, length, self.context.fingerprint, self._owner, self._durable[1], digest)
 
     def _open(self, mode: Literal["wb", "r+b"], length: int) -> None:
         self._file = open(self._path, mode, buffering=0)  # noqa: SIM115, PTH123 – closed by aclose()
         self._file.truncate(length)
-        self._file.seek(length)
         self._length = length
 
-    def _write(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         assert self._file is not None, "write before open"
         self._file.seek(self._length)
         view = memoryview(data)
         while view:
             view = view[self._file.write(view) :]
         self._length += len(data)
+        self._written.update(data)
+        if self._ahead is not None:
+            self._ahead.update(data)
 
-    def _note(self, time: int) -> None:
-        """Make the bytes written so far count: from here on they are in the file, up to `time`."""
-        assert self._file is not None, "write before open"
-        durable = self.options.sync == "batch"
-        if durable:
-            os.fsync(self._file.fileno())
-        new = f"{self._side}.new"
-        with open(new, "wb", buffering=0) as side:  # noqa: PTH123
-            side.write(msgspec.json.encode(Position(time, self._length, self.context.fingerprint)) + b"\n")
-            if durable:
-                os.fsync(side.fileno())
-        os.replace(new, self._side)  # noqa: PTH105 – once a batch, and half the cost of a Path's
-        if durable:
-            folder = os.open(self._side.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        self._time = time
-
-    def _resumable(self) -> Position | None:
-        """What the side file promises, checked against the file; None if there is nothing to resume."""
-        length = self._path.stat().st_size if self._path.exists() else 0
-        again = 'Start afresh with mode = "replace", or give another path.'
-        if not self._side.exists():
-            if not length:
-                return None
-            raise self._error(
-                f"{self._path} cannot be resumed: {self._side.name}, which says what it holds, is missing", again
-            )
-        try:
-            position = msgspec.json.decode(self._side.read_bytes(), type=Position)
-        except msgspec.DecodeError as error:
-            raise self._error(
-                f"{self._path} cannot be resumed: {self._side.name} is damaged: {error}", again
-            ) from error
-        if position.fingerprint != self.context.fingerprint:
-            what = f"{self._path} cannot be resumed: it was written by another flow or from other inputs"
-            raise self._error(what, f"Go back to those, or: {again[0].lower()}{again[1:]}")
-        if not self._path.exists() and not position.length:
-            return None
-        if length < position.length:
-            what = f"{self._path} cannot be resumed: it is {length} bytes long and has been {position.length}"
-            raise self._error(what, again)
-        return position
+    def _size(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
 
     def _whole_lines(self) -> int:
         """End the last line of a file to be appended to, if it has no end. Returns its length."""
@@ -218,7 +285,12 @@ class FileSink(Sink):
         return self._error(f"{self._path} cannot be {done}: {error.strerror or error}", _hint(self._path, error))
 
 
+_NOTHING: Final = xxh3_64().hexdigest()
+
+
 def _hint(path: Path, error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "It may be a run of this job that hangs: look who has the file open (fuser FILE), and end that."
     if isinstance(error, FileNotFoundError):
         return f"Make its directory first: mkdir -p {path.parent}"
     if isinstance(error, PermissionError):

@@ -1,17 +1,20 @@
 """Sink `sqlite`: a table in an SQLite file, one row a payload, in order.
 
-A batch and its time are one transaction, which is what makes it exactly-once. Calls go to SQLite directly and not
-through a thread: a batch of some thousand small rows takes milliseconds, and the hand-over to a thread would cost every
-small one more than the write itself.
+A batch and its time are one transaction, which is what makes it exactly-once; the transaction does nothing unless the
+time that is there is the one this sink has written last, and this sink the one that opened the table last. Calls go to
+SQLite directly and not through a thread: a batch of some thousand small rows takes milliseconds, and the hand-over to a
+thread would cost every small one more than the write itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -20,9 +23,8 @@ from flamecore.errors import ConfigError, SinkError, TimeRegressionError
 from flamecore.front import EdgeContext
 from flamecore.meta import MIN_TIME
 from flamecore.plugin import hookimpl
-from flamecore.rear import Guarantee, Sink
-from flamestream_edges.files import unwritable
-from flamestream_edges.outfile import Mode
+from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
+from flamestream_edges.durable import force, force_folder
 from flamestream_edges.plain import Unencodable
 from flamestream_edges.shapes import scalar_kinds
 from flamestream_edges.tables import Table
@@ -50,7 +52,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         path: The database file; made if it is not there.
         table: The table; the sink's name by default. Letters, digits and underscores.
         mode: What becomes of a table that is there: `replace` it (no other table is touched), `append` to it, or
-            `resume` the run that wrote it.
+            `resume` the run that wrote it. A job that keeps state resumes its own table, whatever this says.
         busy_timeout_s: How long to wait, in seconds, for another program that holds the database.
     """
 
@@ -80,6 +82,8 @@ class Sqlite(Sink):
         self._table = Table.of(context.type)
         self._database: sqlite3.Connection | None = None
         self._time = MIN_TIME
+        self._owner = token_hex(8)
+        self._log = False  # whether there is a write-ahead log, which has to be forced to the disk
         names = ", ".join(_quoted(column.name) for column in self._table.columns)
         places = ", ".join("?" * len(self._table.columns))
         self._insert = f"INSERT INTO {_quoted(self._name)} ({names}) VALUES ({places})"
@@ -88,23 +92,25 @@ class Sqlite(Sink):
     def guarantee(self) -> Guarantee:
         return "exactly_once"
 
-    def rehearse(self) -> None:
-        if problem := unwritable(self._path):
-            raise self._error(*problem)
-
     async def open(self) -> int:
         try:
             # Calls come one after another, but an engine may make them from another thread than this one.
             self._database = database = sqlite3.connect(
                 self._path, timeout=self.options.busy_timeout_s, isolation_level=None, check_same_thread=False
             )
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")  # with WAL: consistent whatever happens
+            (journal,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+            self._log = journal == "wal"
+            # With the log it is consistent whatever happens, and `sync` makes it durable. A file system that can have
+            # no such log (one of a network) gets the slow way.
+            database.execute(f"PRAGMA synchronous = {'NORMAL' if self._log else 'FULL'}")
             database.execute("BEGIN IMMEDIATE")
             database.execute(
-                f"CREATE TABLE IF NOT EXISTS {POSITIONS} (sink TEXT PRIMARY KEY, time INTEGER, fingerprint TEXT)"
+                f"CREATE TABLE IF NOT EXISTS {POSITIONS}"
+                " (sink TEXT PRIMARY KEY, time INTEGER, fingerprint TEXT, owner TEXT)"
             )
             self._time = self._prepare(database)
+            position = (self._name, self._time, self.context.fingerprint, self._owner)
+            database.execute(f"INSERT OR REPLACE INTO {POSITIONS} VALUES (?, ?, ?, ?)", position)
             database.execute("COMMIT")
         except sqlite3.Error as error:
             await self.aclose()
@@ -115,11 +121,16 @@ class Sqlite(Sink):
         return self._time
 
     def _prepare(self, database: sqlite3.Connection) -> int:
-        """Make the table what the mode says; returns the time it goes up to."""
+        """Make the table what it is to be; returns the time it goes up to."""
         table, mode = _quoted(self._name), self.options.mode
-        if mode == "replace":
-            database.execute(f"DROP TABLE IF EXISTS {table}")
         columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        query = f"SELECT time, fingerprint FROM {POSITIONS} WHERE sink = ?"
+        time, held = (columns and database.execute(query, (self._name,)).fetchone()) or (MIN_TIME, None)
+        empty = not columns or not database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()
+        on = goes_on(self.context, mode, held, f"{self._path}: table {self._name}", empty=empty)
+        if columns and not on and mode == "replace":
+            database.execute(f"DROP TABLE {table}")
+            columns = []
         expected = ["seq", *(column.name for column in self._table.columns)]
         if columns and columns != expected:
             raise self._error(
@@ -129,22 +140,7 @@ class Sqlite(Sink):
         if not columns:
             kinds = [f"{_quoted(column.name)} {_affinity(column.type)}" for column in self._table.columns]
             database.execute(f"CREATE TABLE {table} (seq INTEGER PRIMARY KEY, {', '.join(kinds)})")
-        query = f"SELECT time, fingerprint FROM {POSITIONS} WHERE sink = ?"
-        held = database.execute(query, (self._name,)).fetchone() if mode == "resume" else None
-        if held is not None and columns:
-            if held[1] != self.context.fingerprint:
-                raise self._error(
-                    f"table {self._name} cannot be resumed: it was written by another flow or from other inputs",
-                    'Go back to those, or: start afresh with mode = "replace", or write to another table.',
-                )
-            return int(held[0])
-        if mode == "resume" and database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():
-            raise self._error(
-                f"table {self._name} cannot be resumed: {POSITIONS} does not say what it holds",
-                'Start afresh with mode = "replace", or write to another table.',
-            )
-        self._note(database, MIN_TIME)
-        return MIN_TIME
+        return int(time) if on else MIN_TIME
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
         database = self._database
@@ -158,8 +154,8 @@ class Sqlite(Sink):
         try:
             database.execute("BEGIN IMMEDIATE")
             try:
-                self._insert_rows(database, payloads)
                 self._note(database, time)
+                self._insert_rows(database, payloads)
                 database.execute("COMMIT")
             except BaseException:
                 if database.in_transaction:
@@ -183,8 +179,31 @@ class Sqlite(Sink):
         database.executemany(self._insert, self._table.rows(payloads, trusting=False))
 
     def _note(self, database: sqlite3.Connection, time: int) -> None:
-        position = (self._name, time, self.context.fingerprint)
-        database.execute(f"INSERT OR REPLACE INTO {POSITIONS} VALUES (?, ?, ?)", position)
+        """Have the time count, if nobody else has written since."""
+        noted = database.execute(
+            f"UPDATE {POSITIONS} SET time = ? WHERE sink = ? AND owner = ? AND time = ?",
+            (time, self._name, self._owner, self._time),
+        )
+        if noted.rowcount != 1:
+            raise taken_over(self.context, f"{self._path}, table {self._name}")
+
+    async def sync(self, time: int) -> None:
+        database = self._database
+        assert database is not None, "sync before open"
+        time = max(self._time, time)
+        try:
+            self._note(database, time)
+            self._time = time
+            if self._log:
+                # SQLite keeps no locks on this file, so that closing it lets none of them go.
+                file = self._path.resolve()
+                await asyncio.to_thread(force, file.with_name(f"{file.name}-wal"))
+                await asyncio.to_thread(force_folder, file.parent)
+        except sqlite3.Error as error:
+            raise self._failed("written to", error) from error
+        except OSError as error:
+            what = f"cannot be forced to the disk: {error.strerror or error}"
+            raise self._error(what, _HINTS["SQLITE_IOERR"]) from error
 
     async def aclose(self) -> None:
         database, self._database = self._database, None

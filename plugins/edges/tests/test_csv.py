@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flamecore.errors import ConfigError, SinkError, SourceError
@@ -257,6 +257,7 @@ settled = st.builds(
 )
 
 
+@settings(deadline=None)  # it waits for the disk
 @given(st.lists(settled, max_size=8), st.sampled_from([",", ";", "\t"]), st.integers(1, 4))
 def test_csv_comes_back_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, values: list[Settled], delimiter: str, limit: int

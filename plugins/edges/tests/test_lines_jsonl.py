@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flamecore.errors import ConfigError, SinkError
@@ -224,6 +224,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)  # it waits for the disk
 @given(st.lists(json_values, max_size=20))
 def test_jsonl_comes_back_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, values: list[Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "round.jsonl"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.front import EdgeContext
 from flamecore.meta import MIN_TIME
 from flamestream_edges.jsonl import JsonlSink
+from flamestream_edges.position import Position, PositionFile
 
 
 @pytest.fixture
@@ -42,15 +47,24 @@ async def deliver(target: JsonlSink, batches: Sequence[tuple[int, Sequence[Any]]
     return held
 
 
-def side(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.with_name("out.jsonl.position").read_text()))
+def side(path: Path) -> list[dict[str, Any]]:
+    """What the lines of the side file say, checksums left out."""
+    lines = path.with_name(f"{path.name}.position").read_text().splitlines()
+    assert {len(line) for line in lines} == {511}
+    return [json.loads(line[17:]) for line in lines]
+
+
+def newest(path: Path) -> dict[str, Any]:
+    return max(side(path), key=lambda line: int(line["number"]))
 
 
 @pytest.mark.parametrize("sync", ["close", "batch"])
 def test_the_side_file_says_what_is_there(path: Path, sync: str) -> None:
     asyncio.run(deliver(sink(path, sync=sync), [(5, ["a"]), (9, ["b", "c"])]))
     assert path.read_text() == '"a"\n"b"\n"c"\n'
-    assert side(path) == {"time": 9, "length": 12, "fingerprint": "f"}
+    said = newest(path)
+    assert (said["time"], said["length"], said["fingerprint"], said["durable"]) == (9, 12, "f", 12)
+    assert len(side(path)) == 4
     assert sorted(path.parent.iterdir()) == [path, path.with_name("out.jsonl.position")]
 
 
@@ -83,30 +97,101 @@ def test_a_torn_tail_is_cut(path: Path, tail: bytes) -> None:
     assert path.read_text() == '"a"\n"b"\n"c"\n'
 
 
-def test_a_side_file_that_was_about_to_be_replaced_counts_as_it_is(path: Path) -> None:
-    asyncio.run(deliver(sink(path), [(5, ["a"])]))
-    path.with_name("out.jsonl.position.new").write_text('{"time": 9, "le')
-    assert asyncio.run(deliver(sink(path, "resume"), [])) == 5
+def test_a_line_of_the_side_file_that_was_cut_short_counts_as_the_one_before(path: Path) -> None:
+    kill(path, [(5, ["a"]), (7, ["b"]), (9, ["c"])])
+    lines = path.with_name("out.jsonl.position").read_bytes().splitlines(keepends=True)
+    place = max(range(4), key=lambda index: side(path)[index]["number"])
+    lines[place] = lines[place].replace(b'"time":9', b'"time":8')
+    path.with_name("out.jsonl.position").write_bytes(b"".join(lines))
+    assert asyncio.run(deliver(sink(path, "resume"), [(9, ["C"])])) == 7
+    assert path.read_text() == '"a"\n"b"\n"C"\n'
+
+
+def kill(path: Path, batches: Sequence[tuple[int, Sequence[Any]]], sync_after: int = 0) -> None:
+    """Write as a process does that then is gone: nothing is closed."""
+
+    async def run() -> None:
+        target = sink(path)
+        await target.open()
+        for count, (time, payloads) in enumerate(batches, 1):
+            await target.write(time, payloads)
+            if count == sync_after:
+                await target.sync(time)
+        target._let_go()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("synced", "held", "kept"), [(0, MIN_TIME, ""), (1, 5, '"a"\n'), (2, 7, '"a"\n"bb"\n')])
+@pytest.mark.parametrize("left", [b"", b"\0" * 9, b'"bX"\n"c"\n'], ids=["short", "zeros", "other"])
+def test_bytes_that_were_lost_with_the_machine_are_written_again(
+    path: Path, synced: int, held: int, kept: str, left: bytes
+) -> None:
+    """What was never forced to the disk may be missing, or be something else, whatever the side file says."""
+    kill(path, [(5, ["a"]), (7, ["bb"]), (9, ["c"])], synced)
+    path.write_bytes(kept.encode() + left)
+    assert asyncio.run(deliver(sink(path, "resume"), [])) == held
+    assert path.read_text() == kept
+
+
+def test_what_was_not_forced_to_the_disk_and_is_there_all_the_same_counts(path: Path) -> None:
+    kill(path, [(5, ["a"]), (7, ["bb"]), (9, ["c"])], 1)
+    assert asyncio.run(deliver(sink(path, "resume"), [(12, ["d"])])) == 9
+    assert path.read_text() == '"a"\n"bb"\n"c"\n"d"\n'
+
+
+def test_batches_that_come_while_the_disk_is_forced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not covered by it, and count as before: both for a process that ends, and for a machine."""
+    started, go_on = threading.Event(), threading.Event()
+
+    def slow(descriptor: int) -> None:
+        started.set()
+        assert go_on.wait(10)
+
+    async def run() -> None:
+        target = sink(path)
+        await target.open()
+        await target.write(5, ["a"])
+        monkeypatch.setattr(os, "fsync", slow)
+        forced = asyncio.create_task(target.sync(5))
+        await asyncio.to_thread(started.wait, 10)
+        await target.write(7, ["b"])
+        go_on.set()
+        await forced
+        assert [line["time"] for line in side(path)[2:]] == [MIN_TIME, 5]
+        await target.write(9, ["c"])
+        await target.write(11, ["d"])
+        target._let_go()
+
+    asyncio.run(run())
+    shutil.copytree(path.parent, path.parent / "machine")
+    assert asyncio.run(deliver(sink(path, "resume"), [])) == 11
+    assert path.read_text() == '"a"\n"b"\n"c"\n"d"\n'
+    lost = path.parent / "machine" / path.name
+    lost.write_bytes(lost.read_bytes()[:5])
+    assert asyncio.run(deliver(sink(lost, "resume"), [])) == 5
+    assert lost.read_text() == '"a"\n'
 
 
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (lambda path, side: side.unlink(), "which says what it holds, is missing"),
-        (lambda path, side: side.write_text("{"), "is damaged"),
-        (lambda path, side: side.write_text('{"time": "x", "length": 1, "fingerprint": "f"}'), "is damaged"),
+        (lambda path, side: side.unlink(), "position is missing) cannot be resumed: nothing says"),
+        (lambda path, side: side.write_text("{"), "position is damaged) cannot be resumed: nothing says"),
+        (lambda path, side: side.write_bytes(side.read_bytes().replace(b'"number"', b'"bumner"')), "is damaged"),
         (lambda path, side: path.write_text(""), "it is 0 bytes long and has been 4"),
         (lambda path, side: path.unlink(), "it is 0 bytes long and has been 4"),
-        (lambda path, side: side.write_text('{"time": 5, "length": 4, "fingerprint": "g"}'), "written by another flow"),
+        (lambda path, side: path.write_text("x"), "by another flow or from other inputs"),
     ],
+    ids=["missing", "damaged", "altered", "emptied", "gone", "foreign"],
 )
 def test_what_cannot_be_resumed_is_said_and_left_alone(path: Path, spoil: Any, what: str) -> None:
     asyncio.run(deliver(sink(path), [(5, ["a"])]))
     spoil(path, path.with_name("out.jsonl.position"))
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    with pytest.raises(SinkError, match=what) as caught:
-        asyncio.run(deliver(sink(path, "resume"), []))
-    assert 'mode = "replace"' in caught.value.hint
+    with pytest.raises(SinkError, match=re.escape(what)) as caught:
+        asyncio.run(deliver(sink(path, "resume", "g" if "another" in what else "f"), []))
+    assert "tart afresh" in caught.value.hint
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
@@ -155,25 +240,30 @@ def test_a_disk_that_is_full_leaves_nothing_of_the_batch(path: Path) -> None:
 
     asyncio.run(run())
     assert path.read_text() == '"a"\n"b"\n'
-    assert side(path)["time"] == 2
+    assert newest(path)["time"] == 2
 
 
-def test_a_side_file_that_cannot_be_written_leaves_nothing_of_the_batch(path: Path) -> None:
+def test_a_side_file_that_cannot_be_written_leaves_nothing_of_the_batch(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: PositionFile, position: Position) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
     async def run() -> None:
         target = sink(path)
         await target.open()
         await target.write(1, ["a"])
-        blocker = path.with_name("out.jsonl.position.new")
-        blocker.mkdir()
-        with pytest.raises(SinkError, match="Is a directory"):
-            await target.write(2, ["b"])
+        with monkeypatch.context() as broken:
+            broken.setattr(PositionFile, "note", refuse)
+            with pytest.raises(SinkError, match="Input/output error"):
+                await target.write(2, ["b"])
         assert path.read_text() == '"a"\n'
-        blocker.rmdir()
         await target.write(2, ["c"])
-        await target.aclose()
+        target._let_go()
 
     asyncio.run(run())
-    assert path.read_text() == '"a"\n"c"\n'
+    assert asyncio.run(deliver(sink(path, "resume"), [(3, ["d"])])) == 2
+    assert path.read_text() == '"a"\n"c"\n"d"\n'
 
 
 WRITER = """
@@ -221,6 +311,6 @@ def _held(out: Path, module: str) -> tuple[list[int], int]:
         with contextlib.closing(sqlite3.connect(out)) as database:
             rows = database.execute("SELECT value FROM numbers ORDER BY seq").fetchall()
             return [row[0] for row in rows], database.execute("SELECT time FROM flamestream_position").fetchone()[0]
-    position = json.loads(out.with_name("out.position").read_text())
+    position = max(side(out), key=lambda line: int(line["time"]))
     lines = out.read_bytes()[: position["length"]].split(b"\n")[:-1]
     return [int(line) for line in lines if line != b"value"], position["time"]

@@ -13,10 +13,10 @@ from typing import Any
 
 from flamecore.errors import TransportClosedError, TransportError
 from flamecore.plugin import hookimpl
-from flamecore.transport import Outlook, Transport, TransportCapabilities, TransportContext
+from flamecore.transport import Transport, TransportCapabilities, TransportContext
 from flamestream_nats.endpoint import NatsEndpoint
 from flamestream_nats.exchange import Exchange
-from flamestream_nats.options import Options, check, check_seed, exposed, shown_server, ssl_context
+from flamestream_nats.options import Options, check, exposed, warn
 
 __all__ = ["NatsTransport", "Options", "flamestream_transport"]
 
@@ -42,15 +42,6 @@ class NatsTransport(Transport):
         """How many messages were refused, by reason: one word."""
         return Counter() if self._exchange is None else self._exchange.refused
 
-    def outlook(self) -> Outlook:
-        options = self.options
-        missing = exposed(options, self.context.token)
-        ssl_context(options)
-        if options.nkey_seed:
-            check_seed(options.nkey_seed)
-        place, join = f"server {options.shown}", shown_server(options.servers[0])
-        return Outlook(place, join=join, tls=options.secured, missing=tuple(missing))
-
     async def start(self) -> str:
         return (await self._started()).location
 
@@ -59,17 +50,11 @@ class NatsTransport(Transport):
             raise TransportClosedError("the transport is closed", address="", peer="")
         if self._exchange is None:
             if missing := exposed(self.options, self.context.token):
-                self._warn(missing)
+                warn(self.options, missing)
             exchange = Exchange(self.options, self.context)
             await exchange.open()
             self._exchange = exchange
         return self._exchange
-
-    def _warn(self, missing: list[str]) -> None:
-        from flamecore.events import TRANSPORT_EXPOSED
-        from flamecore.logs import logger
-
-        logger().warning(TRANSPORT_EXPOSED, location=self.options.shown, missing=missing)
 
     async def bind(self, address: str) -> NatsEndpoint:
         exchange = await self._started()

@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 
 from nats import errors
 from nats.aio.client import Server
+from nats.js import JetStreamContext
 
 from flamecore.errors import ConnectError, FlameError, TransportError
 from flamestream_nats.client import DirectClient, Heard
 from flamestream_nats.explain import explained, is_tls, reason
-from flamestream_nats.options import Options, check_seed, ssl_context
+from flamestream_nats.options import ServerOptions, check_seed, ssl_context
 
 _LONGEST_PAUSE_S: Final = 0.5
 _PING_S: Final = 5
@@ -29,14 +30,14 @@ class Connection:
     """One connection of one process.
 
     Args:
-        options: Of the transport, checked.
+        options: Of the transport or registry, checked.
         name: What the server calls this process in its own lists.
         up: Called when a broken connection is mended.
         failed: Called once, when it cannot be mended or when the server refuses something.
     """
 
     def __init__(
-        self, options: Options, name: str, *, up: Callable[[], None], failed: Callable[[FlameError], None]
+        self, options: ServerOptions, name: str, *, up: Callable[[], None], failed: Callable[[FlameError], None]
     ) -> None:
         self.options = options
         self.name = name
@@ -111,7 +112,7 @@ class Connection:
     def _arguments(self) -> dict[str, Any]:
         options = self.options
         if options.nkey_seed:
-            check_seed(options.nkey_seed)
+            check_seed(options)
         return {
             "servers": list(options.servers),
             "name": self.name,
@@ -130,6 +131,10 @@ class Connection:
             "token": options.token or None,
             "nkeys_seed_str": options.nkey_seed or None,
         }
+
+    def jetstream(self, timeout_s: float) -> JetStreamContext:
+        """What the server stores, once this is open; each request may take so long."""
+        return self._client.jetstream(timeout=timeout_s)
 
     async def subscribe(self, subject: str, handle: Callable[[Heard], None]) -> int:
         """Have `handle` called with what arrives at a subject, from when this returns."""
@@ -167,12 +172,12 @@ class Connection:
         if self.is_up:
             self._client.say(letters)
 
-    async def flush(self) -> None:
-        """Wait until the server has everything that was posted; at most `send_timeout_s`, or until it breaks."""
+    async def flush(self, limit_s: float) -> None:
+        """Wait until the server has everything that was posted, or until it breaks."""
         self._push()
         if self.is_up:
             try:
-                await self._client.flush(math.ceil(self.options.send_timeout_s))
+                await self._client.flush(math.ceil(limit_s))
             except errors.Error:
                 if self.is_up:
                     raise

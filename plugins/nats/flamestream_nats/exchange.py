@@ -87,7 +87,7 @@ class Exchange:
         for location in self._peers:
             frame = Frame(self.location, location, 0, b"")
             self.post(Kind.LEAVING, 0, 0, frame, self._subjects.node(location, "-"), self.home)
-        await self._connection.flush()
+        await self._connection.flush(self.options.send_timeout_s)
 
     async def aclose(self) -> None:
         """Leave the server."""
@@ -143,7 +143,7 @@ class Exchange:
         if self.error is None:
             if endpoint.subscription is not None:
                 await self._connection.unsubscribe(endpoint.subscription)
-            await self._connection.flush()
+            await self._connection.flush(self.options.send_timeout_s)
 
     def forget(self, endpoint: NatsEndpoint) -> None:
         """That endpoint is closed."""

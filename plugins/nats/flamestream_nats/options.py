@@ -1,11 +1,11 @@
-"""Options of the transport, and what may not be: an unprotected way to another machine."""
+"""Options of the transport and of the registry, and what may not be: an unprotected way to another machine."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import ssl
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,17 +18,17 @@ MOST_BYTES: Final = 256 * 2**20
 """Most bytes of messages that a receiver keeps for one sender before it refuses another."""
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
+_BUCKET: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRETS: Final = ("token", "password", "nkey_seed")
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of the transport.
+class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How to reach the server.
 
     Attributes:
         servers: Addresses of the server, or of the servers of one cluster: `nats://HOST:PORT` or `tls://HOST:PORT`.
-        prefix: What all subjects begin with.
         token: Shown to the server.
         user: Shown to the server, with `password`.
         password: See `user`.
@@ -37,19 +37,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         tls_certificate: File with the certificate that is shown to the server.
         tls_key: File with the key of that certificate.
         insecure: Go to other machines without TLS, or without a token of the job.
-        window_frames: Most messages on their way from one sender to one receiver, until the receiver has read them.
-        window_bytes: Most bytes on that way; one message more may be under way, however large.
-        send_timeout_s: How long `send` waits for a receiver that gives no room.
         connect_timeout_s: How long the first connection may take.
-        reconnect_timeout_s: How long the server may be away before the job is given up.
-        heartbeat_s: How often processes that talk to each other see whether the other is still there. A process whose
-            connection the server has lost four times in a row is gone.
-        silence_timeout_s: How long a process that is connected may say nothing (one call of a user's function takes
-            that long, or its machine has lost power) before it counts as gone.
+        reconnect_timeout_s: How long the server may be away before it is given up.
     """
 
+    section: ClassVar[str]
+    """Where these options are configured."""
+
     servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
-    prefix: str = "flamestream"
     token: str = ""
     user: str = ""
     password: str = ""
@@ -58,19 +53,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     tls_certificate: str = ""
     tls_key: str = ""
     insecure: bool = False
-    window_frames: Annotated[int, msgspec.Meta(ge=1, le=MOST_FRAMES)] = 512
-    window_bytes: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] = 4 * 2**20
-    send_timeout_s: Seconds = 30.0
     connect_timeout_s: Seconds = 2.0
     reconnect_timeout_s: Seconds = 30.0
-    heartbeat_s: Seconds = 0.25
-    silence_timeout_s: Seconds = 30.0
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) != ""}
         shown |= {name: "***" for name in _SECRETS if name in shown}
         shown["servers"] = tuple(map(shown_server, self.servers))
-        return f"Options({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def shown(self) -> str:
@@ -83,15 +73,68 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         files = self.tls_ca or self.tls_certificate or self.tls_key
         return bool(files) or any(server.startswith("tls://") for server in self.servers)
 
+    @property
+    def permissions(self) -> str:
+        """What a user of the server must be allowed to do, for errors."""
+        raise NotImplementedError
 
-def check(options: Options) -> None:
+
+class Options(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the transport: those of `ServerOptions`, and
+
+    Attributes:
+        prefix: What all subjects begin with.
+        window_frames: Most messages on their way from one sender to one receiver, until the receiver has read them.
+        window_bytes: Most bytes on that way; one message more may be under way, however large.
+        send_timeout_s: How long `send` waits for a receiver that gives no room.
+        heartbeat_s: How often processes that talk to each other see whether the other is still there. A process whose
+            connection the server has lost four times in a row is gone.
+        silence_timeout_s: How long a process that is connected may say nothing (one call of a user's function takes
+            that long, or its machine has lost power) before it counts as gone.
+    """
+
+    section: ClassVar[str] = "transport.nats"
+
+    prefix: str = "flamestream"
+    window_frames: Annotated[int, msgspec.Meta(ge=1, le=MOST_FRAMES)] = 512
+    window_bytes: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] = 4 * 2**20
+    send_timeout_s: Seconds = 30.0
+    heartbeat_s: Seconds = 0.25
+    silence_timeout_s: Seconds = 30.0
+
+    @property
+    def permissions(self) -> str:
+        return f"publish and subscribe to {self.prefix}.>"
+
+
+class RegistryOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the registry: those of `ServerOptions`, and
+
+    Attributes:
+        bucket: Name of the key-value bucket; it is made if it is not there.
+        replicas: How many servers of the cluster keep it, if it has to be made.
+        request_timeout_s: How long the server may take to answer.
+    """
+
+    section: ClassVar[str] = "registry"
+
+    bucket: str = "flamestream"
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
+    request_timeout_s: Seconds = 2.0
+
+    @property
+    def permissions(self) -> str:
+        return f"publish to $JS.API.> and $KV.{self.bucket}.>, and subscribe to _INBOX.>"
+
+
+def check(options: Options | RegistryOptions) -> None:
     """Look for what no type can forbid.
 
     Raises:
         ConfigError: An option cannot be used. No secret is shown.
     """
     if not options.servers:
-        raise _wrong("servers", "names no server", "Give at least one, as nats://HOST:PORT.")
+        raise _wrong(options, "servers", "names no server", "Give at least one, as nats://HOST:PORT.")
     for server in options.servers:
         parts = urlsplit(server)
         try:
@@ -99,21 +142,27 @@ def check(options: Options) -> None:
         except ValueError:
             usable = False
         if not usable:
-            raise _wrong("servers", f"has {shown_server(server)!r}", "Write it as nats://HOST:PORT or tls://HOST:PORT.")
-    if not _PREFIX.fullmatch(options.prefix):
-        raise _wrong("prefix", f"is {options.prefix!r}", "Use letters, digits, _ and -, in parts joined by dots.")
+            raise _wrong(
+                options, "servers", f"has {shown_server(server)!r}", "Write it as nats://HOST:PORT or tls://HOST:PORT."
+            )
+    if isinstance(options, Options) and not _PREFIX.fullmatch(options.prefix):
+        raise _wrong(
+            options, "prefix", f"is {options.prefix!r}", "Use letters, digits, _ and -, in parts joined by dots."
+        )
+    if isinstance(options, RegistryOptions) and not _BUCKET.fullmatch(options.bucket):
+        raise _wrong(options, "bucket", f"is {options.bucket!r}", "Use letters, digits, _ and -.")
     if bool(options.user) != bool(options.password):
-        raise _wrong("user", "and password are of use only together", "Give both, or neither.")
+        raise _wrong(options, "user", "and password are of use only together", "Give both, or neither.")
     if bool(options.tls_certificate) != bool(options.tls_key):
-        raise _wrong("tls_certificate", "and tls_key are of use only together", "Give both, or neither.")
+        raise _wrong(options, "tls_certificate", "and tls_key are of use only together", "Give both, or neither.")
 
 
-def exposed(options: Options, token: str) -> list[str]:
+def exposed(options: ServerOptions, token: str | None) -> list[str]:
     """What is missing on the way to other machines, as `insecure` allows. Empty: nothing.
 
     Args:
         options: Checked.
-        token: The job's.
+        token: The job's; None: none is needed.
 
     Raises:
         TransportError: Something is missing, and `insecure` does not allow it.
@@ -121,11 +170,12 @@ def exposed(options: Options, token: str) -> list[str]:
     far = [shown_server(server) for server in options.servers if not _on_this_machine(urlsplit(server).hostname or "")]
     if not far:
         return []
-    missing = [what for what, there in (("TLS", options.secured), ("a token of the job", token)) if not there]
+    missing = [what for what, there in (("TLS", options.secured), ("a token of the job", token != "")) if not there]
     if missing and not options.insecure:
         raise TransportError(
             f"{', '.join(far)} is not on this machine, and messages would go there without {' and '.join(missing)}",
-            hint="Use tls:// and tls_ca, or a server on this machine; or set insecure = true under [transport.nats].",
+            hint="Use tls:// and tls_ca, or a server on this machine; or set insecure = true under "
+            f"[{options.section}].",
             address="",
             peer=far[0],
         )
@@ -138,7 +188,15 @@ def shown_server(server: str) -> str:
     return f"{scheme or 'nats'}://{rest.rpartition('@')[2]}"
 
 
-def ssl_context(options: Options) -> ssl.SSLContext | None:
+def warn(options: ServerOptions, missing: list[str]) -> None:
+    """Say in the log what is missing on the way to other machines."""
+    from flamecore.events import TRANSPORT_EXPOSED
+    from flamecore.logs import logger
+
+    logger().warning(TRANSPORT_EXPOSED, location=options.shown, missing=missing)
+
+
+def ssl_context(options: ServerOptions) -> ssl.SSLContext | None:
     """How to speak TLS to the server; None if nothing asks for it.
 
     Raises:
@@ -156,12 +214,14 @@ def ssl_context(options: Options) -> ssl.SSLContext | None:
     except OSError as error:  # ssl.SSLError is one
         path = options.tls_ca if key == "tls_ca" else f"{options.tls_certificate} with {options.tls_key}"
         reason = error.strerror or str(error)
-        raise _wrong(key, f"{path} cannot be used: {reason}", "Give PEM files that this user can read.") from error
+        raise _wrong(
+            options, key, f"{path} cannot be used: {reason}", "Give PEM files that this user can read."
+        ) from error
     return context
 
 
-def check_seed(seed: str) -> None:
-    """Look at an `nkey_seed`.
+def check_seed(options: ServerOptions) -> None:
+    """Look at `nkey_seed`.
 
     Raises:
         MissingDependencyError: What signs with it is not installed.
@@ -171,19 +231,19 @@ def check_seed(seed: str) -> None:
         import nkeys
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            "transport.nats.nkey_seed needs module 'nkeys', which is not installed",
+            f"{options.section}.nkey_seed needs module 'nkeys', which is not installed",
             hint="Run: pip install 'nats-py[nkeys]'",
-            kind="transport",
+            kind=options.section.partition(".")[0],
             name="nats",
             distribution="flamestream",
             module="nkeys",
             extra=None,
         ) from error
     try:
-        nkeys.from_seed(bytearray(seed.strip().encode())).wipe()
+        nkeys.from_seed(bytearray(options.nkey_seed.strip().encode())).wipe()
     except Exception:  # noqa: BLE001 - the package raises what it comes upon, and nothing of it may be shown
         hint = "Give the seed itself, SU…; ${NAME} takes it from the environment."
-        raise _wrong("nkey_seed", "is no seed of a user's key pair", hint) from None
+        raise _wrong(options, "nkey_seed", "is no seed of a user's key pair", hint) from None
 
 
 def _on_this_machine(host: str) -> bool:
@@ -193,6 +253,6 @@ def _on_this_machine(host: str) -> bool:
         return host == "localhost"
 
 
-def _wrong(key: str, what: str, hint: str) -> ConfigError:
-    path = f"transport.nats.{key}"
+def _wrong(options: ServerOptions, key: str, what: str, hint: str) -> ConfigError:
+    path = f"{options.section}.{key}"
     return ConfigError(f"{path} {what}", hint=hint, path=path)

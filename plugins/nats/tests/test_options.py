@@ -63,7 +63,7 @@ def test_options_of_a_wrong_kind(wrong: dict[str, Any]) -> None:
 def test_a_key_pair_needs_a_package_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nkeys", None)
     with pytest.raises(MissingDependencyError) as caught:
-        check_seed("SUAsecret")
+        check_seed(Options(nkey_seed="SUAsecret"))
     assert (caught.value.module, caught.value.name) == ("nkeys", "nats")
     assert "pip install 'nats-py[nkeys]'" in caught.value.hint
     assert "secret" not in str(caught.value)

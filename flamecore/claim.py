@@ -1,0 +1,359 @@
+"""The right to run a job: held by one supervisor at a time, for as long as it renews it.
+
+The record of a job in the registry names its supervisor, the epoch, and where everybody is. A supervisor renews the
+record three times in `lease_s`. Another one watches it: if it stays as it is for `lease_s`, the supervisor is gone,
+and the other takes over with a higher epoch. No two clocks are compared, only changes of the record are looked for;
+and since every change names the revision it is based on, of several who take over one succeeds. A supervisor that
+wakes up too late finds the record changed, and stops. What it has sent until then bears its old epoch, and is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from flamecore import __version__
+from flamecore.errors import ClaimedError, ConfigError, FlameError, RegistryError
+from flamecore.jobregistry import MAX_KEY, JobRegistry
+
+PREFIX: Final = "jobs/"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_PAUSE_S: Final = 0.25
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a job.
+
+    Attributes:
+        role: "worker", or "acker" for one that hosts trackers only.
+        location: Where it listens, in the transport's words.
+        pid: Its process id, on its host.
+        parts: Addresses of what it hosts.
+        version: Of flamestream.
+    """
+
+    role: str
+    location: str
+    pid: int
+    parts: tuple[str, ...] = ()
+    version: str = __version__
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a registry knows of a job.
+
+    Attributes:
+        job: Its name.
+        epoch: Its incarnation; grows with every claim.
+        holder: Whose it is, for people: host and process of the supervisor.
+        claim: A random text for each claim.
+        lease_s: After so many seconds without a change of the record the supervisor is gone; 0: it has ended.
+        run: What the transport calls the job (`TransportContext.job`).
+        transport: Name of the transport's driver.
+        control: Location of the supervisor, in the transport's words; empty before it listens.
+        members: Its processes but the supervisor, by name.
+        key_groups: First and last key group of each worker, by address.
+        fronts: (source, partition, address of the worker) of each front, in the order of their numbers.
+        version: Of flamestream.
+    """
+
+    job: str
+    epoch: int
+    holder: str
+    claim: str
+    lease_s: float
+    run: str = ""
+    transport: str = ""
+    control: str = ""
+    members: dict[str, Member] = {}
+    key_groups: dict[str, tuple[int, int]] = {}
+    fronts: tuple[tuple[str, str, str], ...] = ()
+    version: str = __version__
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    """A record, with proof that who wrote it knows the token of the job."""
+
+    record: msgspec.Raw
+    proof: str
+
+
+class Claim:
+    """A job that is this process's to run. Made by `Claim.take`; an async context manager that gives it back.
+
+    Attributes:
+        record: What the registry is told.
+    """
+
+    def __init__(
+        self, registry: JobRegistry, record: JobRecord, revision: int, token: str, lost: Callable[[BaseException], None]
+    ) -> None:
+        self.record = record
+        self._registry = registry
+        self._revision = revision
+        self._token = token
+        self._lost = lost
+        self._renewed = time.monotonic()
+        self._changed = asyncio.Event()
+        self._keeping = asyncio.create_task(self._keep())
+        self._keeping.add_done_callback(self._ended)
+
+    @classmethod
+    async def take(
+        cls,
+        registry: JobRegistry,
+        job: str,
+        *,
+        lease_s: float,
+        token: str,
+        lost: Callable[[BaseException], None],
+        above: int = 0,
+    ) -> Self:
+        """Claim a job. Waits for at most the lease of the one who has it, to see whether that one is still there.
+
+        Args:
+            registry: Open.
+            job: Name of the job.
+            lease_s: How long the claim outlives its last renewal.
+            token: Secret of the job, which those who look it up must know.
+            lost: Told once if the claim cannot be kept: a ClaimedError or RegistryError.
+            above: The epoch will be greater than this, too.
+
+        Raises:
+            ClaimedError: Another supervisor has it.
+            RegistryError: The registry cannot be used.
+        """
+        key = key_of(job)
+        entry = await registry.get(key)
+        last = None if entry is None else read(entry.value, job)
+        if entry is not None and last is not None:
+            await _wait_for_end(registry, key, entry.revision, last)
+        began = time.monotonic()
+        record = JobRecord(
+            job=job,
+            epoch=max(last.epoch if last else 0, above) + 1,
+            holder=f"{socket.gethostname()} (process {os.getpid()})",
+            claim=secrets.token_hex(8),
+            lease_s=lease_s,
+        )
+        value = _encode(record, token)
+        revision = await (registry.create(key, value) if entry is None else registry.update(key, value, entry.revision))
+        if revision is None:
+            quicker = await registry.get(key)
+            raise _claimed(record if quicker is None else read(quicker.value, job))
+        claim = cls(registry, record, revision, token, lost)
+        claim._renewed = began
+        return claim
+
+    @property
+    def epoch(self) -> int:
+        """The incarnation of the job."""
+        return self.record.epoch
+
+    def publish(self, **changes: Any) -> None:
+        """Change fields of the record. It is written at once, or as soon as the registry can be reached."""
+        self.record = msgspec.structs.replace(self.record, **changes)
+        self._changed.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the job back."""
+        self._keeping.cancel()
+        await asyncio.wait((self._keeping,))
+        self.record = msgspec.structs.replace(self.record, lease_s=0.0, control="", members={})
+        # What cannot be said now is seen by others when the lease has passed; and another's job is no longer ours.
+        with contextlib.suppress(RegistryError):
+            await self._write()
+
+    async def _keep(self) -> None:
+        """Renew the claim, and write what changes."""
+        lease_s = self.record.lease_s
+        pause_s = lease_s / 3
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+            self._changed.clear()
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(max(0.0, self._renewed + lease_s - began)):
+                    await self._write()
+            except (RegistryError, TimeoutError) as error:
+                if isinstance(error, ClaimedError):
+                    raise
+                if time.monotonic() >= self._renewed + lease_s:
+                    raise _not_renewed(self.record, error) from error
+                pause_s = min(_LONGEST_PAUSE_S, lease_s / 10)
+            else:
+                self._renewed = began
+                pause_s = lease_s / 3
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._lost(error)
+
+    async def _write(self) -> None:
+        """Write the record.
+
+        Raises:
+            ClaimedError: It has been changed by somebody else.
+            RegistryError: It may have been written, or not.
+        """
+        key = key_of(self.record.job)
+        value = _encode(self.record, self._token)
+        revision = await self._registry.update(key, value, self._revision)
+        if revision is None:
+            # Perhaps by this claim, and the answer was lost.
+            entry = await self._registry.get(key)
+            if entry is not None:
+                found = read(entry.value, self.record.job)
+                if found.claim != self.record.claim:
+                    raise _claimed(found)
+                revision = await self._registry.update(key, value, entry.revision)
+        if revision is None:
+            raise RegistryError(
+                f"the record of job {self.record.job!r} is gone from the registry, or changes all the time",
+                hint="Does anybody but supervisors change it?",
+                registry=self._registry.name,
+                key=key,
+            )
+        self._revision = revision
+
+
+async def find(registry: JobRegistry, job: str, token: str) -> JobRecord:
+    """The record of a running job, for who wants to join it.
+
+    Raises:
+        RegistryError: There is none, or its supervisor does not listen yet, or it was written by somebody who does not
+            know the token; or the registry cannot be used.
+    """
+    key = key_of(job)
+    entry = await registry.get(key)
+    facts = {"registry": registry.name, "key": key}
+    if entry is None:
+        known = ", ".join(sorted(_name_of(key) for key in await registry.keys(PREFIX))) or "none"
+        raise RegistryError(
+            f"the registry knows no job {job!r}; it knows: {known}", hint="Start its supervisor first.", **facts
+        )
+    record = read(entry.value, job, token)
+    if not record.lease_s or not record.control:
+        what = "listens nowhere yet" if record.lease_s else "has ended"
+        raise RegistryError(
+            f"the supervisor of job {job!r}, {record.holder}, {what}", hint="Start it, and try again.", **facts
+        )
+    return record
+
+
+async def _wait_for_end(registry: JobRegistry, key: str, revision: int, last: JobRecord) -> None:
+    """Wait until a claim has lapsed, if it has not been given back.
+
+    Raises:
+        ClaimedError: It is renewed.
+    """
+    until = time.monotonic() + last.lease_s
+    while last.lease_s and time.monotonic() < until:
+        await asyncio.sleep(min(_LONGEST_PAUSE_S, last.lease_s / 10))
+        entry = await registry.get(key)
+        if entry is None or entry.revision != revision:
+            raise _claimed(last if entry is None else read(entry.value, last.job))
+
+
+def key_of(job: str) -> str:
+    """The key of a job's record.
+
+    Raises:
+        ConfigError: The name of the job is too long.
+    """
+    quoted = _UNSAFE.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), job)
+    if not quoted or len(PREFIX + quoted) > MAX_KEY:
+        raise ConfigError(
+            f"a job needs a name of at most {MAX_KEY - len(PREFIX)} letters to be in a registry: {job[:40]!r}",
+            hint="Set name under [job].",
+            path="job.name",
+        )
+    return PREFIX + quoted
+
+
+def _name_of(key: str) -> str:
+    quoted = key.removeprefix(PREFIX).encode()
+    return re.sub(rb"=([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), quoted).decode(errors="replace")
+
+
+def _encode(record: JobRecord, token: str) -> bytes:
+    raw = msgspec.json.encode(record)
+    return msgspec.json.encode(_Sealed(msgspec.Raw(raw), _proof(raw, token)))
+
+
+def read(value: bytes, job: str, token: str | None = None) -> JobRecord:
+    """The record that an entry holds.
+
+    Args:
+        value: Of the entry.
+        job: Whose record it should be.
+        token: Secret of the job; None: who wrote it does not matter.
+
+    Raises:
+        RegistryError: It is none, or of somebody who does not know the token.
+    """
+    try:
+        sealed = msgspec.json.decode(value, type=_Sealed)
+        record = msgspec.json.decode(sealed.record, type=JobRecord)
+    except msgspec.MsgspecError as error:
+        raise RegistryError(
+            f"what the registry holds under {key_of(job)} is no record of a job: {error}",
+            hint="Does something else use it, or another version of flamestream?",
+            registry="",
+            key=key_of(job),
+        ) from error
+    if record.job != job or (token is not None and not hmac.compare_digest(sealed.proof, _proof(sealed.record, token))):
+        raise RegistryError(
+            f"the record of job {job!r} was written by somebody who does not know its token",
+            hint="Set FLAMESTREAM_TOKEN to the same secret for the supervisor and everybody who joins.",
+            registry="",
+            key=key_of(job),
+        )
+    return record
+
+
+def _proof(raw: bytes | msgspec.Raw, token: str) -> str:
+    key = blake2b(token.encode(), digest_size=32, person=b"flamestream").digest()
+    return blake2b(bytes(raw), key=key, digest_size=16).hexdigest()
+
+
+def _claimed(record: JobRecord) -> ClaimedError:
+    return ClaimedError(
+        f"job {record.job!r} is run by {record.holder}, since epoch {record.epoch}",
+        hint="Stop that one first, or give this job another name under [job].",
+        registry="",
+        key=key_of(record.job),
+        job=record.job,
+        holder=record.holder,
+        epoch=record.epoch,
+    )
+
+
+def _not_renewed(record: JobRecord, error: Exception) -> RegistryError:
+    why = error.what if isinstance(error, FlameError) else "no answer"
+    return RegistryError(
+        f"the claim on job {record.job!r} could not be renewed for {record.lease_s:g} s: {why}",
+        hint="Another supervisor may have taken over. Look after the registry; lease_s under [registry] says how long "
+        "it may be away.",
+        registry="",
+        key=key_of(record.job),
+    )

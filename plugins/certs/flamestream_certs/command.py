@@ -1,0 +1,49 @@
+"""flamestream certs"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from flamecore.cli.output import json_option, print_json, wants_json
+from flamecore.plugin import hookimpl
+from flamestream_certs.folder import ROLES, hosts_of, make, toml
+
+
+@click.group("certs")
+def command() -> None:
+    """Certificates for TLS between the processes of a job."""
+
+
+@command.command("init")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--hosts",
+    multiple=True,
+    metavar="HOST,…",
+    help="Where processes listen, besides this machine: names or addresses. May be given several times.",
+)
+@click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="How long they are valid.")
+@json_option
+@click.pass_context
+def init(ctx: click.Context, folder: Path, hosts: tuple[str, ...], days: int) -> None:
+    """Make an authority and certificates for a test cluster in FOLDER, and print what to paste into the job file.
+
+    There is one certificate for each role: supervisor, worker, acker, client (one who looks at a job), and nats (the
+    server of that transport). Nothing is overwritten. Keys can be read by you alone.
+
+    For anything but tests, use the authority that you have: any PEM files will do.
+    """
+    good_at = hosts_of(hosts)
+    files = make(folder, good_at, days)
+    if not wants_json(ctx):
+        click.echo(toml(folder, good_at, days))
+        return
+    roles = {role: {"certificate": str(files[f"{role}.pem"]), "key": str(files[f"{role}.key"])} for role in ROLES}
+    print_json({"folder": str(folder), "ca": str(files["ca.pem"]), "roles": roles, "hosts": good_at, "days": days})
+
+
+@hookimpl
+def flamestream_command() -> click.Command:
+    return command

@@ -1,0 +1,125 @@
+"""The folder of certificates: who gets one, where it is written, and what to paste where."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from flamecore.errors import ConfigError
+from flamestream_certs.authority import Authority, Issued
+
+ROLES: Final = ("supervisor", "worker", "acker", "client", "nats")
+"""Who gets a certificate: the parts of a job, one who looks at it, and the server of the transport `nats`."""
+
+HERE: Final = ("localhost", "127.0.0.1", "::1")
+"""What every certificate is good for."""
+
+_LABEL: Final = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
+_HOST: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+def hosts_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """This machine, and the hosts that are asked for, each once.
+
+    Args:
+        texts: Names or addresses, several of them divided by commas.
+
+    Raises:
+        ConfigError: One is neither.
+    """
+    wanted = [host.strip() for text in texts for host in text.split(",")]
+    for host in wanted:
+        if not _HOST.fullmatch(host) and not _is_address(host):
+            raise ConfigError(
+                f"{host!r} is neither the name of a host nor an address",
+                hint="Write --hosts node1.example,10.0.0.5: without ports, and other letters in punycode.",
+                path="--hosts",
+            )
+    return tuple(dict.fromkeys((*HERE, *wanted)))
+
+
+def make(folder: Path, hosts: Sequence[str], days: int) -> dict[str, Path]:
+    """Make an authority and a certificate for each role. Keys are for their user alone.
+
+    Returns:
+        The files by name: `ca.pem`, `ca.key`, and the same two of each role.
+
+    Raises:
+        ConfigError: One of the files is there already, or cannot be written; nothing is overwritten.
+    """
+    files = {f"{name}{ending}": folder / f"{name}{ending}" for name in ("ca", *ROLES) for ending in (".pem", ".key")}
+    if there := [str(path) for path in files.values() if path.exists() or path.is_symlink()]:
+        raise ConfigError(
+            f"{folder} has certificates already: {', '.join(there)}",
+            hint="Nothing was written. Name another folder, or move these away first.",
+            path="FOLDER",
+        )
+    authority = Authority(days)
+    issued = {"ca": authority.own, **{role: authority.issue(role, hosts) for role in ROLES}}
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, pair in issued.items():
+            _write(folder, name, pair)
+    except OSError as error:
+        raise ConfigError(
+            f"certificates cannot be written to {folder}: {error.strerror}",
+            hint="Name a folder that you may write to.",
+            path="FOLDER",
+        ) from error
+    return files
+
+
+def toml(folder: Path, hosts: Sequence[str], days: int) -> str:
+    """What to paste into a job file, as TOML, with the rest in comments."""
+    folder = folder.resolve()
+    of = {role: {"tls_ca": "ca.pem", "tls_certificate": f"{role}.pem", "tls_key": f"{role}.key"} for role in ROLES}
+    lines = {role: [f"{key} = {_quoted(folder / file)}" for key, file in files.items()] for role, files in of.items()}
+    host = next((host for host in hosts if host not in HERE), "127.0.0.1")
+    place = f"[{host}]" if ":" in host else host
+    sets = " ".join(f"--set transport.grpc.{key}={folder / file}" for key, file in of["worker"].items())
+    return "\n".join(
+        [
+            f"# Certificates in {folder}, for a test cluster: valid for {days} days, at {', '.join(hosts)}.",
+            "# ca.key signs more of them; the processes of a job do not need it. Keep it, and all keys, from others.",
+            "",
+            "# The supervisor, and the workers that it starts:",
+            "[transport.grpc]",
+            f"listen = {_quoted(place)}",
+            *lines["supervisor"],
+            "",
+            "# The same over a NATS server:",
+            "[transport.nats]",
+            f"servers = [{_quoted(f'tls://{place}:4222')}]",
+            *lines["supervisor"],
+            "",
+            "# Workers that join from elsewhere take worker.*, ackers acker.*, and `flamestream status` client.*:",
+            f"#   flamestream worker --join grpc://{place}:PORT --job NAME {sets}",
+            "# The NATS server, in nats-server.conf:",
+            f"#   tls {{ cert_file: {_quoted(folder / 'nats.pem')}, key_file: {_quoted(folder / 'nats.key')},",
+            f"#         ca_file: {_quoted(folder / 'ca.pem')}, verify: true }}",
+        ]
+    )
+
+
+def _write(folder: Path, name: str, pair: Issued) -> None:
+    for ending, data, mode in ((".pem", pair.certificate, 0o644), (".key", pair.key, 0o600)):
+        with os.fdopen(os.open(folder / f"{name}{ending}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _quoted(text: object) -> str:
+    """A text of TOML."""
+    plain = str(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{plain}"'

@@ -1,0 +1,184 @@
+"""Real jobs over TCP with the certificates of `flamestream certs init`, as it says to use them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `certs` is not installed")
+
+LIMIT_S = 60.0
+LINES = 300
+
+APP = """
+    import time
+
+    import flamecore as fc
+
+
+    def slowly(line: str) -> str:
+        time.sleep(0.005)
+        return line
+
+
+    flow = fc.Flow("lengths")
+    flow.source("lines", str).rebalance().map(slowly).key_by(len).count().sink("counts")
+"""
+
+JOB = """
+    schema = 1
+    [job]
+    flow = "app.py"
+    workers = 2
+    [source.lines]
+    use = "lines"
+    path = "lines.txt"
+    [sink.counts]
+    use = "jsonl"
+    path = "counts.jsonl"
+    [transport]
+    use = "{transport}"
+"""
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "flamecore", *map(str, arguments)]
+
+
+def certs(folder: Path) -> str:
+    """Make certificates; returns what is to be pasted."""
+    done = subprocess.run(command("certs", "init", folder), capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    return done.stdout
+
+
+def job_file(folder: Path, transport: str, pasted: str) -> Path:
+    """A job that counts lines by their length; 5 ms each."""
+    (folder / "app.py").write_text(dedent(APP))
+    (folder / "lines.txt").write_text("".join(f"{'x' * (number % 7)}\n" for number in range(LINES)))
+    path = folder / "job.toml"
+    path.write_text(dedent(JOB).format(transport=transport) + pasted)
+    return path
+
+
+def check_counts(folder: Path) -> None:
+    counted: dict[int, int] = {}
+    lines = (folder / "counts.jsonl").read_text().splitlines()
+    assert len(lines) == LINES
+    for number, line in enumerate(lines):
+        length = number % 7
+        counted[length] = counted.get(length, 0) + 1
+        assert line == f"[{length},{counted[length]}]"
+
+
+def need(transport: str) -> None:
+    if find_spec(transport) is None:
+        pytest.skip(f"the client of {transport} is not installed")
+
+
+def test_two_workers_over_grpc(tmp_path: Path) -> None:
+    need("grpc")
+    job = job_file(tmp_path, "grpc", certs(tmp_path / "certs"))
+    done = subprocess.run(
+        command("run", job, "-q"), capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    check_counts(tmp_path)
+
+
+def test_two_workers_over_nats(tmp_path: Path) -> None:
+    need("nats")
+    from flamecore.testing.nats_server import NatsServer, ServerTls
+
+    folder = tmp_path / "certs"
+    pasted = certs(folder)
+    with NatsServer(tls=ServerTls(folder / "nats.pem", folder / "nats.key", folder / "ca.pem")) as server:
+        pasted = pasted.replace("tls://127.0.0.1:4222", server.url)
+        job = job_file(tmp_path, "nats", pasted)
+        done = subprocess.run(
+            command("run", job, "-q"), capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        check_counts(tmp_path)
+        certs(tmp_path / "strangers")
+        job.write_text(job.read_text().replace(str(folder), str(tmp_path / "strangers")))
+        refused = subprocess.run(
+            command("run", job, "-q"), capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path
+        )
+        assert refused.returncode == 1
+        assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts commands; ends what is left of them."""
+    processes: list[subprocess.Popen[str]] = []
+    environment = {**os.environ, "FLAMESTREAM_TOKEN": "not a secret"}
+
+    def start(*arguments: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen(command(*arguments), env=environment, cwd=folder, stderr=subprocess.PIPE, text=True)
+        processes.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_a_worker_with_a_certificate_of_another_authority_is_refused_and_the_job_goes_on(tmp_path: Path) -> None:
+    need("grpc")
+    ours, strange = tmp_path / "certs", tmp_path / "strangers"
+    here = f"127.0.0.1:{free_port()}"
+    pasted = certs(ours).replace('listen = "127.0.0.1"', f'listen = "{here}"')
+    certs(strange)
+    job = job_file(tmp_path, "grpc", pasted + '\n[deploy]\nstart = "join"\n')
+
+    def tls(folder: Path, role: str) -> list[str]:
+        files = {"tls_ca": "ca.pem", "tls_certificate": f"{role}.pem", "tls_key": f"{role}.key"}
+        chosen = [f"transport.grpc.{key}={folder / file}" for key, file in files.items()]
+        return [part for text in (*chosen, "transport.grpc.listen=127.0.0.1") for part in ("--set", text)]
+
+    join = ("--join", f"grpc://{here}", "--job", "lengths")
+    with started(tmp_path) as start:
+        run = start("run", job, "-q")
+        workers = [start("worker", *join, "--name", name, *tls(ours, "worker")) for name in ("w1", "w2")]
+        out = tmp_path / "counts.jsonl"
+        end = time.monotonic() + LIMIT_S
+        while not (out.exists() and out.stat().st_size):
+            assert run.poll() is None, run.communicate()[1]
+            assert time.monotonic() < end, "nothing has come out"
+            time.sleep(0.02)
+        early = "transport.grpc.connect_timeout_s=0.3"
+        stranger = start("worker", *join, "--name", "w3", *tls(strange, "worker"), "--set", early)
+        looker = start("status", f"grpc://{here}", "--job", "lengths", *tls(strange, "client"), "--set", early)
+        for refused in (stranger, looker):
+            _, said = refused.communicate(timeout=LIMIT_S)
+            assert refused.returncode == 1
+            assert "ConnectError" in said or "nobody answers" in said
+        assert run.poll() is None, "the job was to be running still"
+        look = start("status", f"grpc://{here}", "--job", "lengths", *tls(ours, "client"))
+        assert look.wait(LIMIT_S) == 0, look.communicate()[1]
+        for process in (run, *workers):
+            _, said = process.communicate(timeout=LIMIT_S)
+            assert process.returncode == 0, said
+    check_counts(tmp_path)

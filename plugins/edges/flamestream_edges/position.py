@@ -1,0 +1,179 @@
+"""The file beside an output that says what the output holds: four lines of fixed width, each good or no good by itself.
+
+Lines 1 and 2 are written in turn, one for each batch; lines 3 and 4 in turn whenever the output has been forced to the
+disk. So there is always a whole line to go by, whenever the process ends (one of the first two), and whenever the
+machine does (one of the last two). Each begins with a checksum of the rest of it; the rest is JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+if sys.platform != "win32":
+    import fcntl
+
+SUFFIX: Final = ".position"
+
+WIDTH: Final = 512
+_LINES: Final = 4
+_DIGEST: Final = 16
+_TRIES: Final = 500
+_PAUSE_S: Final = 0.01
+
+
+class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a line says.
+
+    Attributes:
+        number: Counts lines; the greatest is the newest.
+        time: Everything below it is there,
+        length: in this many first bytes of the output.
+        fingerprint: Of what was delivered: the job's state, or flow and inputs.
+        owner: Which object wrote it; the newest one that opened the output owns it.
+        durable: So many of the bytes have been forced to the disk.
+        digest: Of the bytes from there to `length`, as hexadecimal XXH3-64.
+    """
+
+    number: int
+    time: int
+    length: int
+    fingerprint: str
+    owner: str
+    durable: int
+    digest: str
+
+
+_DECODER: Final = msgspec.json.Decoder(Position)
+
+
+class PositionFile:
+    """One such file, open.
+
+    Raises:
+        OSError: By all methods.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+        self._image = b""
+        self._number = 0
+        self._turn = [0, 0]
+
+    @property
+    def descriptor(self) -> int:
+        """The file's."""
+        return self._file.fileno()
+
+    @asynccontextmanager
+    async def locked(self) -> AsyncIterator[None]:
+        """Keep others out, from other objects of this process too.
+
+        Raises:
+            TimeoutError: Somebody has been keeping this one out for five seconds.
+        """
+        if sys.platform != "win32":
+            for _ in range(_TRIES):
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(_PAUSE_S)
+            else:
+                raise TimeoutError(f"another process has been in the midst of a write for {_TRIES * _PAUSE_S:g} s")
+        try:
+            yield
+        finally:
+            if sys.platform != "win32":
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def unchanged(self) -> bool:
+        """Whether all in it was written by this object."""
+        return self._read() == self._image
+
+    def positions(self) -> list[Position]:
+        """What can be gone by, best first: what was written since the output was last forced to the disk, then what was
+        true at that moment."""
+        image = self._read()
+        lines = [_parsed(image[start : start + WIDTH]) for start in range(0, WIDTH * _LINES, WIDTH)]
+        known = [line for line in lines if line is not None]
+        self._number = max((line.number for line in known), default=0)
+        forced = max((line for line in lines[2:] if line is not None), key=_number, default=None)
+        if forced is None:
+            return sorted(known, key=_number, reverse=True)
+        mine = [line for line in lines[:2] if line is not None and line.owner == forced.owner]
+        since = [line for line in mine if _reach(line) > _reach(forced)]
+        return [*sorted(since, key=_reach, reverse=True), forced]
+
+    def is_empty(self) -> bool:
+        """Whether nothing was ever written to it."""
+        return not self._read()
+
+    def begin(self, position: Position) -> None:
+        """Have this count, and nothing that was there before; at once and whatever happens to the machine."""
+        self._number += 1
+        self._write(0, _line(position, self._number) * _LINES)
+        self._file.truncate(WIDTH * _LINES)
+        os.fsync(self.descriptor)
+
+    def note(self, position: Position) -> None:
+        """Have this count from now on."""
+        self._put(0, position)
+
+    def settle(self, position: Position) -> None:
+        """Have this count however the machine ends, once this file is forced to the disk as the output has been."""
+        self._put(1, position)
+
+    def close(self) -> None:
+        """Let go. May be called twice."""
+        self._file.close()
+
+    def _put(self, pair: int, position: Position) -> None:
+        self._number += 1
+        self._turn[pair] ^= 1
+        self._write((2 * pair + self._turn[pair]) * WIDTH, _line(position, self._number))
+
+    def _write(self, offset: int, data: bytes) -> None:
+        self._file.seek(offset)
+        if self._file.write(data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._image = self._image[:offset] + data + self._image[offset + len(data) :]
+
+    def _read(self) -> bytes:
+        self._file.seek(0)
+        return self._file.read(WIDTH * _LINES + 1)
+
+
+def _number(position: Position) -> int:
+    return position.number
+
+
+def _reach(position: Position) -> tuple[int, int]:
+    return position.time, position.length
+
+
+def _line(position: Position, number: int) -> bytes:
+    text = msgspec.json.encode(msgspec.structs.replace(position, number=number))
+    if len(text) > WIDTH - _DIGEST - 2:
+        raise ValueError(f"{position} does not fit {WIDTH} bytes")
+    return b"%s %s\n" % (xxh3_64_hexdigest(text).encode(), text.ljust(WIDTH - _DIGEST - 2))
+
+
+def _parsed(line: bytes) -> Position | None:
+    """What a line says; None if it is not as it was written."""
+    text = line[_DIGEST + 1 :].rstrip()
+    if xxh3_64_hexdigest(text).encode() != line[:_DIGEST]:
+        return None
+    try:
+        return _DECODER.decode(text)
+    except msgspec.DecodeError:
+        return None  # of another version of this module, or by another hand

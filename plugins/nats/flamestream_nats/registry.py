@@ -1,0 +1,135 @@
+"""Registry `nats`: entries in a key-value bucket of JetStream, on a server that all hosts reach.
+
+The server keeps the last change of each key in a stream, on disk, and takes a change only if the one before has the
+number that is named: that number is the revision. On a cluster it takes a change when most of `replicas` have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final, TypeVar
+
+from nats import errors
+from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from flamecore.errors import ConnectError, FlameError, RegistryError
+from flamecore.jobregistry import Entry, JobRegistry, RegistryCapabilities, RegistryContext
+from flamecore.plugin import hookimpl
+from flamestream_nats.connection import Connection
+from flamestream_nats.explain import reason
+from flamestream_nats.options import RegistryOptions, check, exposed, warn
+
+T = TypeVar("T")
+
+_NOT_THE_LAST: Final = frozenset({10071, 10164})
+"""What the server says of a change whose revision is not the last one."""
+
+
+class NatsRegistry(JobRegistry):
+    """One bucket."""
+
+    name: ClassVar[str] = "nats"
+    Options: ClassVar[Any] = RegistryOptions
+
+    def __init__(self, options: Any, context: RegistryContext) -> None:
+        super().__init__(options or RegistryOptions(), context)
+        check(self.options)
+        name = context.node or "registry"
+        self._connection = Connection(self.options, name, up=lambda: None, failed=self._given_up)
+        self._is_open = False
+        self._error: FlameError | None = None
+
+    @property
+    def capabilities(self) -> RegistryCapabilities:
+        return RegistryCapabilities(durable=True, shared=True)
+
+    async def open(self) -> None:
+        if missing := exposed(self.options, None):
+            warn(self.options, missing)
+        try:
+            await self._connection.open()
+        except ConnectError as error:
+            raise self._failed(error.what, error.hint) from error
+        self._is_open = True
+        with self._answers(
+            "", f"Does it run with JetStream (nats-server -js)? May this user {self.options.permissions}?"
+        ):
+            self._jetstream = self._connection.jetstream(self.options.request_timeout_s)
+            self._bucket = await self._find_bucket()
+
+    async def _find_bucket(self) -> KeyValue:
+        try:
+            return await self._jetstream.key_value(self.options.bucket)
+        except BucketNotFoundError:
+            # Two may make it at once: it is the same one.
+            return await self._jetstream.create_key_value(
+                bucket=self.options.bucket,
+                description="jobs of flamestream, and where their parts are",
+                replicas=self.options.replicas,
+            )
+
+    async def get(self, key: str) -> Entry | None:
+        with self._answers(key):
+            try:
+                found = await self._bucket.get(key)
+            except KeyNotFoundError:
+                return None
+        return Entry(found.value or b"", found.revision or 0)
+
+    async def create(self, key: str, value: bytes) -> int | None:
+        return await self._changed(key, self._bucket.create(key, value))
+
+    async def update(self, key: str, value: bytes, revision: int) -> int | None:
+        # To the server, revision 0 says that there must be no entry; and, of a deletion, that any will do.
+        return await self._changed(key, self._bucket.update(key, value, last=revision)) if revision > 0 else None
+
+    async def delete(self, key: str, revision: int) -> bool:
+        return revision > 0 and await self._changed(key, self._bucket.delete(key, last=revision)) is not None
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        before = f"$KV.{self.options.bucket}."
+        with self._answers(""):
+            info = await self._jetstream.stream_info(f"KV_{self.options.bucket}", subjects_filter=f"{before}>")
+        found = (subject.removeprefix(before) for subject in info.state.subjects or ())
+        # What has been deleted is among them.
+        return [key for key in sorted(found) if key.startswith(prefix) and await self.get(key) is not None]
+
+    async def aclose(self) -> None:
+        if self._is_open:
+            await self._connection.aclose()
+
+    # -- what the server says ----------------------------------------------------------------------------------------
+
+    async def _changed(self, key: str, change: Awaitable[T]) -> T | None:
+        """What a change returns; None if the server has not made it, because it was based on an old revision."""
+        with self._answers(key):
+            try:
+                return await change
+            except APIError as error:
+                if isinstance(error, KeyWrongLastSequenceError) or error.err_code in _NOT_THE_LAST:
+                    return None
+                raise
+
+    @contextmanager
+    def _answers(self, key: str, hint: str = "Look into the server's log.") -> Iterator[None]:
+        """Make one error of all that can happen to a request."""
+        try:
+            yield
+        except (errors.Error, OSError, TimeoutError) as error:
+            if self._error is not None:
+                raise self._failed(self._error.what, self._error.hint, key) from error
+            what = "gives no answer" if isinstance(error, TimeoutError) else f"refuses: {reason(error)}"
+            raise self._failed(f"the registry at {self.options.shown} {what}", hint, key) from error
+
+    def _failed(self, what: str, hint: str, key: str = "") -> RegistryError:
+        return RegistryError(what, hint=hint, registry=self.name, key=key)
+
+    def _given_up(self, error: FlameError) -> None:
+        self._error = error
+
+
+@hookimpl
+def flamestream_registry() -> type[JobRegistry]:
+    return NatsRegistry

@@ -1,0 +1,155 @@
+"""The registry on a server: held against the contract, through restarts, without what it needs, without permission."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flamecore.errors import ConfigError, RegistryError, TransportError
+from flamecore.jobregistry import JobRegistry, RegistryContext
+from flamecore.testing.nats_server import NatsServer
+from flamecore.testing.registries import RegistryTests
+from flamestream_nats.options import RegistryOptions
+from flamestream_nats.registry import NatsRegistry, flamestream_registry
+
+LIMIT_S = 20.0
+
+
+def made(url: str, **options: Any) -> NatsRegistry:
+    return NatsRegistry(RegistryOptions(servers=(url,), **options), RegistryContext(node="here"))
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as server:
+        yield server
+
+
+class TestRegistry(RegistryTests):
+    @pytest.fixture(autouse=True)
+    def _serve(self, stores: NatsServer) -> None:
+        self.server = stores
+
+    def make(self) -> JobRegistry:
+        return made(self.server.url)
+
+
+def test_the_module_provides_the_registry() -> None:
+    assert flamestream_registry() is NatsRegistry
+    registry = NatsRegistry(None, RegistryContext())
+    assert registry.options == RegistryOptions()
+    assert registry.capabilities.durable
+    assert registry.capabilities.shared
+    asyncio.run(registry.aclose())
+
+
+async def trouble(registry: JobRegistry) -> RegistryError:
+    """The error that comes of asking. An answer may have been on its way."""
+    while True:
+        try:
+            await registry.get("a")
+        except RegistryError as error:
+            return error
+
+
+def test_entries_survive_the_server(stores: NatsServer) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            registry = made(stores.url)
+            await registry.open()
+            try:
+                revision = await registry.create("a", b"x")
+                stores.kill()
+                await trouble(registry)
+                stores.start()
+                while True:
+                    try:
+                        assert await registry.get("a") == (b"x", revision)
+                        break
+                    except RegistryError:
+                        continue  # it is not back yet
+            finally:
+                await registry.aclose()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_stays_away_is_given_up() -> None:
+    async def run(server: NatsServer) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            registry = made(server.url, reconnect_timeout_s=0.1, request_timeout_s=0.2)
+            await registry.open()
+            server.stop()
+            try:
+                while "has been away for 0.1 s" not in (await trouble(registry)).what:
+                    pass
+            finally:
+                await registry.aclose()
+
+    with NatsServer(jetstream=True) as server:
+        asyncio.run(run(server))
+
+
+def fails(url: str, **options: Any) -> RegistryError:
+    async def run() -> None:
+        registry = made(url, **options)
+        try:
+            await registry.open()
+        finally:
+            await registry.aclose()
+
+    with pytest.raises(RegistryError) as caught:
+        asyncio.run(run())
+    return caught.value
+
+
+def test_nothing_listens() -> None:
+    with NatsServer() as server:
+        url = server.url
+    error = fails(url)
+    assert error.what == f"nothing listens at {url}"
+    assert "servers under [registry]" in error.hint
+    assert error.registry == "nats"
+
+
+def test_a_server_that_stores_nothing() -> None:
+    with NatsServer() as server:
+        error = fails(server.url)
+    assert "the registry at" in error.what
+    assert "nats-server -js" in error.hint
+
+
+def test_a_user_who_may_not() -> None:
+    users = [{"user": "ann", "password": "pw", "permissions": {"publish": "other.>", "subscribe": "other.>"}}]
+    with NatsServer(jetstream=True, settings={"authorization": {"users": users}}) as server:
+        error = fails(server.url, user="ann", password="pw", request_timeout_s=0.5)
+        assert "forbids what the job needs" in error.what
+        assert "$KV.flamestream.>" in error.hint
+        assert "does not let this process in" in fails(server.url).what
+
+
+def test_a_user_needs_nothing_but_what_is_said() -> None:
+    permissions = {"publish": ["$JS.API.>", "$KV.jobs.>"], "subscribe": "_INBOX.>"}
+    users = [{"user": "ann", "password": "pw", "permissions": permissions}]
+
+    async def run(url: str) -> None:
+        registry = made(url, user="ann", password="pw", bucket="jobs")
+        await registry.open()
+        revision = await registry.create("a/b", b"x")
+        assert await registry.get("a/b") == (b"x", revision)
+        assert await registry.keys() == ["a/b"]
+        await registry.aclose()
+
+    with NatsServer(jetstream=True, settings={"authorization": {"users": users}}) as server:
+        asyncio.run(run(server.url))
+
+
+def test_options_that_cannot_be_used() -> None:
+    with pytest.raises(ConfigError) as caught:
+        made("nats://127.0.0.1:4222", bucket="a b")
+    assert caught.value.path == "registry.bucket"
+    with pytest.raises(TransportError, match="is not on this machine, and messages would go there without TLS"):
+        asyncio.run(made("nats://192.0.2.1:4222").open())

@@ -1,0 +1,165 @@
+"""An object store as a place for blobs, by way of fsspec: one object each, put on the condition that there is none.
+
+The condition is what a state store stands on, and fsspec's default for it is to look first and then to write. So only
+file systems are taken that hand it on to the server: Amazon S3 and those that speak its protocol (`If-None-Match: *`),
+Google Cloud Storage (`ifGenerationMatch=0`), Azure Blob Storage (`If-None-Match: *`).
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from flamecore.errors import ConfigError, MissingDependencyError, StoreError
+from flamestream_stores.places import store_error
+
+_PACKAGES: Final = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+}
+MEMORY: Final = "memory"
+"""The file system of fsspec for tests: blobs of this process."""
+
+_SUFFIX: Final = ".blob"
+_ONE_BY_ONE: Final = threading.Lock()
+
+
+def check_url(store: str, url: str) -> None:
+    """Refuse what cannot create on condition.
+
+    Raises:
+        ConfigError: It is no URL of a file system that can.
+    """
+    protocol = url.partition("://")[0]
+    if protocol not in (MEMORY, *_PACKAGES) or "::" in url:
+        raise ConfigError(
+            f"state.path: {url!r}: fsspec's {protocol!r} cannot create a file only if there is none of that name",
+            hint=f"Give a folder, or a URL of {', '.join(f'{name}://' for name in _PACKAGES)}; store {store!r}.",
+            path="state.path",
+        )
+
+
+class Bucket:
+    """Calls that wait for a server; any thread may make them.
+
+    Args:
+        store: The driver's name, for errors.
+        url: Where the blobs of all jobs are, checked.
+        folder: Below that, the name of the job's.
+        options: What fsspec is to be told, such as credentials.
+    """
+
+    def __init__(self, store: str, url: str, folder: str, options: Mapping[str, Any]) -> None:
+        self.shown = f"{url.rstrip('/')}/{folder}"
+        self._store = store
+        self._protocol, _, self._top = url.partition("://")
+        self._options = options
+        self._files: Any = None
+        self._root = ""
+
+    def open(self) -> None:
+        """Connect.
+
+        Raises:
+            MissingDependencyError: The client is not installed.
+            StoreError: The server or the bucket cannot be reached.
+        """
+        try:
+            import fsspec
+
+            # Others write too, so a listing that is remembered is wrong.
+            self._files = fsspec.filesystem(
+                self._protocol, skip_instance_cache=True, use_listings_cache=False, **self._options
+            )
+        except ImportError as error:
+            raise self._missing(error) from error
+        except Exception as error:  # clients raise what they like
+            raise self._failed("cannot be used", error) from error
+        self._root = self._files._strip_protocol(self.shown)
+        self.names()
+
+    def create(self, name: str, data: bytes) -> bool:
+        """As `Store.create`, for a name that is one."""
+        try:
+            if self._protocol != MEMORY:
+                self._files.pipe_file(self._path(name), data, mode="create")
+                return True
+            with _ONE_BY_ONE:  # that one does look first
+                self._files.pipe_file(self._path(name), data, mode="create")
+                return True
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EINVAL and "condition" in str(error).lower():
+                return False  # an S3 that does not say which of the conditions, of which there is one
+            raise self._failed(f"cannot take {len(data)} bytes", error, name) from error
+        except Exception as error:
+            raise self._failed(f"cannot take {len(data)} bytes", error, name) from error
+
+    def read(self, name: str) -> bytes | None:
+        """As `Store.read`."""
+        try:
+            return bytes(self._files.cat_file(self._path(name)))
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._failed("cannot be read", error, name) from error
+
+    def names(self) -> list[str]:
+        """Names of all blobs, in no order."""
+        try:
+            paths = self._files.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return self._none_yet()
+        except Exception as error:
+            raise self._failed("cannot be listed", error) from error
+        files = (path.rpartition("/")[2] for path in paths)
+        return [file.removesuffix(_SUFFIX).replace("=", "/") for file in files if file.endswith(_SUFFIX)]
+
+    def _none_yet(self) -> list[str]:
+        """There is no such folder: before the first blob there is none, but there must be a bucket."""
+        if self._protocol != MEMORY:
+            try:
+                self._files.ls(self._root.partition("/")[0], detail=False)
+            except Exception as error:
+                raise self._failed("cannot be listed", error) from error
+        return []
+
+    def delete(self, names: Iterable[str]) -> None:
+        """As `Store.delete`."""
+        for name in names:
+            try:
+                self._files.rm_file(self._path(name))
+            except FileNotFoundError:
+                pass
+            except Exception as error:
+                raise self._failed("cannot be cleared", error, name) from error
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name.replace('/', '=')}{_SUFFIX}"
+
+    def _failed(self, what: str, error: Exception, blob: str = "") -> StoreError:
+        text = str(error).strip() or type(error).__name__
+        hint = "Are the URL and the credentials right? storage_options under [state] are handed on to fsspec."
+        return store_error(self._store, f"{self.shown} {what}: {text}", hint, blob)
+
+    def _missing(self, error: ImportError) -> MissingDependencyError:
+        package = "fsspec" if error.name == "fsspec" else _PACKAGES.get(self._protocol, "fsspec")
+        wanted = ("'flamestream[fsspec]'", package)[: 1 + (package != "fsspec")]
+        what = f"store {self._store!r} needs module {package!r} for {self._protocol}://"
+        return MissingDependencyError(
+            f"{what}, which is not installed or does not work: {error}",
+            hint=f"Run: pip install {' '.join(wanted)}",
+            kind="store",
+            name=self._store,
+            distribution="flamestream",
+            module=package,
+            extra="fsspec",
+        )

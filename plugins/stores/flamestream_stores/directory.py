@@ -1,0 +1,107 @@
+"""Store `directory`: a file for each blob, in a folder of this machine or in an object store that fsspec reaches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
+
+import msgspec
+
+from flamecore.plugin import hookimpl
+from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
+from flamestream_stores.bucket import MEMORY, Bucket, check_url
+from flamestream_stores.folder import Folder
+from flamestream_stores.places import Survives, file_name, store_error
+
+T = TypeVar("T")
+
+_THREADS: Final = 8
+_LOCAL: Final = ("file://", "local://")
+
+
+class DirectoryOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the store.
+
+    Attributes:
+        path: A folder, made if it is not there, relative to the configuration file; or a URL of an object store, such
+            as `s3://bucket/folder`. Each job has a folder of its own in it.
+        survives: What a blob in a local folder outlasts once it is created: `power_loss` forces each to the disk;
+            `process_death`, which is much quicker, leaves that to the system, and a loss of power may leave blobs cut
+            short.
+        storage_options: What fsspec is told when `path` is a URL, such as credentials or an endpoint.
+    """
+
+    path: str
+    survives: Survives = "power_loss"
+    storage_options: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        shown = f"DirectoryOptions(path={self.path!r}, survives={self.survives!r}"
+        return f"{shown}, storage_options={dict.fromkeys(self.storage_options, '***')})"
+
+
+class Directory(Store):
+    """Blobs as files. What waits for the disk, or for a server, does so in threads."""
+
+    name: ClassVar[str] = "directory"
+    Options: ClassVar[Any] = DirectoryOptions
+
+    def __init__(self, options: Any, context: StoreContext) -> None:
+        super().__init__(options, context)
+        path, job = options.path, file_name(context.job)
+        for prefix in _LOCAL:
+            path = path.removeprefix(prefix)
+        self._remote = "://" in path
+        self._place: Bucket | Folder
+        if self._remote:
+            check_url(self.name, path)
+            self._place = Bucket(self.name, path, job, options.storage_options)
+        else:
+            folder = context.folder / Path(path).expanduser() / job
+            self._place = Folder(self.name, folder, sync=options.survives == "power_loss")
+        self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        memory = self.options.path.startswith(f"{MEMORY}://")
+        return StoreCapabilities(durable=not memory, shared=self._remote and not memory)
+
+    async def open(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, f"store of {self.context.job}")
+        try:
+            await self._call(self._place.open)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def create(self, name: str, data: bytes) -> bool:
+        check_name(name, self.name)
+        return await self._call(self._place.create, name, data)
+
+    async def read(self, name: str) -> bytes | None:
+        return await self._call(self._place.read, name)
+
+    async def names(self, prefix: str = "") -> list[str]:
+        return sorted(name for name in await self._call(self._place.names) if name.startswith(prefix))
+
+    async def delete(self, names: Collection[str]) -> None:
+        if names:
+            await self._call(self._place.delete, tuple(names))
+
+    async def aclose(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
+
+    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        if self._threads is None:
+            raise store_error(self.name, f"{self._place.shown} is not open", "Call open() first.")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+@hookimpl
+def flamestream_store() -> type[Store]:
+    return Directory

@@ -1,0 +1,184 @@
+"""Store `directory` in object stores: which of them, by what they are asked, and a server that speaks S3."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from flamecore.errors import ConfigError, MissingDependencyError, StoreError
+from flamecore.store import Store, StoreContext
+from flamecore.testing.stores import StoreTests
+from flamestream_stores.directory import Directory
+
+T = TypeVar("T")
+Do = Callable[[Directory], Awaitable[T]]
+
+
+def store(path: str, job: str = "job", **options: Any) -> Directory:
+    return Directory(Directory.Options(path=path, **options), StoreContext(job))
+
+
+def using(made: Directory, do: Do[T]) -> T:
+    async def run() -> T:
+        await made.open()
+        try:
+            return await do(made)
+        finally:
+            await made.aclose()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def fsspec() -> Any:
+    return pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'flamestream[fsspec]'")
+
+
+# -- which object stores -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["sftp://host/state", "hdfs://host/state", "simplecache::s3://bucket/state", "x://y"])
+def test_what_cannot_create_on_condition_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="only if there is none") as caught:
+        store(url)
+    assert caught.value.path == "state.path"
+    assert "s3://" in caught.value.hint
+
+
+def test_what_an_object_store_promises() -> None:
+    far = store("s3://bucket/state").capabilities
+    assert (far.durable, far.shared) == (True, True)
+    memory = store("memory://state").capabilities
+    assert (memory.durable, memory.shared) == (False, False)
+    near = store("file:///tmp/state").capabilities
+    assert (near.durable, near.shared) == (True, False)
+
+
+def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'flamestream\[fsspec\]'$") as caught:
+        using(store("memory://state"), Directory.names)
+    assert (caught.value.module, caught.value.extra) == ("fsspec", "fsspec")
+
+
+def test_without_the_client(fsspec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'flamestream\[fsspec\]' s3fs$") as caught:
+        using(store("s3://bucket/state"), Directory.names)
+    assert caught.value.module == "s3fs"
+
+
+def test_secrets_are_not_shown() -> None:
+    made = store("s3://bucket/state", storage_options={"key": "AKIA", "secret": "hush"})
+    assert "hush" not in repr(made.options)
+    assert "secret" in repr(made.options)
+
+
+# -- what they are asked, and what they answer -------------------------------------------------------------------------
+
+
+class Answers:
+    """A file system that fails in a way of its choice."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.asked: list[tuple[Any, ...]] = []
+
+    def pipe_file(self, path: str, data: bytes, mode: str) -> None:
+        self.asked.append((path, data, mode))
+        if self.error is not None:
+            raise self.error
+
+    def _strip_protocol(self, path: str) -> str:
+        return path.partition("://")[2]
+
+    def ls(self, path: str, detail: bool) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        return [f"{path}/a=b.blob", f"{path}/c.blob", f"{path}/notes.txt"]
+
+
+@pytest.fixture
+def answers(fsspec: Any, monkeypatch: pytest.MonkeyPatch) -> Answers:
+    made = Answers()
+    monkeypatch.setattr(fsspec, "filesystem", lambda *arguments, **options: made)
+    return made
+
+
+def test_a_blob_is_an_object_below_the_job(answers: Answers) -> None:
+    async def do(made: Directory) -> list[str]:
+        assert await made.create("a/b", b"data")
+        return await made.names()
+
+    assert using(store("s3://bucket/state/", "my job"), do) == ["a/b", "c"]
+    assert answers.asked == [("bucket/state/my job/a=b.blob", b"data", "create")]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [FileExistsError("there"), OSError(errno.EINVAL, "At least one of the pre-conditions you specified did not hold")],
+)
+def test_a_name_that_is_taken(answers: Answers, error: Exception) -> None:
+    async def do(made: Directory) -> bool:
+        answers.error = error
+        return await made.create("a", b"data")
+
+    assert using(store("s3://bucket/state"), do) is False
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EINVAL, "Invalid"), PermissionError("no"), RuntimeError("odd")])
+def test_everything_else_is_an_error_that_says_it(answers: Answers, error: Exception) -> None:
+    async def do(made: Directory) -> None:
+        answers.error = error
+        for call in (made.create("a", b""), made.names()):
+            with pytest.raises(StoreError, match="s3://bucket/state/job cannot") as caught:
+                await call
+            assert caught.value.__cause__ is error
+            assert "storage_options" in caught.value.hint
+
+    using(store("s3://bucket/state"), do)
+
+
+def test_a_bucket_that_is_not_there(answers: Answers) -> None:
+    answers.error = FileNotFoundError("The specified bucket does not exist")
+    with pytest.raises(StoreError, match="bucket does not exist"):
+        using(store("s3://bucket/state"), Directory.names)
+
+
+# -- a server ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, Any]]:
+    """Options for a server that speaks S3, with a bucket `flame`."""
+    reason = "needs pip install s3fs 'moto[server]'"
+    s3fs = pytest.importorskip("s3fs", reason=reason)
+    server_of = pytest.importorskip("moto.server", reason=reason)
+    server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
+        s3fs.S3FileSystem(skip_instance_cache=True, **options).mkdir("flame")
+        yield options
+    finally:
+        server.stop()
+
+
+class TestS3(StoreTests):
+    @pytest.fixture(autouse=True)
+    def _server(self, s3: dict[str, Any]) -> None:
+        self.s3 = s3
+
+    def make(self, context: StoreContext) -> Store:
+        return Directory(Directory.Options(path="s3://flame/state", storage_options=self.s3), context)
+
+
+def test_s3_without_the_bucket(s3: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match="s3://none/state/job cannot be listed"):
+        using(store("s3://none/state", storage_options=s3), Directory.names)

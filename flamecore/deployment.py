@@ -35,6 +35,7 @@ from flamecore.jobregistry import RegistryContext
 from flamecore.messages import Assignment, Begin, Join, NodeFailed, NodeReport, Ready, Status, Stop
 from flamecore.node import Node
 from flamecore.observe import Observers
+from flamecore.placement import SUPERVISOR, TOKEN, node_options, placed
 from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.stats import JobReport, JobStats, NodeStats, summed
 from flamecore.supervisor import Supervisor
@@ -111,14 +112,14 @@ class Deployment:
         plan = make_plan(self.graph, layout.sources, settings)
         folder = tempfile.mkdtemp(prefix="flamestream-")  # only its owner can enter it
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        token = os.environ.get("FLAMESTREAM_TOKEN") or secrets.token_hex(32)
+        token = os.environ.get(TOKEN) or secrets.token_hex(32)
         claim = await self._claim(stack, token)
         transport = layout.transport(
             TransportContext(
                 job=self.id,
                 epoch=claim.epoch,
                 codec=Codec(payload_types(self.graph)),
-                node="supervisor",
+                node=SUPERVISOR,
                 token=token,
                 folder=folder,
                 locate=self._locate,
@@ -154,7 +155,7 @@ class Deployment:
 
     async def _claim(self, stack: AsyncExitStack, token: str) -> Claim:
         """Have the right to run this job, and give it back when everything else has ended."""
-        registry = self.layout.job_registry(RegistryContext(node="supervisor"))
+        registry = self.layout.job_registry(RegistryContext(node=SUPERVISOR))
         stack.push_async_callback(registry.aclose)
         await registry.open()
         lease_s = self.layout.config.registry.lease_s
@@ -200,10 +201,7 @@ class Deployment:
     async def _start_nodes(self, plan: Plan, supervisor: Supervisor, folder: Path, token: str, epoch: int) -> None:
         """Start a process for each worker and for each acker of its own, unless others are to start them."""
         use = self.layout.config.transport.use
-        options = dict(self.layout.config.transport.tables.get(use, {}))
-        host, separator, _ = str(options.get("listen", "")).rpartition(":")
-        if separator:  # a port that is named is the supervisor's; its workers take any that is free
-            options["listen"] = f"{host}:0"
+        options = node_options(self.layout.transport_table)
         common = {
             "transport": use,
             "options": options,
@@ -234,22 +232,16 @@ class Deployment:
 
     async def _assign(self, plan: Plan, post: Post) -> None:
         """Tell every node its part, and where everybody is."""
-        workers, place = self._named("worker"), self.layout.config.deploy.acker
-        hosting = {"supervisor": [], "worker": workers, "own": self._named("acker")}[place]
+        workers, ackers = self._named("worker"), self._named("acker")
         trackers = self.layout.acker(acker_plan(plan)).trackers
-        hosts = {f"worker/{index}": workers[index] for index in range(plan.workers)}
-        if hosting:
-            hosts |= {f"acker/{index}": hosting[index % len(hosting)] for index in range(trackers)}
-        here = self._locations[CONTROL]
-        places = {f"acker/{index}": here for index in range(trackers)} | {f"rear/{name}": here for name in plan.rears}
-        places |= {address: self.nodes[name].location for address, name in hosts.items()}
-        self._locations.update(places)
-        self._hosts = hosts
+        hosts = self._hosts = placed(self.layout.config, trackers, plan.rears, workers, ackers)
+        locations = {SUPERVISOR: self._locations[CONTROL]} | {name: n.location for name, n in self.nodes.items()}
+        self._locations.update({address: locations[name] for address, name in hosts.items()})
         fronts = tuple(
             (front.source, front.partition, partition)
             for front, partition in zip(plan.fronts, plan.partitions, strict=True)
         )
-        for name in (*workers, *self._named("acker")):
+        for name in (*workers, *ackers):
             parts = [address.split("/") for address, host in hosts.items() if host == name]
             assignment = Assignment(
                 config=encode_config(self.layout),

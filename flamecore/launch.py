@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from flamecore.flow import Flow
 from flamecore.layers import Layer, keys_of
 from flamecore.layout import Layout
 from flamecore.outputs import Outputs
+from flamecore.placement import TOKEN, check_findable, refusals
 from flamecore.registry import Registry
 from flamecore.strict import Problems, unknown_key
 from flamecore.transport import TransportContext
@@ -66,7 +68,13 @@ def build(layout: Layout) -> AnyJob:
     """
     layout.problems.raise_first()
     assert layout.graph is not None
-    if not layout.given and layout.transport(TransportContext(job=layout.name)).capabilities.multi_process:
+    transport = layout.transport(TransportContext(job=layout.name, token=os.environ.get(TOKEN, "")))
+    if not layout.given:
+        layout.problems.extend(refusals(layout.config, transport, os.environ))
+        layout.problems.raise_first()
+        if layout.config.deploy.start == "join":
+            check_findable(layout.config, transport, transport.outlook(), listed=layout.is_listed)
+    if not layout.given and transport.capabilities.multi_process:
         from flamecore.deployment import Deployment
 
         return Deployment(layout)

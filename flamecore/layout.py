@@ -17,6 +17,7 @@ from flamecore.flow import Flow
 from flamecore.front import EdgeContext, Source
 from flamecore.graph import Graph, Vertex
 from flamecore.jobregistry import JobRegistry, RegistryContext
+from flamecore.placement import node_options
 from flamecore.rear import Sink
 from flamecore.registry import Kind, Registry
 from flamecore.store import Store, StoreContext
@@ -64,6 +65,11 @@ def registry_of(config: JobConfig, registry: Registry) -> tuple[type[JobRegistry
     shared = config.transport.tables.get(use.rpartition(":")[2], {})
     table = {key: value for key, value in shared.items() if key in known} | dict(config.registry.options)
     return driver, options_of(driver, table, "registry", config.origins)
+
+
+def options_table(choice: Choice) -> Mapping[str, Any]:
+    """The table with the options of the driver that is used, also if that is named with its distribution."""
+    return choice.tables.get(choice.use, choice.tables.get(choice.use.rpartition(":")[2], {}))
 
 
 @dataclasses.dataclass(slots=True)
@@ -131,11 +137,34 @@ class Layout:
         driver, options = self._store
         return driver(options, StoreContext(self.name, self.config.folder))
 
-    def transport(self, context: TransportContext) -> Transport:
-        """Make the configured transport."""
+    @property
+    def transport_table(self) -> Mapping[str, Any]:
+        """Options of the transport, as written."""
+        return options_table(self.config.transport)
+
+    @property
+    def has_transport(self) -> bool:
+        """Whether the configured transport is there to be made."""
+        return self._transport is not None
+
+    @property
+    def has_acker(self) -> bool:
+        """Whether the configured acker is there to be made."""
+        return self._acker is not None
+
+    def transport(self, context: TransportContext, *, beside: bool = False) -> Transport:
+        """Make the configured transport: the supervisor's, or that of a process that it starts `beside` itself."""
         assert self._transport is not None
         driver, options = self._transport
+        if beside:
+            table = node_options(self.transport_table)
+            options = options_of(driver, table, f"transport.{driver.name}", self.config.origins)
         return driver(options, context)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether processes elsewhere find the job in its registry."""
+        return self._job_registry is not None and self.job_registry(RegistryContext()).capabilities.shared
 
     def job_registry(self, context: RegistryContext) -> JobRegistry:
         """Make the configured registry of jobs."""
@@ -155,21 +184,6 @@ class Layout:
         inner: Acker = driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
         return inner
 
-    def rehearse(self) -> None:
-        """Go as far as one can without starting: find the partitions of sources, build acker and transport once."""
-        from flamecore.job import check_importable
-
-        for source in self.sources.values():
-            with self.problems.noted():
-                source.partitions()
-        with self.problems.noted():
-            if self._transport is not None and self.graph is not None:
-                check_importable(self.graph, self.transport(TransportContext(job=self.name)))
-        with self.problems.noted():
-            if self._acker is not None and self.graph is not None:
-                fronts = tuple(range(1, len(self.sources) + 1))
-                self.acker(AckerPlan(self.config.job.workers, self.graph.segments, fronts))
-
     def described(self) -> dict[str, Any]:
         """What would run where, for people and programs. Holds no secret."""
         config = self.config
@@ -184,7 +198,7 @@ class Layout:
             }
 
         def choice(section: str, chosen: Choice) -> dict[str, Any]:
-            return {"use": chosen.use, "options": redacted(chosen.tables.get(chosen.use, {}))}
+            return {"use": chosen.use, "options": redacted(options_table(chosen))}
 
         return {
             "job": self.name,
@@ -235,10 +249,9 @@ class Layout:
     def _strategy(self, kind: Kind, choice: Choice) -> tuple[type[Any], Any] | None:
         with self.problems.noted():
             driver = self.registry.get(kind, choice.use)
-            name = choice.use.rpartition(":")[2]
-            table = choice.tables.get(choice.use, choice.tables.get(name, {}))
             self.drivers[kind] = choice.use
-            return driver, options_of(driver, table, f"{kind}.{name}", self.config.origins)
+            path = f"{kind}.{choice.use.rpartition(':')[2]}"
+            return driver, options_of(driver, options_table(choice), path, self.config.origins)
         return None
 
     def _state(self, use: str) -> None:

@@ -97,6 +97,14 @@ class Sink(ABC):
         """
         self.context = replace(self.context, fingerprint=identity, continued=continued)
 
+    def rehearse(self) -> None:
+        """What `open` would refuse, as far as that can be known without touching anything. For `flamestream check`.
+
+        Raises:
+            SinkError: It would refuse.
+        """
+        return
+
     async def open(self) -> int:
         """Make ready to take batches. From here on only this object writes: older ones on this output are refused.
 

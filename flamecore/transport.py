@@ -39,6 +39,24 @@ class TransportCapabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a transport would do if it were started.
+
+    Attributes:
+        place: Where other processes would reach this one, in words for people; empty: none can.
+        join: The address that `flamestream worker --join` takes to find this process; empty: it is not known before it
+            starts, so nobody could be told.
+        tls: Whether what leaves the process is encrypted; None: it does not leave this machine.
+        missing: Protection that is missing on the way to other machines, and that the options allow to be missing.
+    """
+
+    place: str = ""
+    join: str = ""
+    tls: bool | None = None
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TransportContext:
     """What a transport is told of the job.
 
@@ -118,6 +136,14 @@ class Transport(ABC):
     @abstractmethod
     def capabilities(self) -> TransportCapabilities:
         """What this transport, with these options, can do."""
+
+    def outlook(self) -> Outlook:
+        """What `start` would do, without doing it: nothing listens, nothing connects. For `flamestream check`.
+
+        Raises:
+            ConfigError, TransportError: What `start` would refuse, as far as it can be known beforehand.
+        """
+        return Outlook()
 
     async def start(self) -> str:
         """Begin to listen; called once, before `bind`.

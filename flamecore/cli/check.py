@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from flamecore.cli.output import facts, json_option, print_json, verbose_option,
 from flamecore.launch import lay_out
 from flamecore.layout import Layout
 from flamecore.strict import Problems
+
+if TYPE_CHECKING:
+    from flamecore.rehearsal import ProcessPlan
 
 
 @click.command("check")
@@ -25,18 +29,24 @@ def command(ctx: click.Context, /, app: str, **options: Any) -> None:
 
     APP is a job file (job.toml), a script (word_count.py or word_count.py:flow), or a module (package.module:flow).
     """
+    from flamecore.rehearsal import rehearse
+
     problems = Problems()
-    layout = None
+    layout: Layout | None = None
+    processes: list[ProcessPlan] = []
     with problems.noted():
         config = read_app(app, Options(**options), problems)
         layout = lay_out(config, load_app_flow(app, config), problems=problems)
-        layout.rehearse()
+        processes = rehearse(layout)
     described = layout.described() if layout else {}
     if wants_json(ctx):
+        described["processes"] = [process.described() for process in processes]
         print_json({"ok": not problems, **described, "problems": [facts(problem) for problem in problems]})
     else:
         for line in _lines(layout, described) if layout else ():
             click.echo(line)
+        for process in processes:
+            click.echo("\n".join(_process_lines(process)))
         for number, problem in enumerate(problems, 1):
             notes = getattr(problem, "__notes__", ())
             click.echo("\n".join([f"problem {number} of {len(problems)}: {problem}", *notes]), err=True)
@@ -52,6 +62,8 @@ def _lines(layout: Layout, described: dict[str, Any]) -> list[str]:
     lines += [f"{key:<14} {_use(described[key])}" for key in ("transport", "acker")]
     if described["registry"]["use"] != "supervisor":
         lines.append(f"registry       {_use(described['registry'])}")
+    if layout.is_listed:
+        lines.append(f"{'registry':<14} {_use(described['registry'])}")
     for name, edge in described["sources"].items():
         promise = ""
         if source := layout.sources.get(name):
@@ -66,6 +78,25 @@ def _lines(layout: Layout, described: dict[str, Any]) -> list[str]:
         lines.append(f"dead letters   {described['dead_letter']}")
     lines += [f"hook           {name}" for name in described["hooks"]]
     return lines
+
+
+def _process_lines(process: ProcessPlan) -> Iterator[str]:
+    indent = " " * 17
+    parts = ["the control"] if process.start == "here" else []
+    for part in process.parts:
+        first, last = process.key_groups.get(part, (None, None))
+        parts.append(part if first is None else f"{part} (key groups {first} to {last})")
+    started = {"here": "", "supervisor": ", started by the supervisor", "by hand": ", started by hand"}[process.start]
+    yield f"process        {process.name}{started}: {', '.join(parts)}"
+    for number, source, partition in process.fronts:
+        yield f"{indent}front {number} reads {source}{f': {partition}' if partition else ''}"
+    if process.command:
+        yield f"{indent}{process.command}"
+    if process.outlook is not None and process.outlook.place:
+        tls = {True: ", over TLS", False: ", without TLS", None: ""}[process.outlook.tls]
+        yield f"{indent}reached at {process.outlook.place}{tls}"
+        if process.outlook.missing:
+            yield f"{indent}NOT PROTECTED: without {' and '.join(process.outlook.missing)}, as insecure = true allows"
 
 
 def _use(choice: dict[str, Any]) -> str:

@@ -15,10 +15,9 @@ from msgspec import structs
 from flamecore import layers
 from flamecore.config import JobConfig, read_config
 from flamecore.errors import ConfigError, RegistryError
+from flamecore.placement import TOKEN
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-TOKEN = "FLAMESTREAM_TOKEN"
 
 
 def join_options(function: F) -> F:

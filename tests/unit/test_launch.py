@@ -20,6 +20,7 @@ from flamecore.launch import lay_out, prepare
 from flamecore.layers import Layer
 from flamecore.layout import Layout
 from flamecore.rear import Guarantee, Sink
+from flamecore.rehearsal import rehearse
 from flamecore.transport import TransportCapabilities
 from flamestream_inproc import InprocTransport
 
@@ -214,7 +215,7 @@ def test_wrapped_acker_gets_the_options_of_its_own_table() -> None:
     layout.problems.raise_first()
     assert layout.acker(AckerPlan(2, (frozenset(),), (1,))).trackers == 3
     layout = laid_out(given=GIVEN, acker__use="local", acker__local__inner="sharded", acker__sharded__shard=3)
-    layout.rehearse()
+    rehearse(layout)
     assert [getattr(problem, "path", "") for problem in layout.problems] == ["acker.sharded.shard"]
 
 
@@ -252,7 +253,7 @@ def test_functions_that_the_deployment_cannot_import() -> None:
     with registry.override("transport", "far", Far):
         layout = laid_out(given=GIVEN, transport__use="far")
         assert layout.problems == []
-        layout.rehearse()
+        rehearse(layout)
     assert [type(problem) for problem in layout.problems] == [GraphError]
 
 

@@ -143,6 +143,16 @@ def unreadable(source: str, name: str, error: OSError) -> SourceError:
     return _error(source, name, f"{name} cannot be opened: {error.strerror or error}", hint)
 
 
+def unwritable(path: Path) -> tuple[str, str] | None:
+    """What would keep a file from being written, and what to do; None: nothing that can be seen from here."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"{path} cannot be made: there is no folder {folder}", f"Make it: mkdir -p {folder}"
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        return f"{path} cannot be written by this user", "Change its owner or mode, or write elsewhere."
+    return None
+
+
 def line_encoding(context: EdgeContext, encoding: str) -> str:
     """Python's name of an encoding in which bytes can be cut into lines before they are decoded.
 

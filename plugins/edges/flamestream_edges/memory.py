@@ -149,6 +149,11 @@ class MemorySource(Source):
     def capabilities(self) -> SourceCapabilities:
         return SourceCapabilities(replayable=isinstance(self.context.given, Sequence), bounded=True)
 
+    def partitions(self) -> Sequence[str]:
+        if self.context.given is None:
+            raise self._nothing()
+        return super().partitions()
+
     async def open(self, partition: str, position: Any = None) -> Reader:
         given, name = self.context.given, self.context.name
         if isinstance(given, str | bytes):
@@ -162,16 +167,19 @@ class MemorySource(Source):
                 )
             return SequenceReader(name, given, 0 if position is None else position + 1)
         if not isinstance(given, Iterable | AsyncIterable):
-            what = (
-                "no values are given" if given is None else f"a {type(given).__name__} is given, which is not iterable"
-            )
-            hint = f"In a program: flow.run({{{name!r}: [...]}}); on the command line: --source {name}=DRIVER."
-            raise self._error(what, hint)
+            raise self._nothing()
         if position is not None or self._opened:
             raise self._error(f"a {type(given).__name__} can be read once only", "Give a list or another sequence.")
         self._opened = True
         return (
             AsyncReader(name, aiter(given)) if isinstance(given, AsyncIterable) else IteratorReader(name, iter(given))
+        )
+
+    def _nothing(self) -> SourceError:
+        given, name = self.context.given, self.context.name
+        what = "no values are given" if given is None else f"a {type(given).__name__} is given, which is not iterable"
+        return self._error(
+            what, f"In a program: flow.run({{{name!r}: [...]}}); on the command line: --source {name}=DRIVER."
         )
 
     def _error(self, what: str, hint: str) -> SourceError:

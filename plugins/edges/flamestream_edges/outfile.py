@@ -26,6 +26,7 @@ from flamecore.front import EdgeContext
 from flamecore.meta import MIN_TIME
 from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
 from flamestream_edges.durable import force_folder
+from flamestream_edges.files import unwritable
 from flamestream_edges.plain import Unencodable
 from flamestream_edges.position import SUFFIX, Position, PositionFile
 
@@ -78,6 +79,12 @@ class FileSink(Sink):
     def preamble(self) -> bytes:
         """What an empty file starts with."""
         return b""
+
+    def rehearse(self) -> None:
+        if self._path.exists() and not self._path.is_file():
+            raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
+        if problem := unwritable(self._path):
+            raise self._error(*problem)
 
     async def open(self) -> int:
         try:

@@ -25,6 +25,7 @@ from flamecore.meta import MIN_TIME
 from flamecore.plugin import hookimpl
 from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
 from flamestream_edges.durable import force, force_folder
+from flamestream_edges.files import unwritable
 from flamestream_edges.plain import Unencodable
 from flamestream_edges.shapes import scalar_kinds
 from flamestream_edges.tables import Table
@@ -91,6 +92,10 @@ class Sqlite(Sink):
     @property
     def guarantee(self) -> Guarantee:
         return "exactly_once"
+
+    def rehearse(self) -> None:
+        if problem := unwritable(self._path):
+            raise self._error(*problem)
 
     async def open(self) -> int:
         try:

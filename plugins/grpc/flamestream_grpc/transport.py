@@ -14,7 +14,7 @@ from flamecore.errors import FlameError, FrameError, PeerGoneError, TransportClo
 from flamecore.events import TRANSPORT_EXPOSED
 from flamecore.frames import HEADER_BYTES, Framing
 from flamecore.logs import logger
-from flamecore.transport import Transport, TransportCapabilities, TransportContext
+from flamecore.transport import Outlook, Transport, TransportCapabilities, TransportContext
 from flamestream_grpc.endpoint import GrpcEndpoint
 from flamestream_grpc.incoming import HELLO as HELLO_FRAME
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, TOKEN, Link
@@ -63,6 +63,20 @@ class GrpcTransport(Transport):
 
     # -- listening ---------------------------------------------------------------------------------------------------
 
+    def outlook(self) -> Outlook:
+        if self.options.secured:
+            from flamestream_grpc.certificates import read
+
+            read(self.options)
+        if self.options.listen == "unix":
+            return Outlook("a unix socket in a folder of the job")
+        host, port = parse(self.options.listen)
+        missing = exposed(joined(host, port), self.options, self.context.token)
+        shown, port = self._advertised(host, port)
+        place = joined(shown, port) if port else f"{shown}, at any port that is free"
+        join = f"grpc://{place}" if port else ""
+        return Outlook(place, join=join, tls=self.options.secured, missing=tuple(missing))
+
     async def start(self) -> str:
         credentials = None
         if self.options.secured:
@@ -79,11 +93,17 @@ class GrpcTransport(Transport):
         host, port = parse(self.options.listen)
         missing = exposed(joined(host, port), self.options, self.context.token)
         port = await self._listen(joined(host, port), credentials)
-        shown, shown_port = parse(self.options.advertise, "advertise") if self.options.advertise else (host, 0)
-        self.location = joined(shown, shown_port or port)
+        self.location = joined(*self._advertised(host, port))
         if missing:
             logger().warning(TRANSPORT_EXPOSED, location=self.location, missing=" and ".join(missing))
         return self.location
+
+    def _advertised(self, host: str, port: int) -> tuple[str, int]:
+        """Where others are to connect to, when this is where it listens."""
+        if not self.options.advertise:
+            return host, port
+        shown, shown_port = parse(self.options.advertise, "advertise")
+        return shown, shown_port or port
 
     async def _listen(self, target: str, credentials: grpc.ServerCredentials | None) -> int:
         options = [

@@ -13,10 +13,10 @@ from typing import Any
 
 from flamecore.errors import TransportClosedError, TransportError
 from flamecore.plugin import hookimpl
-from flamecore.transport import Transport, TransportCapabilities, TransportContext
+from flamecore.transport import Outlook, Transport, TransportCapabilities, TransportContext
 from flamestream_nats.endpoint import NatsEndpoint
 from flamestream_nats.exchange import Exchange
-from flamestream_nats.options import Options, check, exposed, warn
+from flamestream_nats.options import Options, check, check_seed, exposed, shown_server, ssl_context, warn
 
 __all__ = ["NatsTransport", "Options", "flamestream_transport"]
 
@@ -41,6 +41,15 @@ class NatsTransport(Transport):
     def refused(self) -> Counter[str]:
         """How many messages were refused, by reason: one word."""
         return Counter() if self._exchange is None else self._exchange.refused
+
+    def outlook(self) -> Outlook:
+        options = self.options
+        missing = exposed(options, self.context.token)
+        ssl_context(options)
+        if options.nkey_seed:
+            check_seed(options)
+        place, join = f"server {options.shown}", shown_server(options.servers[0])
+        return Outlook(place, join=join, tls=options.secured, missing=tuple(missing))
 
     async def start(self) -> str:
         return (await self._started()).location

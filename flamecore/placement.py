@@ -1,0 +1,100 @@
+"""Which process hosts which part of a job, and what speaks against a deployment before anything of it is started.
+
+A deployment does what is said here, and `flamestream check` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from flamecore.config import JobConfig
+from flamecore.errors import ConfigError
+from flamecore.hashing import KEY_GROUPS
+from flamecore.transport import Outlook, Transport
+
+TOKEN: Final = "FLAMESTREAM_TOKEN"
+"""The variable with the secret that the processes of a job share."""
+
+SUPERVISOR: Final = "supervisor"
+_JOINS: Final = 'deploy.start = "join"'
+
+
+def placed(
+    config: JobConfig, trackers: int, rears: Sequence[str], workers: Sequence[str], ackers: Sequence[str]
+) -> dict[str, str]:
+    """The process that hosts each address of a job on several processes.
+
+    Args:
+        config: Says how many workers there are, and where trackers live.
+        trackers: How many the acker has.
+        rears: Names of the rears.
+        workers: Names of the processes for workers, in the order in which they get their parts.
+        ackers: The same for those that host trackers alone.
+    """
+    hosting = {"supervisor": (SUPERVISOR,), "worker": workers, "own": ackers}[config.deploy.acker]
+    return {
+        **{f"worker/{index}": workers[index] for index in range(config.job.workers)},
+        **{f"acker/{index}": hosting[index % len(hosting)] for index in range(trackers)},
+        **{f"rear/{name}": SUPERVISOR for name in rears},
+    }
+
+
+def node_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the transport for a process that the supervisor starts beside itself.
+
+    A port that is named is the supervisor's; the others take any that is free.
+    """
+    host, separator, _ = str(options.get("listen", "")).rpartition(":")
+    return {**options, "listen": f"{host}:0"} if separator else dict(options)
+
+
+def refusals(config: JobConfig, transport: Transport, environ: Mapping[str, str]) -> Iterator[ConfigError]:
+    """What speaks against a deployment, whatever its transport would do.
+
+    Args:
+        config: The job's configuration.
+        transport: As configured; not started.
+        environ: The environment of the supervisor.
+    """
+    if config.job.workers > KEY_GROUPS:
+        yield ConfigError(
+            f"job.workers is {config.job.workers}, and {KEY_GROUPS} key groups are shared out among workers",
+            hint=f"Use {KEY_GROUPS} at most.",
+            path="job.workers",
+        )
+    if config.deploy.start != "join":
+        return
+    if not transport.capabilities.multi_process:
+        yield ConfigError(
+            f"{_JOINS}, and transport {transport.name!r} reaches no other process",
+            hint='Use one that does, such as [transport] use = "grpc"; or leave deploy.start out.',
+            path="deploy.start",
+        )
+    elif not environ.get(TOKEN):
+        yield ConfigError(
+            f"{_JOINS}, and there is no secret that workers could show: ${TOKEN} is not set",
+            hint=f"Set {TOKEN} to the same text for the supervisor and everybody who joins.",
+            path=TOKEN,
+        )
+
+
+def check_findable(config: JobConfig, transport: Transport, outlook: Outlook, *, listed: bool) -> None:
+    """Refuse a supervisor that nobody could be told the place of, if others are to join.
+
+    Args:
+        config: The job's configuration.
+        transport: As configured; not started.
+        outlook: What it says that it would do.
+        listed: Whether others find the job in a registry.
+
+    Raises:
+        ConfigError: Nobody could.
+    """
+    joined = config.deploy.start == "join" and transport.capabilities.multi_process
+    if joined and not outlook.join and not listed:
+        raise ConfigError(
+            f"{_JOINS}, and nobody could tell the workers where the supervisor is: it would listen at {outlook.place}",
+            hint=f'Name a place, such as [transport.{transport.name}] listen = "127.0.0.1:7070".',
+            path=f"transport.{transport.name}.listen",
+        )

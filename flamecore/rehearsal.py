@@ -1,0 +1,167 @@
+"""A deployment as far as one can go without starting it: which process would host what, and all that speaks against it.
+
+Sources are asked for their partitions, the acker and the transport are built, files of certificates are read. No
+process is started, nothing listens, nothing connects, no sink is opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flamecore.deployment import acker_plan, importable
+from flamecore.hashing import KEY_GROUPS, owned_ranges
+from flamecore.job import check_importable, make_plan
+from flamecore.layout import Layout
+from flamecore.placement import SUPERVISOR, TOKEN, check_findable, placed, refusals
+from flamecore.plan import Plan
+from flamecore.transport import Outlook, Transport, TransportContext
+
+Start = Literal["here", "supervisor", "by hand"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """One process of a job.
+
+    Attributes:
+        name: As nodes are named; "#1" is the first by name of those that join.
+        start: Who starts it: it is the one that runs the command, the supervisor does, or somebody by hand.
+        outlook: Where it would be reached; None: that is not known here.
+        command: What starts it; empty: it is the one that runs the command, or the supervisor starts it.
+        parts: Addresses that live in it.
+        fronts: (number, source, partition) of those that it reads.
+        key_groups: For each of its workers, the first and the last of the groups it owns.
+    """
+
+    name: str
+    start: Start
+    outlook: Outlook | None
+    command: str
+    parts: tuple[str, ...]
+    fronts: tuple[tuple[int, str, str], ...]
+    key_groups: Mapping[str, tuple[int, int]]
+
+    def described(self) -> dict[str, Any]:
+        """For programs."""
+        outlook = self.outlook
+        return {
+            "name": self.name,
+            "start": self.start,
+            "command": self.command or None,
+            "place": outlook.place if outlook else None,
+            "tls": outlook.tls if outlook else None,
+            "missing": list(outlook.missing) if outlook else [],
+            "parts": list(self.parts),
+            "fronts": [{"front": n, "source": source, "partition": partition} for n, source, partition in self.fronts],
+            "key_groups": {worker: list(groups) for worker, groups in self.key_groups.items()},
+        }
+
+
+def rehearse(layout: Layout, environ: Mapping[str, str] | None = None) -> list[ProcessPlan]:
+    """Go through a deployment without starting it. What is wrong is noted in the layout's problems.
+
+    Args:
+        layout: What is configured.
+        environ: The environment of the supervisor; that of this process by default.
+
+    Returns:
+        The processes, the one that runs the command first; none if it cannot be said.
+    """
+    environ = os.environ if environ is None else environ
+    problems = layout.problems
+    fronts = _fronts(layout)
+    for sink in (*layout.sinks.values(), *filter(None, [layout.dead_letter])):
+        with problems.noted():
+            sink.rehearse()
+    transport = outlook = None
+    with problems.noted():
+        transport = layout.transport(_context(layout, environ)) if layout.has_transport else None
+    if transport is not None:
+        with problems.noted():
+            outlook = transport.outlook()
+            check_findable(layout.config, transport, outlook, listed=layout.is_listed)
+        if layout.graph is not None:
+            with problems.noted():
+                check_importable(layout.graph, transport)
+                if transport.capabilities.multi_process:
+                    importable(layout)
+        problems.extend(refusals(layout.config, transport, environ))
+    if layout.graph is None or layout.config.job.workers > KEY_GROUPS:
+        return []
+    # Where some fronts could not be found, the acker is tried with the others.
+    plan = make_plan(layout.graph, layout.sources, layout.settings, fronts=fronts or [])
+    trackers = None
+    with problems.noted():
+        trackers = layout.acker(acker_plan(plan)).trackers if layout.has_acker else None
+    if fronts is None or transport is None or trackers is None:
+        return []
+    return list(_processes(layout, plan, trackers, transport, outlook, environ))
+
+
+def _context(layout: Layout, environ: Mapping[str, str], node: str = SUPERVISOR) -> TransportContext:
+    # Without a token in the environment, the supervisor makes one for those that it starts.
+    joining = layout.config.deploy.start == "join"
+    return TransportContext(job=layout.name, node=node, token=environ.get(TOKEN) or ("" if joining else "made up"))
+
+
+def _fronts(layout: Layout) -> list[tuple[str, int, str]] | None:
+    """(source, partition number, partition) of every front; None if some cannot be found."""
+    found: list[tuple[str, int, str]] | None = []
+    for source in layout.graph.sources if layout.graph is not None else ():
+        partitions = None
+        if source.name in layout.sources:
+            with layout.problems.noted():
+                partitions = layout.sources[source.name].partitions()
+        if partitions is None:
+            found = None
+        elif found is not None:
+            found += [(source.name, number, partition) for number, partition in enumerate(partitions)]
+    return found
+
+
+def _processes(
+    layout: Layout,
+    plan: Plan,
+    trackers: int,
+    transport: Transport,
+    supervisor: Outlook | None,
+    environ: Mapping[str, str],
+) -> Iterator[ProcessPlan]:
+    config = layout.config
+    groups = owned_ranges(plan.workers)
+    fronts = [
+        (number, front.source, partition, plan.host_of(number))
+        for number, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True), 1)
+    ]
+
+    def process(name: str, start: Start, outlook: Outlook | None, parts: Iterator[str]) -> ProcessPlan:
+        hosted = tuple(parts)
+        workers = {part: int(part.partition("/")[2]) for part in hosted if part.startswith("worker/")}
+        reads = tuple(front[:3] for front in fronts if front[3] in workers.values())
+        command = ""
+        if start == "by hand":
+            address = supervisor.join if supervisor is not None and supervisor.join else "ADDRESS"
+            role = name.partition(" ")[0]
+            command = f"flamestream {role} --join {address} --job {layout.name} --name NAME"
+        return ProcessPlan(name, start, outlook, command, hosted, reads, {part: groups[part] for part in workers})
+
+    if not transport.capabilities.multi_process:
+        everything = placed(config, trackers, plan.rears, ["here"] * plan.workers, ["here"])
+        yield process("this one", "here", supervisor, iter(everything))
+        return
+    joining = config.deploy.start == "join"
+    workers = [f"worker #{index + 1}" if joining else f"worker-{index}" for index in range(plan.workers)]
+    own = trackers if config.deploy.acker == "own" else 0
+    ackers = [f"acker #{index + 1}" if joining else f"acker-{index}" for index in range(own)]
+    hosts = placed(config, trackers, plan.rears, workers, ackers)
+    beside = None
+    if not joining and supervisor is not None:
+        with layout.problems.noted():
+            beside = layout.transport(_context(layout, environ, "worker-0"), beside=True).outlook()
+    for name in (SUPERVISOR, *workers, *ackers):
+        start: Start = "here" if name == SUPERVISOR else "by hand" if joining else "supervisor"
+        parts = (address for address, host in hosts.items() if host == name)
+        yield process(name, start, supervisor if name == SUPERVISOR else beside, parts)

@@ -1,0 +1,282 @@
+"""What `flamestream check` says of deployments, word for word, and that it starts nothing."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from flamecore.cli import main
+from flamecore.deployment import Deployment
+from flamecore.transport import Transport
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+FLOW = """
+    import flamecore as fc
+
+    flow = fc.Flow("words")
+    one, two = flow.source("one", str), flow.source("two", str)
+    one.merge(two).flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("FLAMESTREAM_TOKEN", raising=False)
+    Path("words_app.py").write_text(dedent(FLOW), "utf-8")
+    for name in ("a", "b", "c"):
+        Path(f"{name}.txt").write_text("to be or not to be\n", "utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def started(*_: object) -> str:
+        raise AssertionError("it was started")
+
+    monkeypatch.setattr(Deployment, "run", started)
+    for transport in Transport.__subclasses__():
+        monkeypatch.setattr(transport, "start", started)
+
+
+def over(transport: str) -> None:
+    if find_spec(transport) is None:
+        pytest.skip(f"the client of {transport} is not installed")
+
+
+def check(job: str, *options: str) -> Result:
+    head = """
+        schema = 1
+        [source.one]
+        use = "lines"
+        path = ["a.txt", "b.txt"]
+        [source.two]
+        use = "lines"
+        path = "c.txt"
+        [job]
+        flow = "words_app.py"
+    """
+    Path("job.toml").write_text(dedent(head) + dedent(job), "utf-8")
+    return CliRunner().invoke(main, ["check", "job.toml", *options], prog_name="flamestream")
+
+
+def processes(done: Result) -> str:
+    """The part of the output that says what would run where."""
+    return done.stdout[done.stdout.index("process") :]
+
+
+def test_in_one_process() -> None:
+    done = check("workers = 2\n[acker]\nuse = 'sharded'")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == dedent("""\
+        job            words
+        flow           words_app.py
+        workers        2
+        clock          sequence
+        guarantee      at_least_once
+        on_error       fail
+        max_in_flight  4096
+        transport      inproc
+        acker          sharded
+        source         one: lines (path = ['a.txt', 'b.txt']), replayable
+        source         two: lines (path = 'c.txt'), replayable
+        sink           counts: stdout, at_least_once
+        process        this one: the control, worker/0 (key groups 0 to 63), worker/1 (key groups 64 to 127), acker/0, acker/1, rear/counts
+                         front 1 reads one: a.txt
+                         front 2 reads one: b.txt
+                         front 3 reads two: c.txt
+        """)  # noqa: E501
+
+
+def test_on_several_processes_of_one_host() -> None:
+    over("grpc")
+    done = check("workers = 3\n[transport]\nuse = 'grpc'\n[acker]\nuse = 'sharded'\n[deploy]\nacker = 'worker'")
+    assert done.exit_code == 0, done.stderr
+    assert processes(done) == dedent("""\
+        process        supervisor: the control, rear/counts
+                         reached at a unix socket in a folder of the job
+        process        worker-0, started by the supervisor: worker/0 (key groups 0 to 42), acker/0
+                         front 1 reads one: a.txt
+                         reached at a unix socket in a folder of the job
+        process        worker-1, started by the supervisor: worker/1 (key groups 43 to 85), acker/1
+                         front 2 reads one: b.txt
+                         reached at a unix socket in a folder of the job
+        process        worker-2, started by the supervisor: worker/2 (key groups 86 to 127)
+                         front 3 reads two: c.txt
+                         reached at a unix socket in a folder of the job
+        """)
+
+
+def test_through_a_server() -> None:
+    over("nats")
+    servers = 'servers = ["nats://user:secret@127.0.0.1:4222"]'
+    done = check(f"workers = 2\n[transport]\nuse = 'nats'\n[transport.nats]\n{servers}\n[deploy]\nacker = 'own'")
+    assert done.exit_code == 0, done.stderr
+    assert "secret" not in done.stdout + done.stderr
+    place = "server nats://127.0.0.1:4222"
+    assert processes(done) == dedent(f"""\
+        process        supervisor: the control, rear/counts
+                         reached at {place}, without TLS
+        process        worker-0, started by the supervisor: worker/0 (key groups 0 to 63)
+                         front 1 reads one: a.txt
+                         front 3 reads two: c.txt
+                         reached at {place}, without TLS
+        process        worker-1, started by the supervisor: worker/1 (key groups 64 to 127)
+                         front 2 reads one: b.txt
+                         reached at {place}, without TLS
+        process        acker-0, started by the supervisor: acker/0
+                         reached at {place}, without TLS
+        """)
+
+
+JOINED = """
+    workers = 2
+    [transport]
+    use = "grpc"
+    [transport.grpc]
+    listen = "10.0.0.1:7070"
+    {options}
+    [deploy]
+    start = "join"
+    acker = "own"
+"""
+
+
+def test_on_several_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    over("grpc")
+    import trustme
+
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("10.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "one.pem")
+    files = 'tls_ca = "ca.pem"\ntls_certificate = "one.pem"\ntls_key = "one.pem"'
+    monkeypatch.setenv("FLAMESTREAM_TOKEN", "a secret")
+    done = check(JOINED.format(options=files.replace("\n", "\n    ")))
+    assert done.exit_code == 0, done.stderr
+    assert "a secret" not in done.stdout
+    assert processes(done) == dedent("""\
+        process        supervisor: the control, rear/counts
+                         reached at 10.0.0.1:7070, over TLS
+        process        worker #1, started by hand: worker/0 (key groups 0 to 63)
+                         front 1 reads one: a.txt
+                         front 3 reads two: c.txt
+                         flamestream worker --join grpc://10.0.0.1:7070 --job words --name NAME
+        process        worker #2, started by hand: worker/1 (key groups 64 to 127)
+                         front 2 reads one: b.txt
+                         flamestream worker --join grpc://10.0.0.1:7070 --job words --name NAME
+        process        acker #1, started by hand: acker/0
+                         flamestream acker --join grpc://10.0.0.1:7070 --job words --name NAME
+        """)
+
+
+def test_what_is_not_protected_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    over("grpc")
+    monkeypatch.setenv("FLAMESTREAM_TOKEN", "a secret")
+    done = check(JOINED.format(options="insecure = true"))
+    assert done.exit_code == 0, done.stderr
+    assert "NOT PROTECTED: without TLS, as insecure = true allows" in done.stdout
+
+
+def problems(done: Result, code: int = 2) -> str:
+    """What is said to be wrong; the exit code is that of the first problem, 2 for one of the configuration."""
+    assert done.exit_code == code, done.stdout
+    return done.stderr
+
+
+def test_everything_that_is_wrong_with_a_deployment_is_said_at_once() -> None:
+    over("grpc")
+    done = check(JOINED.format(options="insecure = false"), "--set", "source.two.path=none.txt", "-w", "200",
+                 "--sink", "counts=jsonl", "--set", "sink.counts.path=nowhere/out.jsonl")  # fmt: skip
+    assert problems(done, 1) == dedent(f"""\
+        problem 1 of 5: source 'two': there is no file none.txt
+          Did you mean c.txt? (looked in {Path.cwd()})
+        problem 2 of 5: sink 'counts': nowhere/out.jsonl cannot be made: there is no folder nowhere
+          Make it: mkdir -p nowhere
+        problem 3 of 5: 10.0.0.1:7070 is not on this machine, and messages would go there without TLS and a token of the job
+          Set tls_certificate, tls_key and tls_ca; or set insecure = true under [transport.grpc].
+        problem 4 of 5: job.workers is 200, and 128 key groups are shared out among workers
+          Use 128 at most.
+        problem 5 of 5: deploy.start = "join", and there is no secret that workers could show: $FLAMESTREAM_TOKEN is not set
+          Set FLAMESTREAM_TOKEN to the same text for the supervisor and everybody who joins.
+        """)  # noqa: E501
+    assert "process" not in done.stdout
+
+
+def test_a_supervisor_that_nobody_could_find() -> None:
+    over("grpc")
+    for listen, place in (("unix", "a unix socket in a folder of the job"), ("127.0.0.1", "127.0.0.1, at any port")):
+        done = check("[transport]\nuse = 'grpc'\n[deploy]\nstart = 'join'", "--set", f"transport.grpc.listen={listen}")
+        assert f"nobody could tell the workers where the supervisor is: it would listen at {place}" in problems(done)
+
+
+def test_a_supervisor_that_is_found_in_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    over("grpc")
+    over("nats")
+    monkeypatch.setenv("FLAMESTREAM_TOKEN", "a secret")
+    job = "[transport]\nuse = 'grpc'\n[transport.grpc]\nlisten = '127.0.0.1:0'\n[deploy]\nstart = 'join'\n"
+    done = check(f"{job}[registry]\nuse = 'nats'\nservers = ['nats://127.0.0.1:4222']")
+    assert done.exit_code == 0, done.stderr
+    assert "registry       nats (servers = ['nats://127.0.0.1:4222'])\n" in done.stdout
+    assert "flamestream worker --join ADDRESS --job words --name NAME" in done.stdout
+
+
+def test_a_transport_that_reaches_nobody() -> None:
+    done = check("[deploy]\nstart = 'join'")
+    assert "deploy.start = \"join\", and transport 'inproc' reaches no other process" in problems(done)
+
+
+def test_files_for_tls_that_do_not_belong_together(tmp_path: Path) -> None:
+    over("grpc")
+    import trustme
+
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name in ("one", "two"):
+        issued = authority.issue_cert("127.0.0.1")
+        issued.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+        issued.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+    files = 'tls_ca = "ca.pem"\ntls_certificate = "one.pem"\n'
+    job = f"[transport]\nuse = 'grpc'\n[transport.grpc]\nlisten = '127.0.0.1:0'\n{files}"
+    assert check(f"{job}tls_key = 'one.key'").exit_code == 0
+    assert "tls_key" in problems(check(f"{job}tls_key = 'two.key'"))
+    assert "none.key" in problems(check(f"{job}tls_key = 'none.key'"))
+
+
+def test_run_refuses_what_check_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not when nobody has joined."""
+    over("grpc")
+    check(JOINED.format(options="insecure = true"))
+    done = CliRunner().invoke(main, ["run", "job.toml"], prog_name="flamestream")
+    assert (done.exit_code, "FLAMESTREAM_TOKEN is not set" in done.stderr) == (2, True)
+    monkeypatch.setenv("FLAMESTREAM_TOKEN", "a secret")
+    done = CliRunner().invoke(main, ["run", "job.toml", "--set", "transport.grpc.listen=unix"], prog_name="flamestream")
+    assert (done.exit_code, "nobody could tell" in done.stderr) == (2, True)
+
+
+def test_for_programs() -> None:
+    over("grpc")
+    facts: dict[str, Any] = json.loads(check("workers = 2\n[transport]\nuse = 'grpc'", "--json").stdout)
+    assert facts["ok"] is True
+    assert [process["name"] for process in facts["processes"]] == ["supervisor", "worker-0", "worker-1"]
+    assert facts["processes"][1] == {
+        "name": "worker-0",
+        "start": "supervisor",
+        "command": None,
+        "place": "a unix socket in a folder of the job",
+        "tls": None,
+        "missing": [],
+        "parts": ["worker/0"],
+        "fronts": [
+            {"front": 1, "source": "one", "partition": "a.txt"},
+            {"front": 3, "source": "two", "partition": "c.txt"},
+        ],
+        "key_groups": {"worker/0": [0, 63]},
+    }

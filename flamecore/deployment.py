@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from flamecore.acker import AckerPlan
 from flamecore.claim import Claim, Member
 from flamecore.codec import Codec
 from flamecore.control import Control
-from flamecore.errors import ConfigError, FlameError, JobError, PeerGoneError
+from flamecore.errors import ConfigError, FlameError, JobError, PeerGoneError, TransportError
 from flamecore.graph import payload_types
 from flamecore.hashing import owned_ranges
 from flamecore.host import CONTROL, Post
@@ -62,6 +62,7 @@ class Deployment:
         self.id = self.settings.name if joining else f"{self.settings.name}-{secrets.token_hex(4)}"
         self._observers = Observers(layout.observers)
         self._locations: dict[str, str] = {}
+        self._lookers: set[str] = set()
         self._reports: dict[str, NodeStats] = {}
         self._ready: set[str] = set()
         self._hosts: dict[str, str] = {}
@@ -164,7 +165,6 @@ class Deployment:
 
     def _publish(self, claim: Claim, plan: Plan) -> None:
         """Say in the registry who has which part."""
-        nodes = {name: node for name, node in self.nodes.items() if node.role != "observer"}
         claim.publish(
             members={
                 name: Member(
@@ -174,7 +174,7 @@ class Deployment:
                     parts=tuple(sorted(address for address, host in self._hosts.items() if host == name)),
                     version=node.version,
                 )
-                for name, node in nodes.items()
+                for name, node in self.nodes.items()
             },
             key_groups=owned_ranges(plan.workers),
             fronts=tuple(
@@ -264,7 +264,6 @@ class Deployment:
                 "parts": sorted(address for address, host in self._hosts.items() if host == name),
             }
             for name, node in self.nodes.items()
-            if node.role != "observer"
         }
         rate = stats.items_in / stats.elapsed_s if stats.elapsed_s else 0.0
         ranges = owned_ranges(self.settings.workers)
@@ -301,10 +300,12 @@ class Deployment:
             while True:
                 delivery = await post.endpoint.receive()
                 message = delivery.message
+                if delivery.sender.startswith("client/"):
+                    if isinstance(message, Join):
+                        self._show(delivery.sender, message.location, post)
+                    continue
                 if isinstance(message, Join):
                     self._join(message)
-                    if message.role == "observer":
-                        post.send(f"node/{message.node}", Status(self.described()))
                 elif isinstance(message, Ready):
                     self._ready.add(message.node)
                 elif isinstance(message, NodeReport):
@@ -331,6 +332,13 @@ class Deployment:
             )
         self.nodes[node.node] = node
         self._locations[f"node/{node.node}"] = node.location
+
+    def _show(self, client: str, location: str, post: Post) -> None:
+        """Answer one who looks at the job. Whatever becomes of it, the job goes on."""
+        self._lookers.add(location)
+        self._locations[client] = location
+        with suppress(TransportError):
+            Post(post.endpoint, lambda _: None).send(client, Status(self.described()))
 
     async def _tell_when_draining(self, post: Post) -> None:
         await self._draining.wait()
@@ -371,6 +379,8 @@ class Deployment:
         )
 
     def _lost(self, location: str, error: Exception) -> None:
+        if location in self._lookers:
+            return
         name = next((name for name, node in self.nodes.items() if node.location == location), location)
         if not self._leaving:
             # A process that died is told of with its last words; give that the chance to come first.

@@ -137,7 +137,8 @@ class Join(NamedTuple):
 
     Attributes:
         node: Its name.
-        role: "worker", "acker" for a node that hosts trackers only, or "observer" for one that only wants a `Status`.
+        role: "worker", "acker" for a node that hosts trackers only, or "observer" for one that only wants a `Status`:
+            it speaks as `client/NAME`, the others as `node/NAME`.
         location: Where it listens, in the transport's words.
         pid: Its process.
         version: Of flamestream, which must be one throughout a job.

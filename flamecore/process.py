@@ -87,7 +87,8 @@ class Process:
         transport = self._transport(codec)
         try:
             location = await transport.start()
-            post = Post(await transport.bind(f"node/{self.name}"), self._fail)
+            kind = "client" if self.bootstrap["role"] == "observer" else "node"
+            post = Post(await transport.bind(f"{kind}/{self.name}"), self._fail)
             try:
                 post.send(CONTROL, Join(self.name, self.bootstrap["role"], location, os.getpid(), __version__))
                 yield transport, post, over

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `certs` is not installed")
 
 LIMIT_S = 60.0
-LINES = 300
+LINES = 700
 
 APP = """
     import time
@@ -145,7 +146,47 @@ def started(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             process.communicate()
 
 
+CLIENT = """
+    import asyncio, os, signal, sys
+
+    from flamecore import __version__
+    from flamecore.codec import Codec
+    from flamecore.messages import Join, NodeFailed
+    from flamecore.transport import TransportContext
+    from flamestream_grpc import GrpcTransport, Options
+
+
+    async def main(control: str, folder: str, address: str) -> None:
+        files = {"tls_ca": "ca.pem", "tls_certificate": "client.pem", "tls_key": "client.key"}
+        transport = GrpcTransport(
+            Options(listen="127.0.0.1", **{key: f"{folder}/{file}" for key, file in files.items()}),
+            TransportContext(
+                job="lengths",
+                epoch=1,
+                codec=Codec(),
+                node="x",
+                token=os.environ["FLAMESTREAM_TOKEN"],
+                locate=lambda _: control,
+            ),
+        )
+        location = await transport.start()
+        endpoint = await transport.bind(address)
+        await endpoint.send("job", NodeFailed("w1", "JobError", "a lie"))
+        role = "observer" if address == "client/x" else "worker"
+        await endpoint.send("job", Join("x", role, location, 1, __version__))
+        if address == "client/x":
+            print(type((await endpoint.receive()).message).__name__, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:  # until it is told that it is refused
+            await endpoint.send("job", "hello")
+
+
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
 def test_a_worker_with_a_certificate_of_another_authority_is_refused_and_the_job_goes_on(tmp_path: Path) -> None:
+    """And one who may only look cannot do more than that; what becomes of it is nothing to the job."""
     need("grpc")
     ours, strange = tmp_path / "certs", tmp_path / "strangers"
     here = f"127.0.0.1:{free_port()}"
@@ -176,6 +217,18 @@ def test_a_worker_with_a_certificate_of_another_authority_is_refused_and_the_job
             assert refused.returncode == 1
             assert "ConnectError" in said or "nobody answers" in said
         assert run.poll() is None, "the job was to be running still"
+        (tmp_path / "client.py").write_text(dedent(CLIENT))
+        for address, outcome in (("node/x", "certificate is for another role"), ("client/x", "Status")):
+            done = subprocess.run(
+                [sys.executable, tmp_path / "client.py", here, ours, address],
+                env={**os.environ, "FLAMESTREAM_TOKEN": "not a secret"},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+            assert outcome in done.stdout + done.stderr
+            assert done.returncode == (1 if address == "node/x" else -signal.SIGKILL)
         look = start("status", f"grpc://{here}", "--job", "lengths", *tls(ours, "client"))
         assert look.wait(LIMIT_S) == 0, look.communicate()[1]
         for process in (run, *workers):

@@ -114,11 +114,13 @@ class Peer:
         location: Where it listens itself, by its own word.
         instance: Random text it has drawn when it started: its successor at the same location has another.
         options: Of the transport.
+        speaks_as: What the addresses begin with that it may send from.
     """
 
-    def __init__(self, location: str, instance: str, options: Options) -> None:
+    def __init__(self, location: str, instance: str, options: Options, speaks_as: tuple[str, ...] = ("",)) -> None:
         self.location = location
         self.instance = instance
+        self.speaks_as = speaks_as
         self.channels: dict[tuple[str, str], Incoming] = {}
         self.sequences = Sequences()
         self.telling: asyncio.Task[None] | None = None
@@ -133,13 +135,15 @@ class Peer:
         """The channel of a frame.
 
         Raises:
-            FrameError: There are too many.
+            FrameError: There are too many, or it may not send from there.
         """
         key = (frame.sender, frame.receiver)
         channel = self.channels.get(key)
         if channel is None:
             if len(self.channels) >= _CHANNELS:
                 raise refused("channels", f"a frame of one channel too many; {_CHANNELS} are the limit")
+            if not frame.sender.startswith(self.speaks_as):
+                raise refused("role", f"a frame of {frame.sender}, whose certificate is for another role")
             channel = self.channels[key] = Incoming(*key, self)
         return channel
 

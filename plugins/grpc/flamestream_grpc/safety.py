@@ -6,10 +6,22 @@ import errno
 import ipaddress
 import socket
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from flamecore.errors import TransportError
 from flamestream_grpc.options import Options, parse
+
+_ROLE: Final = "urn:flamestream:"
+"""What the name of a role begins with, in certificates."""
+_SPEAKS_AS: Final[Mapping[str, tuple[str, ...]]] = {
+    "supervisor": ("",),
+    "worker": ("node/", "worker/", "acker/"),
+    "acker": ("node/", "acker/"),
+    "client": ("client/",),
+}
+"""What the addresses begin with that a role may send from."""
 
 _UNIX_PATH_BYTES = 107  # sun_path of Linux, without the final zero
 
@@ -36,6 +48,17 @@ def exposed(location: str, options: Options, token: str) -> list[str]:
             peer=location,
         )
     return missing
+
+
+def speaks_as(shown: Mapping[str, Sequence[bytes]]) -> tuple[str, ...]:
+    """What the addresses begin with that a process may send from, by its certificate: anything, if that names no role.
+
+    Args:
+        shown: What gRPC says of who has connected; without TLS it says nothing of certificates.
+    """
+    names = [name.decode(errors="replace") for name in shown.get("peer_uri", ())]
+    roles = [name.removeprefix(_ROLE) for name in names if name.startswith(_ROLE)]
+    return tuple(start for role in roles for start in _SPEAKS_AS.get(role, ())) if roles else ("",)
 
 
 def socket_path(folder: str, node: str) -> Path:

@@ -21,6 +21,7 @@ from flamecore.frames import Frame, Framing
 from flamestream_grpc.incoming import GOODBYE, Incoming, Peer, refusal, refused
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
 from flamestream_grpc.options import Options
+from flamestream_grpc.safety import speaks_as
 
 _PEERS: Final = 1024
 """Most connections at a time."""
@@ -181,11 +182,15 @@ class Server:
         except FrameError as error:
             self._house.count_refused(error)
             await call.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{error.what}, to begin with")
+        role = speaks_as(call.auth_context())
         peer = self._peers.get(location)
+        if peer is not None and peer.speaks_as != role:
+            self._house.refused["role"] += 1
+            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "its certificate is for another role than before")
         if peer is None or peer.instance != instance:
             if peer is not None:
                 self._lose(peer, "another process has taken its place")
-            peer = self._peers[location] = Peer(location, instance, self._house.options)
+            peer = self._peers[location] = Peer(location, instance, self._house.options, role)
             self._house.peer_came(location)
         if (watch := self._watches.pop(location, None)) is not None:
             watch.cancel()

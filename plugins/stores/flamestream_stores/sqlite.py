@@ -11,6 +11,7 @@ else.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection
@@ -46,6 +47,7 @@ _NAMES: Final = "SELECT name FROM blobs WHERE job = ? AND piece = 0 AND name >= 
 _DELETE: Final = "DELETE FROM blobs WHERE job = ? AND name = ?"
 
 _LOCKED: Final = "Another process holds it; end that, or raise busy_timeout_s under [state]."
+_GONE: Final = "Has somebody replaced it while the job ran? Start the job again."
 _HINTS: Final = {
     "SQLITE_NOTADB": "It is another kind of file; give another path under [state].",
     "SQLITE_CORRUPT": "Look at it with: sqlite3 FILE 'PRAGMA integrity_check'",
@@ -86,6 +88,7 @@ class Sqlite(Store):
         path = context.folder / Path(options.path).expanduser()
         self._path = path if path.suffix in _SUFFIXES else path / f"{file_name(context.job)}.db"
         self._database: sqlite3.Connection | None = None
+        self._inode = 0
         self._thread: ThreadPoolExecutor | None = None
 
     @property
@@ -150,6 +153,7 @@ class Sqlite(Store):
         database.execute("PRAGMA secure_delete = OFF")  # some builds write zeros over what is deleted
         database.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
         self._transact(self._prepare, database)
+        self._inode = self._path.stat().st_ino
 
     def _write_ahead(self, database: sqlite3.Connection) -> None:
         """Switch to the write-ahead log. Of several who do that at once SQLite makes one fail, without waiting."""
@@ -189,6 +193,8 @@ class Sqlite(Store):
     def _create(self, name: str, data: bytes) -> bool:
         database = self._database
         assert database is not None, "open() has returned"
+        if os.stat(self._path).st_ino != self._inode:  # noqa: PTH116 – SQLite would go on with the file that has no name
+            raise store_error(self.name, f"{self._path} is another file than before", _GONE, name)
         if len(data) <= PIECE_BYTES:
             return database.execute(_INSERT, (self.context.job, name, 0, data)).rowcount == 1
         return self._transact(self._create_large, database, name, memoryview(data))

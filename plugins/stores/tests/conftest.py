@@ -1,0 +1,98 @@
+"""What the tests of the stores share: disks that are full, or that cannot be written to."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from flamecore.errors import StoreError
+from flamecore.store import Store
+
+
+def _mount(*arguments: str) -> None:
+    try:
+        done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False, timeout=10)
+    except FileNotFoundError:
+        pytest.skip("needs the program mount")
+    if done.returncode:
+        pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}; run as root")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    _mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder))
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=10)
+
+
+@pytest.fixture
+def fixed_disk(small_disk: Path) -> Path:
+    """A disk that cannot be written to."""
+    _mount("-o", "remount,ro", str(small_disk))
+    return small_disk
+
+
+@contextmanager
+def _file_limit(limit: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with contextlib.suppress(TypeError):  # a handler that was not set by Python
+            signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.fixture
+def file_limit() -> Callable[[int], AbstractContextManager[None]]:
+    """`with file_limit(2**20):` no file grows beyond that many bytes."""
+    return _file_limit
+
+
+async def _fill(made: Store, size: int) -> tuple[dict[str, bytes], StoreError]:
+    held: dict[str, bytes] = {}
+    for number in range(1000):
+        name, data = f"{number}", bytes([number % 251]) * size
+        try:
+            assert await made.create(name, data)
+        except StoreError as error:
+            return held, error
+        held[name] = data
+    pytest.fail("it is never full")
+
+
+async def _holds(made: Store, held: dict[str, bytes]) -> None:
+    assert await made.names() == sorted(held)
+    for name, data in held.items():
+        assert await made.read(name) == data
+    assert await made.read("none") is None
+
+
+Fill = Callable[[Store, int], Awaitable[tuple[dict[str, bytes], StoreError]]]
+Holds = Callable[[Store, dict[str, bytes]], Awaitable[None]]
+
+
+@pytest.fixture
+def fill() -> Fill:
+    """`held, error = await fill(store, size)`: blobs of that size until there is no more room."""
+    return _fill
+
+
+@pytest.fixture
+def holds() -> Holds:
+    """`await holds(store, blobs)`: it holds these, whole, and no others."""
+    return _holds

@@ -1,0 +1,294 @@
+"""Store `sqlite`: where its file is, what it outlasts, large blobs, and everything a database can refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from flamecore.errors import CorruptError, StoreError
+from flamecore.store import StoreContext
+from flamestream_stores.sqlite import PIECE_BYTES, Sqlite
+
+T = TypeVar("T")
+
+
+def store(folder: Path, path: str = "state", job: str = "job", **options: Any) -> Sqlite:
+    return Sqlite(Sqlite.Options(path=path, **options), StoreContext(job, folder))
+
+
+def using(made: Sqlite, do: Callable[[Sqlite], Awaitable[T]]) -> T:
+    async def run() -> T:
+        await made.open()
+        try:
+            return await do(made)
+        finally:
+            await made.aclose()
+
+    return asyncio.run(run())
+
+
+def fails(made: Sqlite, do: Callable[[Sqlite], Awaitable[Any]] = Sqlite.names) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        using(made, do)
+    assert caught.value.store == "sqlite"
+    assert caught.value.hint
+    return caught.value
+
+
+# -- where -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "job", "file"),
+    [
+        ("state", "job", "state/job.db"),
+        ("state/", "my job", "state/my job.db"),
+        ("a/b", "a/b", "a/b/a%2Fb.db"),
+        ("state", "..", "state/%2E..db"),
+        ("state", ".hidden", "state/%2Ehidden.db"),
+        ("state", "", "state/%.db"),
+        ("state", "%", "state/%25.db"),
+        ("state", "ж", "state/%D0%B6.db"),
+        ("state.db", "job", "state.db"),
+        ("a/state.sqlite", "job", "a/state.sqlite"),
+        ("state.sqlite3", "job", "state.sqlite3"),
+        ("state.dbs", "job", "state.dbs/job.db"),
+    ],
+)
+def test_where_the_file_is(tmp_path: Path, path: str, job: str, file: str) -> None:
+    assert using(store(tmp_path, path, job), Sqlite.names) == []
+    assert [found.relative_to(tmp_path) for found in tmp_path.rglob("*") if found.is_file()] == [Path(file)]
+
+
+def test_jobs_of_long_names_have_files_of_their_own(tmp_path: Path) -> None:
+    for tail in "ab":
+        using(store(tmp_path, job="j" * 1000 + tail), lambda made: made.create("x", b""))
+    assert len(list((tmp_path / "state").iterdir())) == 2
+
+
+def test_an_absolute_path_and_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    using(store(Path("elsewhere"), str(tmp_path / "one.db")), Sqlite.names)
+    using(store(Path("elsewhere"), "~/two.db"), Sqlite.names)
+    assert {found.name for found in tmp_path.iterdir()} == {"one.db", "two.db"}
+
+
+# -- what it outlasts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("survives", "synchronous", "full"), [("power_loss", 2, 1), ("process_death", 1, 0)])
+def test_what_is_forced_to_the_disk(tmp_path: Path, survives: Any, synchronous: int, full: int) -> None:
+    """SQLite's own words: in WAL mode FULL (2) forces every transaction to the disk, NORMAL (1) only checkpoints."""
+
+    async def asked(made: Sqlite) -> list[Any]:
+        database = made._database
+        assert database is not None
+        pragmas = ("journal_mode", "synchronous", "fullfsync")
+        return [
+            await made._call(lambda name=name: database.execute(f"PRAGMA {name}").fetchone()[0]) for name in pragmas
+        ]
+
+    assert using(store(tmp_path, survives=survives), asked) == ["wal", synchronous, full]
+
+
+@pytest.mark.parametrize("size", [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, 3 * PIECE_BYTES + 5])
+def test_large_blobs_are_stored_in_pieces(tmp_path: Path, size: int) -> None:
+    data = bytes(range(251)) * (size // 251) + bytes(size % 251)
+
+    async def do(made: Sqlite) -> None:
+        assert await made.create("large", data)
+        assert not await made.create("large", data[::-1])
+        assert await made.read("large") == data
+        assert await made.names() == ["large"]
+
+    using(store(tmp_path), do)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "job.db")) as database:
+        (pieces,) = database.execute("SELECT count(*) FROM blobs").fetchone()
+    assert pieces == -(-size // PIECE_BYTES)
+
+
+def test_the_log_does_not_stay_large(tmp_path: Path) -> None:
+    async def do(made: Sqlite) -> int:
+        for number in range(3):
+            await made.create(f"large/{number}", bytes(40 * 2**20))
+            await made.delete([f"large/{number}"])
+        await made.create("small", b"")
+        return (tmp_path / "state" / "job.db-wal").stat().st_size
+
+    assert using(store(tmp_path, survives="process_death"), do) <= 64 * 2**20
+    assert (tmp_path / "state" / "job.db").stat().st_size < 100 * 2**20
+
+
+# -- what a database can refuse ----------------------------------------------------------------------------------------
+
+
+def test_another_that_writes_is_waited_for(tmp_path: Path) -> None:
+    async def do(made: Sqlite) -> None:
+        with contextlib.closing(sqlite3.connect(tmp_path / "state" / "job.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = [asyncio.create_task(made.create(name, b"data")) for name in ("a", "b")]
+            for _ in range(20):  # the loop turns meanwhile
+                await asyncio.sleep(0.001)
+            assert not any(task.done() for task in waiting)
+            other.execute("ROLLBACK")
+            assert await asyncio.gather(*waiting) == [True, True]
+
+    using(store(tmp_path), do)
+
+
+def test_another_that_never_ends(tmp_path: Path) -> None:
+    async def do(made: Sqlite) -> None:
+        with contextlib.closing(sqlite3.connect(tmp_path / "state" / "job.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for call in (made.create("a", b"data"), made.create("b", bytes(PIECE_BYTES + 1)), made.delete(["c"])):
+                with pytest.raises(StoreError, match=r"database is locked \(SQLITE_BUSY\)\n.*busy_timeout_s"):
+                    await call
+            assert await made.names() == []
+            other.execute("ROLLBACK")
+        assert await made.create("a", b"data")
+
+    using(store(tmp_path, busy_timeout_s=0.05), do)
+
+
+def test_another_that_has_it_for_itself(tmp_path: Path) -> None:
+    using(store(tmp_path), Sqlite.names)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "job.db", isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("PRAGMA user_version = 1")
+        assert "Another process holds it" in fails(store(tmp_path, busy_timeout_s=0.05)).hint
+
+
+def test_many_open_it_at_once(tmp_path: Path) -> None:
+    """Also when there is no file yet, and when the last one has just closed."""
+
+    async def run() -> None:
+        for turn in range(5):
+            stores = [store(tmp_path) for _ in range(8)]
+            await asyncio.gather(*(made.open() for made in stores))
+            created = await asyncio.gather(*(made.create(f"{turn}", b"") for made in stores))
+            assert sum(created) == 1
+            await asyncio.gather(*(made.aclose() for made in stores))
+
+    asyncio.run(run())
+
+
+def test_no_database(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"something else " * 1000)
+    assert "another kind of file" in fails(store(tmp_path, "state.db")).hint
+
+
+def test_a_database_of_another_program(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as other:
+        other.execute("CREATE TABLE mine (x)")
+    assert "of another program" in fails(store(tmp_path, "state.db")).what
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as other:
+        assert other.execute("SELECT name FROM sqlite_schema").fetchall() == [("mine",)]
+
+
+def test_a_newer_format(tmp_path: Path) -> None:
+    using(store(tmp_path, "state.db"), Sqlite.names)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as other:
+        other.execute("PRAGMA user_version = 7")
+    assert isinstance(error := fails(store(tmp_path, "state.db")), CorruptError)
+    assert "format 7" in error.what
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    using(store(tmp_path, "state.db"), lambda made: made.create("a", bytes(100_000)))
+    with (tmp_path / "state.db").open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 8192)
+    assert "integrity_check" in fails(store(tmp_path, "state.db")).hint
+
+
+def test_a_path_through_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert "part of the path is a file" in fails(store(tmp_path, "file/state")).hint
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "state.db").mkdir()
+    assert "SQLITE_CANTOPEN" in fails(store(tmp_path, "state.db")).what
+
+
+def test_a_disk_that_cannot_be_written_to(fixed_disk: Path) -> None:
+    error = fails(store(fixed_disk))
+    assert "Read-only file system" in error.what
+    assert "writable" in error.hint
+    assert "writable" in fails(store(fixed_disk, "state.db")).hint
+
+
+def test_a_file_that_is_deleted_or_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    async def deleted(made: Sqlite) -> None:
+        path.unlink()
+        await made.create("a", b"")
+
+    async def replaced(made: Sqlite) -> None:
+        path.rename(tmp_path / "old.db")
+        path.write_bytes((tmp_path / "old.db").read_bytes())
+        await made.create("a", b"")
+
+    assert "deleted" in fails(store(tmp_path, path.name), deleted).hint
+    assert "replaced" in fails(store(tmp_path, path.name), replaced).hint
+
+
+def test_not_open(tmp_path: Path) -> None:
+    made = store(tmp_path)
+    using(made, Sqlite.names)
+    for call in (made.create("a", b""), made.read("a"), made.names(), made.delete(["a"])):
+        with pytest.raises(StoreError, match="not open"):
+            asyncio.run(call)
+    asyncio.run(made.aclose())
+
+
+# -- full disks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1000, 100_000, 3_000_000])
+def test_a_full_disk(small_disk: Path, size: int, fill: Any, holds: Any) -> None:
+    (small_disk / "else").write_bytes(bytes(300_000))
+
+    async def do(made: Sqlite) -> None:
+        held, error = await fill(made, size)
+        assert "SQLITE_FULL" in error.what
+        assert "bytes are free" in error.hint
+        assert await made.read(error.blob) is None
+        await holds(made, held)
+        (small_disk / "else").unlink()
+        assert await made.create("later", b"later")
+        await holds(made, held | {"later": b"later"})
+
+    using(store(small_disk), do)
+    using(store(small_disk), lambda made: made.read("later"))
+
+
+def test_a_large_blob_that_does_not_fit(small_disk: Path, holds: Any) -> None:
+    async def do(made: Sqlite) -> None:
+        assert await made.create("before", b"before")
+        with pytest.raises(StoreError, match="SQLITE_FULL"):
+            await made.create("large", bytes(2 * PIECE_BYTES))
+        assert await made.read("large") is None
+        assert await made.create("large", b"small")
+        await holds(made, {"before": b"before", "large": b"small"})
+
+    using(store(small_disk), do)
+
+
+def test_a_file_that_may_not_grow(tmp_path: Path, file_limit: Any, fill: Any, holds: Any) -> None:
+    async def do(made: Sqlite) -> None:
+        with file_limit(2**20):
+            held, error = await fill(made, 100_000)
+            assert "full" in f"{error.what} {error.hint}"
+            await holds(made, held)
+        assert await made.create("later", b"later")
+        await holds(made, held | {"later": b"later"})
+
+    using(store(tmp_path), do)

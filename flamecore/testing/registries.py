@@ -88,11 +88,11 @@ class Bench:
             last = got.revision
         return last
 
-    async def made(self, key: str, value: bytes, client: int = 0) -> int:
+    async def made(self, key: str, value: bytes, client: int = 0, law: str = "create") -> int:
         """The revision of an entry that is made; it must not be there."""
-        revision = await self.within("create", self.clients[client].create(key, value), f"create {key}")
+        revision = await self.within(law, self.clients[client].create(key, value), f"create {key}")
         if revision is None:
-            raise LawBroken("create", f"{key} cannot be made: it is there already, says the registry")
+            raise LawBroken(law, f"{key} cannot be made: it is there already, says the registry")
         return revision
 
     async def changed(self, law: str, key: str, value: bytes, revision: int, client: int = 0) -> int:
@@ -230,7 +230,7 @@ async def check_apart(make: Make) -> None:
     """
     async with Bench(make) as bench:
         keys = [f"{bench.prefix}{name}" for name in ("a", "a/b", "ab", "A", "a=2F_-")]
-        revisions = [await bench.made(key, key.encode()) for key in keys]
+        revisions = [await bench.made(key, key.encode(), law="apart") for key in keys]
         for key, revision in zip(keys, revisions, strict=True):
             await bench.changed("apart", key, key.encode() * 2, revision)
         for key in keys:

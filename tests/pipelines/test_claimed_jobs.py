@@ -1,0 +1,204 @@
+"""Jobs that are in a registry, with real processes: who joins finds them there, and no two supervisors run one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from flamecore.claim import JobRecord, key_of, read
+
+if find_spec("nats") is None:
+    pytest.skip("the client of nats is not installed", allow_module_level=True)
+
+from flamecore.jobregistry import RegistryContext
+from flamecore.testing.nats_server import NatsServer
+from flamestream_nats.options import RegistryOptions
+from flamestream_nats.registry import NatsRegistry
+
+TOKEN = "not a secret"
+APP = """
+    import time
+
+    import flamecore as fc
+
+
+    def slowly(line: str) -> str:
+        time.sleep(0.01)
+        return line
+
+
+    flow = fc.Flow("slow")
+    flow.source("lines", str).rebalance().map(slowly).key_by(len).count().sink("counts")
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as made:
+        yield made
+
+
+@pytest.fixture(params=["grpc", "nats"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """The transport of the job; the registry is always on the server."""
+    if find_spec(request.param) is None:
+        pytest.skip(f"the client of {request.param} is not installed")
+    return str(request.param)
+
+
+class Shell:
+    """Starts commands in a folder, and ends those that are left."""
+
+    def __init__(self, folder: Path, server: NatsServer) -> None:
+        self.folder = folder
+        self.server = server
+        self.started: list[subprocess.Popen[str]] = []
+        (folder / "app.py").write_text(dedent(APP))
+        for name, count in (("long", 20_000), ("short", 20)):
+            (folder / name).write_text("".join(f"line {number}\n" for number in range(count)))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flamecore", *arguments],
+            env={**os.environ, "FLAMESTREAM_TOKEN": TOKEN},
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.started.append(process)
+        return process
+
+    def job(self, transport: str, lines: str, out: str, **settings: Any) -> subprocess.Popen[str]:
+        """Start a supervisor."""
+        chosen = {
+            "source.lines.path": lines,
+            "sink.counts.path": out,
+            "transport.use": transport,
+            "transport.nats.servers": f'["{self.server.url}"]',
+            "registry.use": "nats",
+            **{name.replace("__", "."): value for name, value in settings.items()},
+        }
+        options = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
+        edges = ["--source", "lines=lines", "--sink", "counts=jsonl"]
+        return self.start("run", "app.py", *edges, *options, "-w", "2", "-q")
+
+    def output(self, out: str) -> list[str]:
+        path = self.folder / out
+        return path.read_text().splitlines() if path.exists() else []
+
+    def end(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.communicate()
+
+    def record(self) -> JobRecord | None:
+        """What the registry knows of the job."""
+
+        async def look() -> JobRecord | None:
+            registry = NatsRegistry(RegistryOptions(servers=(self.server.url,)), RegistryContext())
+            await registry.open()
+            try:
+                entry = await registry.get(key_of("slow"))
+            finally:
+                await registry.aclose()
+            return None if entry is None else read(entry.value, "slow", TOKEN)
+
+        return asyncio.run(look())
+
+
+@pytest.fixture
+def shell(tmp_path: Path, server: NatsServer) -> Iterator[Shell]:
+    made = Shell(tmp_path, server)
+    yield made
+    made.end()
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str], limit_s: float = 30) -> None:
+    """Wait until something is so, as long as a process runs."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end, "it has not happened in time"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_who_joins_finds_the_job_by_its_name(shell: Shell, transport: str) -> None:
+    before = shell.record()
+    listen = {"transport__grpc__listen": f"127.0.0.1:{free_port()}"} if transport == "grpc" else {}
+    job = shell.job(transport, "long", "out.jsonl", deploy__start="join", **listen)
+    epoch = (before.epoch if before else 0) + 1
+    wait_for(lambda: (record := shell.record()) and record.epoch == epoch and record.control, job)
+    names = ("w1", "w2")
+    workers = [shell.start("worker", "--join", shell.server.url, "--job", "slow", "--name", name) for name in names]
+    wait_for(lambda: shell.output("out.jsonl"), job)
+    looked = shell.start("status", shell.server.url, "--job", "slow", "--json")
+    said, trouble = looked.communicate(timeout=30)
+    assert looked.returncode == 0, trouble
+    assert json.loads(said)["nodes"]["w2"]["parts"] == ["worker/1"]
+    record = shell.record()
+    assert record is not None
+    assert {name: member.pid for name, member in record.members.items()} == {
+        name: worker.pid for name, worker in zip(names, workers, strict=True)
+    }
+    assert record.members["w1"].parts == ("worker/0",)
+    assert record.key_groups == {"worker/0": (0, 63), "worker/1": (64, 127)}
+    assert record.fronts == (("lines", "long", "worker/0"),)
+    job.send_signal(signal.SIGINT)  # it drains
+    for process in (job, *workers):
+        _, trouble = process.communicate(timeout=60)
+        assert process.returncode == 0, trouble
+    record = shell.record()
+    assert record is not None
+    assert (record.epoch, record.lease_s, record.members) == (epoch, 0, {})
+
+
+def test_a_second_supervisor_is_refused_and_follows_when_the_first_is_gone(shell: Shell, transport: str) -> None:
+    before = shell.record()
+    epoch = (before.epoch if before else 0) + 1
+    first = shell.job(transport, "long", "first.jsonl", registry__lease_s=3)
+    wait_for(lambda: shell.output("first.jsonl"), first)
+    second = shell.job(transport, "short", "second.jsonl")
+    _, said = second.communicate(timeout=30)
+    assert second.returncode == 1
+    assert f"(process {first.pid}), since epoch {epoch}" in said
+    assert not shell.output("second.jsonl")
+    assert first.poll() is None, "the first one has not been troubled"
+    first.kill()
+    first.communicate(timeout=10)
+    third = shell.job(transport, "short", "third.jsonl")
+    _, said = third.communicate(timeout=60)
+    assert third.returncode == 0, said
+    assert len(shell.output("third.jsonl")) == 20
+    record = shell.record()
+    assert record is not None
+    assert record.epoch == epoch + 1
+
+
+def test_who_joins_a_job_that_nobody_runs_is_told(shell: Shell) -> None:
+    joined = shell.start(
+        "worker", "--join", shell.server.url, "--job", "other", "--set", "registry.use=nats", "--name", "w1"
+    )
+    _, said = joined.communicate(timeout=30)
+    assert joined.returncode == 1
+    assert "the registry knows no job 'other'" in said

@@ -21,7 +21,6 @@ from flamestream_edges.linereader import resume_offset
 from flamestream_edges.outfile import FileSink, FileSinkOptions
 from flamestream_edges.plain import Unencodable, cell
 from flamestream_edges.shapes import Column, is_named_tuple, record_columns, twin
-from flamestream_edges.splitting import Splitter
 from flamestream_edges.tables import Row, Table
 
 _BARE: Final = frozenset({str, int, float, type(None)})  # what csv.writer writes as it should be read
@@ -78,9 +77,8 @@ class CsvSource(FileSource):
         return reader
 
     def _reader(self, partition: str, offset: int, line: int) -> CsvReader:
-        splitter = Splitter(self.options.max_line_bytes, offset, line, keep_returns=True)
         try:
-            lines = CsvLines(partition, self._encoding, splitter, offset, line)
+            lines = CsvLines(partition, self._encoding, self.options.max_line_bytes, offset, line)
         except OSError as error:
             raise unreadable(self.context.name, partition, error) from error
         return CsvReader(self.context.name, partition, lines, self.options.delimiter)

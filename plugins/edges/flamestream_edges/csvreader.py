@@ -7,11 +7,11 @@ nothing is handed out that may be the inside of a quoted field.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
 
 from flamecore.front import Batch, Reader, Rejected
-from flamestream_edges.linereader import read_error, readable, reason, rejected
+from flamestream_edges.linereader import FileChunks, read_error, readable, reason, rejected
 from flamestream_edges.splitting import Block, Splitter, TooLong
 
 Convert = Callable[[list[str]], Any]
@@ -25,14 +25,12 @@ class _TooLongError(ValueError):
 class CsvLines(Iterator[str]):
     """Lines of a file as `csv.reader` takes them; knows what it took for the record that is being read."""
 
-    def __init__(self, name: str, encoding: str, splitter: Splitter, offset: int, line: int) -> None:
-        self._file = open(name, "rb", buffering=0)  # noqa: SIM115, PTH123 – closed by close()
-        self._file.seek(offset)
+    def __init__(self, name: str, encoding: str, max_line_bytes: int, offset: int, line: int) -> None:
+        self._file = FileChunks(name, offset)
         self._encoding = encoding
-        self._splitter = splitter
+        self._splitter = Splitter(max_line_bytes, offset, line, keep_returns=True, seals=self._file.seals)
         self._found = self._read()
-        self._block = Block([], offset, line, offset)
-        self._at = 0
+        self._take(self._splitter.nothing())
         self.offset = offset
         self.line = line
         self.begin()
@@ -43,21 +41,25 @@ class CsvLines(Iterator[str]):
         self.length = 0
         self.problem = ""
 
+    def _take(self, block: Block) -> None:
+        self.block, self._at = block, 0
+
     def _read(self) -> Iterator[TooLong | Block]:
-        while chunk := self._file.read(self._splitter.chunk_bytes):
+        while chunk := self._file.file.read(self._splitter.chunk_bytes):
             yield from filter(None, self._splitter.push(chunk))
         yield from filter(None, self._splitter.finish())
 
     def __next__(self) -> str:
-        while self._at == len(self._block.lines):
+        while self._at == len(self.block.lines):
             found = next(self._found)
             if isinstance(found, TooLong):
-                self.offset, self.line = found.position
+                self.offset, self.line = found.position[:2]
+                self._take(found.nothing)
                 self.raw.append(found.head)
                 raise _TooLongError(rejected(found, self._splitter.max_line_bytes).reason)
-            self._block, self._at = found, 0
-        raw = self._block.lines[self._at]
-        self.offset, self.line = self._block.position(self._at)
+            self._take(found)
+        raw = self.block.lines[self._at]
+        self.offset, self.line = self.block.end_of(self._at), self.block.first + self._at
         self._at += 1
         self.raw.append(raw)
         self.length += len(raw)
@@ -74,8 +76,29 @@ class CsvLines(Iterator[str]):
         self._file.close()
 
 
+class RowPositions(Sequence[tuple[int, int, int, str]]):
+    """Positions of rows, sealed when asked for."""
+
+    def __init__(self, rows: list[tuple[int, int, int, Block]]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int, int, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> RowPositions: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int, int, str] | RowPositions:
+        if isinstance(index, slice):
+            return RowPositions(self._rows[index])
+        *numbers, block = self._rows[index]
+        offset, first, last = numbers
+        return offset, first, last, block.seal(offset)
+
+
 class CsvReader(Reader):
-    """Rows of one file. A position is (offset of the byte after the record, its first line, its last line)."""
+    """Rows of one file. A position is (offset of the byte after the record, its first line, its last line, seal)."""
 
     def __init__(self, source: str, name: str, lines: CsvLines, delimiter: str) -> None:
         self._source = source
@@ -117,7 +140,7 @@ class CsvReader(Reader):
 
     async def read(self, limit: int) -> Batch | None:
         values: list[Any] = []
-        positions: list[tuple[int, int, int]] = []
+        rows: list[tuple[int, int, int, Block]] = []
         bad: list[Rejected] = []
         lines, width, convert = self._lines, self._width, self._convert
         for _ in range(limit):
@@ -129,16 +152,16 @@ class CsvReader(Reader):
                     raise ValueError(f"{len(row)} fields where {width} are expected")
                 values.append(convert(row))
             except ValueError as error:
-                bad.append(Rejected(self._position(), str(error), readable(b"\n".join(lines.raw))))
+                bad.append(Rejected(RowPositions([self._row()])[0], str(error), readable(b"\n".join(lines.raw))))
             else:
-                positions.append(self._position())
-        return Batch(values, positions, bad) if values or bad else None
+                rows.append(self._row())
+        return Batch(values, RowPositions(rows), bad) if values or bad else None
 
-    def _position(self) -> tuple[int, int, int]:
+    def _row(self) -> tuple[int, int, int, Block]:
         lines = self._lines
-        return lines.offset, lines.line - max(len(lines.raw) - 1, 0), lines.line
+        return lines.offset, lines.line - max(len(lines.raw) - 1, 0), lines.line, lines.block
 
-    def describe(self, position: tuple[int, int, int]) -> str:
+    def describe(self, position: tuple[int, int, int, str]) -> str:
         return f"{self._name} line {position[1]}"
 
     async def aclose(self) -> None:

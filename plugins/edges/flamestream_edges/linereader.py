@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from flamecore.errors import SourceError
 from flamecore.front import Batch, Reader, Rejected
+from flamestream_edges.seal import Seals, check_seal
 from flamestream_edges.splitting import RAW_BYTES, Block, LinePosition, Positions, Splitter, TooLong
 
 Decode = Callable[[bytes], Any]
@@ -35,12 +35,21 @@ class Chunks(ABC):
 
 
 class FileChunks(Chunks):
-    """The bytes of a file. Reads are synchronous: a chunk of a plain file is there in some microseconds."""
+    """The bytes of a file. Reads are synchronous: a chunk of a plain file is there in some microseconds.
+
+    Attributes:
+        seals: Makes the seals of its positions.
+    """
 
     def __init__(self, name: str, offset: int = 0) -> None:
         self.name = name
         self.file = open(name, "rb", buffering=0)  # noqa: SIM115, PTH123 – closed by close()
-        self.file.seek(offset)
+        try:
+            self.seals = Seals(self.file.fileno(), offset)
+            self.file.seek(offset)
+        except OSError:
+            self.file.close()
+            raise
 
     async def read(self, size: int) -> bytes:
         return self.file.read(size)
@@ -172,32 +181,32 @@ def read_error(source: str, name: str, error: OSError) -> SourceError:
 
 
 def resume_offset(source: str, name: str, position: Any, size: int = 2) -> tuple[int, ...]:
-    """Check a position that a file of lines is to be opened at: `size` numbers, the first of them the offset.
+    """Check a position that a file of lines is to be opened at: `size` numbers, an offset before all, and a seal.
+
+    Returns:
+        The numbers. The offset is beyond the line's end, also if that has come since.
 
     Raises:
-        SourceError: It is no such position, or no line ends there: the file has become another one.
+        SourceError: It is no such position, or the file has become another one.
     """
-    shape = isinstance(position, tuple | list) and len(position) == size
-    if not shape or not all(isinstance(number, int) and number >= 0 for number in position):
-        raise SourceError(
-            f"source {source!r}: {position!r} is no position in {name}",
-            hint=f"A position here is {size} numbers, offset and line; take it from the reader.",
-            source=source,
-            position=position,
-        )
+    check_seal(source, name, position, size)
     offset: int = position[0]
     try:
         with open(name, "rb") as file:  # noqa: PTH123
-            length = file.seek(0, os.SEEK_END)
             file.seek(max(offset - 1, 0))
-            at_line_end = offset == length or file.read(1) == b"\n"
+            around = file.read(3) if offset else b"\n"
     except OSError as error:
         raise read_error(source, name, error) from error
-    if offset > length or not at_line_end:
+    after = around[1:]
+    if around[:1] == b"\n" or not after:
+        end = 0
+    elif after.startswith((b"\n", b"\r\n")):
+        end = after.index(b"\n") + 1
+    else:
         raise SourceError(
-            f"source {source!r}: no line of {name} ends at offset {offset}, and it is {length} bytes long",
-            hint="The file has changed since the position was noted: put the old one back, or start afresh.",
+            f"source {source!r}: the last line of {name} was read up to {offset}, without a line end, and now goes on",
+            hint="It was read as a whole, as the last of the file. Write lines with their ends, all at once.",
             source=source,
             position=f"{name} line {position[1]}",
         )
-    return tuple(position)
+    return (offset + end, *position[1:size])

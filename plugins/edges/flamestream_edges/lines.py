@@ -24,7 +24,7 @@ class LineSource(FileSource):
             chunks = FileChunks(partition, offset)
         except OSError as error:
             raise unreadable(self.context.name, partition, error) from error
-        splitter = Splitter(self.options.max_line_bytes, offset, line)
+        splitter = Splitter(self.options.max_line_bytes, offset, line, seals=chunks.seals)
         return LineReader(self.context.name, chunks, splitter, self.decode, skip_blank=self.skip_blank)
 
 

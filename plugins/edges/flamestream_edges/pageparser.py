@@ -19,7 +19,7 @@ class PagePosition(NamedTuple):
     """Where a page stood.
 
     Attributes:
-        offset: Of the byte at which the parser can go on after it; -1 if there is nothing to go on with.
+        offset: Of the byte at which the parser can go on after it.
         line: 1-based line its start tag is in.
         next_line: 1-based line of `offset`.
     """

@@ -11,22 +11,16 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple, overload
 
+from flamestream_edges.seal import TAIL_BYTES, Seals
+
 CHUNK_BYTES: Final = 64 * 1024
 """How much is read at once: enough to make the cost of a read vanish, little enough to stay in the cache."""
 
 RAW_BYTES: Final = 64 * 1024
 """Most of a malformed record that is kept to be shown or sent to a dead-letter sink."""
 
-LinePosition = tuple[int, int]
-"""(offset of the byte after the line's end, 1-based number of the line)."""
-
-
-class TooLong(NamedTuple):
-    """A line beyond the limit: where it stood, its length in bytes, and its first `RAW_BYTES`."""
-
-    position: LinePosition
-    length: int
-    head: bytes
+LinePosition = tuple[int, int] | tuple[int, int, str]
+"""(offset of the byte after the line's end, 1-based number of the line), and a seal if it can be gone back to."""
 
 
 class Block:
@@ -38,14 +32,19 @@ class Block:
         end: Offset of the byte after the last of them.
     """
 
-    __slots__ = ("_ends", "_raw", "_start", "end", "first", "lines")
+    __slots__ = ("_before", "_body", "_ends", "_raw", "_seals", "_start", "end", "first", "lines")
 
-    def __init__(self, raw: list[bytes], start: int, first: int, end: int) -> None:
+    def __init__(
+        self, raw: list[bytes], start: int, first: int, body: bytes, before: bytes = b"", seals: Seals | None = None
+    ) -> None:
         self._raw = raw
         self._start = start
+        self._body = body
+        self._before = before
+        self._seals = seals
         self._ends: list[int] = []
         self.first = first
-        self.end = end
+        self.end = start + len(body)
         self.lines = raw
 
     def strip(self, *, returns: bool) -> None:
@@ -57,10 +56,32 @@ class Block:
 
     def position(self, index: int) -> LinePosition:
         """Position of one of the lines, by its 0-based index in the block."""
+        end, line = self.end_of(index), self.first + index
+        return (end, line) if self._seals is None else (end, line, self.seal(end))
+
+    def end_of(self, index: int) -> int:
+        """Offset of the byte after one of the lines and its end."""
         if not self._ends:
             self._ends = list(accumulate(map(len, self._raw), initial=self._start))[1:]
         # One byte of line end each; the last line of the stream may have none.
-        return min(self._ends[index] + index + 1, self.end), self.first + index
+        return min(self._ends[index] + index + 1, self.end)
+
+    def seal(self, end: int) -> str:
+        """Seal of a position in the block, by its offset."""
+        assert self._seals is not None
+        place = end - self._start
+        if place >= TAIL_BYTES:
+            return self._seals.seal(self._body[place - TAIL_BYTES : place])
+        return self._seals.seal((self._before + self._body[:place])[-TAIL_BYTES:])
+
+
+class TooLong(NamedTuple):
+    """A line beyond the limit: where it stood, its length in bytes, its first `RAW_BYTES`, and the place after it."""
+
+    position: LinePosition
+    length: int
+    head: bytes
+    nothing: Block
 
 
 class Positions(Sequence[LinePosition]):
@@ -94,16 +115,32 @@ class Splitter:
         offset: Where the stream starts, in bytes.
         line: Number of the line before the first.
         keep_returns: Leave the CR of a line that ends with CRLF.
+        seals: Makes the seals of positions; None: they have none.
     """
 
-    def __init__(self, max_line_bytes: int, offset: int = 0, line: int = 0, *, keep_returns: bool = False) -> None:
+    def __init__(
+        self,
+        max_line_bytes: int,
+        offset: int = 0,
+        line: int = 0,
+        *,
+        keep_returns: bool = False,
+        seals: Seals | None = None,
+    ) -> None:
         self.max_line_bytes = max_line_bytes
         self.chunk_bytes = min(CHUNK_BYTES, max_line_bytes)
         self._offset = offset
         self._next = line + 1
         self._keep_returns = keep_returns
+        self._seals = seals
+        self._before = seals.before if seals else b""
         self._parts: list[bytes] = []  # of the line whose end has not been seen
         self._length = 0
+        self._recent = b""  # the last of a line that is too long
+
+    def nothing(self) -> Block:
+        """No lines, where the next will be."""
+        return Block([], self._offset, self._next, b"", self._before, self._seals)
 
     def push(self, chunk: bytes) -> tuple[TooLong | None, Block | None]:
         """Take the next chunk, not empty.
@@ -130,7 +167,8 @@ class Splitter:
         block = None
         if body:
             raw = body[:-1].split(b"\n")
-            block = Block(raw, self._offset, self._next, self._offset + len(body))
+            block = Block(raw, self._offset, self._next, body, self._before, self._seals)
+            self._before = (self._before + body)[-TAIL_BYTES:] if len(body) < TAIL_BYTES else body[-TAIL_BYTES:]
             block.strip(returns=not self._keep_returns and b"\r" in body)
             self._offset += len(body)
             self._next += len(raw)
@@ -144,8 +182,8 @@ class Splitter:
             return None, None
         if self._length > self.max_line_bytes:
             return self._give_up(0), None
-        raw = [b"".join(self._parts)]
-        block = Block(raw, self._offset, self._next, self._offset + self._length)
+        body = b"".join(self._parts)
+        block = Block([body], self._offset, self._next, body, self._before, self._seals)
         block.strip(returns=False)
         self._parts.clear()
         return None, block
@@ -154,14 +192,22 @@ class Splitter:
         self._length += len(part)
         if self._length <= self.max_line_bytes:
             self._parts.append(part)
-        else:  # too long by now: only the head will ever be shown
-            self._parts = [b"".join((*self._parts, part[:RAW_BYTES]))[:RAW_BYTES]]
+        else:  # too long by now: only its ends are kept
+            whole = b"".join((*self._parts, part))
+            self._recent = (self._recent + part if self._recent else whole)[-TAIL_BYTES:]
+            self._parts = [whole[:RAW_BYTES]]
 
     def _give_up(self, line_end: int) -> TooLong:
         end = self._offset + self._length + line_end
-        found = TooLong((end, self._next), self._length, b"".join(self._parts)[:RAW_BYTES])
+        self._before = (self._before + self._recent + b"\n" * line_end)[-TAIL_BYTES:]
         self._offset = end
+        nothing = self.nothing()
+        position: LinePosition = (end, self._next)
+        if self._seals is not None:
+            position = (end, self._next, nothing.seal(end))
+        found = TooLong(position, self._length, b"".join(self._parts)[:RAW_BYTES], nothing)
         self._next += 1
         self._parts = []
+        self._recent = b""
         self._length = 0
         return found

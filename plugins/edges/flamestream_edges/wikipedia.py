@@ -11,7 +11,6 @@ Only one page is held at a time (`flamestream_edges.pageparser`).
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -23,6 +22,7 @@ from flamecore.plugin import hookimpl
 from flamestream_edges.files import FileSource, PathOptions, unreadable, wrong_type
 from flamestream_edges.linereader import FileChunks, read_error
 from flamestream_edges.pageparser import BadPage, PageParser, PagePosition, XmlError
+from flamestream_edges.seal import check_seal
 from flamestream_edges.shapes import is_named_tuple
 from flamestream_edges.splitting import CHUNK_BYTES
 
@@ -46,7 +46,10 @@ class WikipediaOptions(PathOptions, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class PageReader(Reader):
-    """Pages of one file, parsed a chunk at a time."""
+    """Pages of one file, parsed a chunk at a time.
+
+    A position is (offset to go on at, line of the page, line of the offset, seal); line 0: nothing can be gone on with.
+    """
 
     def __init__(self, source: str, chunks: FileChunks, parser: PageParser | None) -> None:
         self._source = source
@@ -56,39 +59,38 @@ class PageReader(Reader):
         self._broken: Rejected | None = None
 
     async def read(self, limit: int) -> Batch | None:
-        while not self._found and self._parser is not None:
-            await self._push(self._parser)
-        values: list[Any] = []
-        positions: list[PagePosition] = []
-        bad: list[Rejected] = []
-        for _ in range(min(limit, len(self._found))):
-            page, position = self._found.popleft()
-            if isinstance(page, BadPage):
-                bad.append(Rejected(position, *page))
-            else:
-                values.append(page)
-                positions.append(position)
-        if not values and not bad:
+        try:
+            while not self._found and self._parser is not None:
+                await self._push(self._parser)
+            found = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
+            records = [(page, self._sealed(*position)) for page, position in found]
+        except OSError as error:
+            raise read_error(self._source, self._chunks.name, error) from error
+        bad = [Rejected(position, *page) for page, position in records if isinstance(page, BadPage)]
+        good = [record for record in records if not isinstance(record[0], BadPage)]
+        if not found:
             if self._broken is None:
                 return None
             bad.append(self._broken)
             self._broken = None
-        return Batch(values, positions, bad)
+        return Batch([page for page, _ in good], [position for _, position in good], bad)
 
     async def _push(self, parser: PageParser) -> None:
+        chunk = await self._chunks.read(CHUNK_BYTES)
         try:
-            chunk = await self._chunks.read(CHUNK_BYTES)
             parser.push(chunk)
-        except OSError as error:
-            raise read_error(self._source, self._chunks.name, error) from error
         except XmlError as error:
             self._parser = None
-            self._broken = Rejected(PagePosition(-1, error.line, error.line), str(error), error.raw)
+            position = self._sealed(self._chunks.file.tell(), error.line, 0)
+            self._broken = Rejected(position, str(error), error.raw)
             return
         if not chunk:
             self._parser = None
         elif not self._found:
             await asyncio.sleep(0)  # a page of many chunks must not hold the event loop from its first to its last
+
+    def _sealed(self, offset: int, line: int, next_line: int) -> tuple[int, int, int, str]:
+        return offset, line, next_line, self._chunks.seals.seal_at(self._chunks.file.fileno(), offset)
 
     def describe(self, position: Any) -> str:
         return f"{self._chunks.name} line {position[1]}"
@@ -128,33 +130,36 @@ class Wikipedia(FileSource):
     async def _parser_at(self, chunks: FileChunks, position: Any) -> PageParser | None:
         """A parser that has seen what comes before the first page, and goes on at the position; None at the end."""
         source, name = self.context.name, chunks.name
+        check_seal(source, name, position, 3)
+        offset, _, line, _ = position
+        if not line:
+            return None
+        scout = PageParser(self._record, self.options.max_page_chars)
+        head = b""
         try:
-            offset, _, line = map(int, position)
-            if offset == -1:
-                return None
-            scout = PageParser(self._record, self.options.max_page_chars)
-            head = b""
             while scout.first_tag is None:
                 chunk = await chunks.read(CHUNK_BYTES)
                 head += chunk
                 scout.push(chunk)
-            size = chunks.file.seek(0, os.SEEK_END)
-            if not scout.first_tag <= offset <= size:
-                raise ValueError(f"pages start at {scout.first_tag}, and the file ends at {size}")
         except OSError as error:
             raise read_error(source, name, error) from error
-        except (ValueError, TypeError, XmlError) as error:
-            raise SourceError(
-                f"source {source!r}: {name} cannot be read on from {position!r}: {error}",
-                hint="The file has changed since the position was noted: put the old one back, or start afresh.",
-                source=source,
-                position=position,
-            ) from error
+        except XmlError as error:
+            raise self._no_position(name, position, str(error)) from error
+        if offset < scout.first_tag:
+            raise self._no_position(name, position, f"its first page is at {scout.first_tag}")
         parser = PageParser(self._record, self.options.max_page_chars)
         parser.push(head[: scout.first_tag])
         parser.skip_to(offset, line)
         chunks.file.seek(offset)
         return parser
+
+    def _no_position(self, name: str, position: Any, why: str) -> SourceError:
+        return SourceError(
+            f"source {self.context.name!r}: {name} cannot be read on from {position!r}: {why}",
+            hint="Take positions from the reader of the same file.",
+            source=self.context.name,
+            position=f"{name} line {position[1]}",
+        )
 
 
 @hookimpl

@@ -16,6 +16,7 @@ from flamestream_edges.lines import Lines
 from flamestream_edges.splitting import RAW_BYTES, Block, Splitter, TooLong
 
 CONTEXT = EdgeContext("pages", str)
+SEAL = f"8-{'0' * 16}-{'0' * 16}"
 
 
 def lines(path: Any, **options: Any) -> Lines:
@@ -114,7 +115,7 @@ def test_a_position_is_checked_against_the_file(tree: Path, read_all: Any) -> No
 
     (tree / "a.txt").write_text("one\ntwo\n")
     source = lines(str(tree / "a.txt"))
-    for position in ((3, 1), (9, 3), "x", (1, 2, 3), (-1, 1), (True, "1")):
+    for position in ((4, 1), "x", (), (1, 2, 3), (4, 1, ""), (-1, 1, SEAL), (4, True, SEAL), (4, 1, SEAL)):
         with pytest.raises(SourceError):
             asyncio.run(source.open(str(tree / "a.txt"), position))
 
@@ -128,7 +129,7 @@ def test_a_file_that_goes_away_is_an_error_of_the_source(tree: Path) -> None:
     with pytest.raises(SourceError, match="cannot be opened: No such file"):
         asyncio.run(source.open(name))
     with pytest.raises(SourceError, match="cannot be read: No such file"):
-        asyncio.run(source.open(name, (6, 1)))
+        asyncio.run(source.open(name, (6, 1, SEAL)))
 
 
 def split(
@@ -145,7 +146,7 @@ def split(
             too_long.append(long)
         if block is not None:
             found.extend(block.lines)
-            positions.extend(block.position(index) for index in range(len(block.lines)))
+            positions.extend((block.end_of(index), block.first + index) for index in range(len(block.lines)))
 
     at = 0
     while at < len(data):
@@ -193,8 +194,8 @@ def test_lines_that_are_too_long_are_told_apart(lengths: list[int], sizes: list[
     found, positions, too_long = split(data, sizes, 10)
     assert found == [line for line in raw if len(line) <= 10]
     assert [(long.length, long.head) for long in too_long] == [(len(line), line) for line in raw if len(line) > 10]
-    places = sorted([*positions, *(long.position for long in too_long)])
-    assert [line for _, line in places] == list(range(1, len(raw) + 1))
+    places = sorted([*positions, *(long.position[:2] for long in too_long)])
+    assert [place[1] for place in places] == list(range(1, len(raw) + 1))
     if raw:
         assert places[-1][0] == len(data)
 

@@ -15,6 +15,7 @@ import pytest
 
 from flamecore.errors import ConfigError, SourceError
 from flamecore.front import EdgeContext
+from flamestream_edges.seal import Seals
 from flamestream_edges.wikipedia import Page, Wikipedia
 
 ReadAll = Callable[..., Any]
@@ -164,9 +165,17 @@ def test_pages_become_the_flow_s_own_type_if_it_has_the_fields(tmp_path: Path, r
 def test_a_position_in_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "one.xml"
     path.write_text("<pages><page id='1' title='a'>x</page></pages>")
-    for position in ((1000, 1, 1), (2, 1, 1), "x", 7, (1, 2)):
-        with pytest.raises(SourceError, match="cannot be read on from"):
+    seal = f"46-{'0' * 16}-{'0' * 16}"
+    for position in ((10, 1, 1), "x", 7, (1, 2), (10, 1, seal)):
+        with pytest.raises(SourceError, match="is no position in"):
             asyncio.run(pages_of(path).open(str(path), position))
+    for offset in (1000, 10):
+        with pytest.raises(SourceError, match=r"has been read up to|when it was read"):
+            asyncio.run(pages_of(path).open(str(path), (offset, 1, 1, seal)))
+    with path.open("rb") as file:
+        right = Seals(file.fileno(), 0).seal_at(file.fileno(), 2)
+    with pytest.raises(SourceError, match=r"cannot be read on from .*: its first page is at 7"):
+        asyncio.run(pages_of(path).open(str(path), (2, 1, 1, right)))
 
 
 def test_entities_that_grow_without_end_are_refused(tmp_path: Path, read_all: ReadAll) -> None:

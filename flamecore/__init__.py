@@ -29,6 +29,7 @@ from flamecore.graph import Graph
 from flamecore.item import DataItem
 from flamecore.meta import GlobalTime, Meta
 from flamecore.stream import KeyedStream, Stream
+from flamecore.type_codec import TypeCodec
 
 __version__ = "0.1.0"
 
@@ -51,5 +52,6 @@ __all__ = [
     "SourceError",
     "Stream",
     "TransportError",
+    "TypeCodec",
     "__version__",
 ]

@@ -1,311 +1,222 @@
-"""What crosses a process boundary, and how: MessagePack with a tag for every type MessagePack would forget.
+"""What crosses a process boundary, or outlives its process, as bytes.
 
-What is sent is what is received, type for type: a tuple comes back a tuple, an enum member an enum member. Nothing
-that is decoded can run code: only classes that were declared to the codec are made again, by name, from their
-fields. A payload of any other type is an error at the sender.
+What is sent is what is received, type for type: a tuple comes back a tuple, an enum member the enum member. Nothing
+that is decoded can run code: only classes that the flow declares are made again, from their fields, and types with
+codecs that the flow has registered. A payload of any other type is an error at the sender.
+
+Bytes are columns, not trees (`flamecore.columns.layout`): a message is a batch of like items, so their types are looked
+at once for all, and told once.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
-from functools import partial
-from typing import Any, Final, get_args, get_origin
-from uuid import UUID
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
-from flamecore import messages
 from flamecore.acker import Ack, MinTime, Report
+from flamecore.columns import layout as lay
+from flamecore.columns.catalogue import Catalogue
+from flamecore.columns.layout import unreadable
+from flamecore.columns.reading import Compiler, Read, Source
+from flamecore.columns.writing import Writer
 from flamecore.errors import CodecError
-from flamecore.failure import Failure, in_words
-from flamecore.meta import GlobalTime
+from flamecore.failure import in_words
+from flamecore.graph import Graph, payload_types
+from flamecore.messages import Delivered, Items, Released
+from flamecore.type_codec import TypeCodec
 
-_PLAIN: Final = frozenset({type(None), bool, float, str, bytes})
-_INT_LIMIT: Final = 2**63
-_MESSAGES: Final = (
-    *(kind for kind in vars(messages).values() if isinstance(kind, type) and kind.__module__ == messages.__name__),
-    Report,
-    MinTime,
-    Ack,
-    Failure,
-    GlobalTime,
-)
+_MOST_SCHEMAS: Final = 512
+_LONGEST_SCHEMA_KEPT: Final = 4096
 
-_TUPLE, _DICT, _SET, _FROZENSET, _INT, _RECORD, _TEXT = range(1, 8)
-_BYTEARRAY, _COLUMN = 8, 9
-
-_MIXED, _SAME, _TUPLES, _RECORDS = range(4)
-_FEW: Final = 8
-"""Lists shorter than this are packed one value at a time."""
-
-
-def _clock(value: datetime | time) -> str:
-    """A date with its time, or a time: as in ISO 8601, then which of two it is where clocks go back, then the zone."""
-    zone, name = value.tzinfo, ""
-    if zone is not None and type(zone) is not timezone:
-        name = getattr(zone, "key", None) or ""
-        if type(zone).__module__ != "zoneinfo" or not name:
-            raise _refusal(value, zone)
-        value = value.replace(tzinfo=None)
-    return f"{value.isoformat()}|{value.fold}|{name}"
-
-
-def _from_clock(kind: type[datetime | time], text: str) -> Any:
-    stamp, fold, name = text.split("|")
-    value = kind.fromisoformat(stamp).replace(fold=int(fold))
-    if not name:
-        return value
-    from zoneinfo import ZoneInfo  # few payloads have one
-
-    return value.replace(tzinfo=ZoneInfo(name))
-
-
-def _refusal(value: Any, culprit: Any) -> CodecError:
-    kind = type(culprit)
-    return CodecError(
-        f"a value of type {kind.__module__}.{kind.__qualname__} cannot cross a process boundary: {in_words(value)}",
-        hint="Use plain values, dataclasses, NamedTuples or enums; declare classes by the hints of the flow.",
-        type_name=kind.__qualname__,
-        path="",
-    )
-
-
-_AS_TEXT: Final[dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]]] = {
-    datetime: (_clock, partial(_from_clock, datetime)),
-    date: (date.isoformat, date.fromisoformat),
-    time: (_clock, partial(_from_clock, time)),
-    timedelta: (
-        lambda v: f"{v.days} {v.seconds} {v.microseconds}",
-        lambda t: timedelta(*map(int, t.split())),
-    ),
-    Decimal: (str, Decimal),
-    UUID: (str, UUID),
-    complex: (repr, complex),
-}
+_encode: Final = msgspec.msgpack.Encoder().encode
+_items_head: Final = msgspec.msgpack.Decoder(tuple[tuple[Ack, ...], list[tuple[int, int, bool, list[bytes]]]]).decode
+_told: Final = {kind: _encode([[], [lay.TOLD, kind.__name__]]) for kind in (Report, MinTime, Delivered)}
+"""The most frequent messages. They carry no payloads, so their own hints are enough to make them again."""
+_tellers: Final = {kind.__name__: msgspec.msgpack.Decoder(kind).decode for kind in _told}
+_released_head: Final = msgspec.msgpack.Decoder(tuple[int, int, list[bytes], list[bytes]]).decode
 
 
 class Codec:
-    """Encodes payloads and messages.
+    """Encodes payloads, states and messages.
 
     Args:
         types: Declared classes: dataclasses, NamedTuples, enums, `msgspec.Struct`s. Types they are made of are found by
             their hints; so are the members of unions and generics.
+        codecs: Of types that need one.
     """
 
-    def __init__(self, types: Iterable[Any] = ()) -> None:
-        self._names: dict[type, str] = {}
-        self._classes: dict[str, type] = {}
-        for message in _MESSAGES:
-            self._names[message] = name = f"!{message.__name__}"
-            self._classes[name] = message
+    def __init__(self, types: Iterable[Any] = (), codecs: Iterable[TypeCodec] = ()) -> None:
+        self._catalogue = Catalogue()
+        self._vertices: list[tuple[str, str]] = []
+        self._readers: dict[bytes, Callable[[Source], Any]] = {}
+        for codec in codecs:
+            self.register(codec)
         for hint in types:
             self.declare(hint)
 
-    def declare(self, hint: Any) -> None:
-        """Let values of a class, and of all classes its hints name, cross.
+    @classmethod
+    def of(cls, graph: Graph) -> Codec:
+        """The codec of a graph. Raises as `learn`."""
+        codec = cls()
+        codec.learn(graph)
+        return codec
+
+    def learn(self, graph: Graph) -> None:
+        """Take the codecs and types of a graph, and the names of its vertices for errors.
 
         Raises:
-            CodecError: Another class of that module and name is declared.
+            CodecError: Two of its codecs have one name.
         """
-        for argument in get_args(hint):
-            self.declare(argument)
-        hint = get_origin(hint) or hint
-        if not isinstance(hint, type) or hint in self._names or not _is_record(hint):
-            return
-        name = f"{hint.__module__}:{hint.__qualname__}"
-        if name in self._classes:
-            raise CodecError(
-                f"two classes are named {name}",
-                hint="Receivers find classes by name: give each of those that cross a name of its own.",
-                type_name=hint.__qualname__,
-                path="",
-            )
-        self._names[hint] = name
-        self._classes[name] = hint
-        for field in _hints(hint).values():
-            self.declare(field)
+        for codec in graph.codecs:
+            self.register(codec)
+        for hint in payload_types(graph):
+            self.declare(hint)
+        self._vertices.clear()
+        for vertex in graph.vertices:
+            before = ", ".join(repr(one.name) for one in graph.predecessors(vertex))
+            self._vertices.append((vertex.name, f"{vertex.name!r}, from {before}"))
+
+    def declare(self, hint: Any) -> None:
+        """Let values of a class, and of all classes its hints name, cross."""
+        self._catalogue.declare(hint)
+        self._readers.clear()
+
+    def register(self, codec: TypeCodec) -> None:
+        """Let values of a type cross by its codec.
+
+        Raises:
+            CodecError: Its name is another's.
+        """
+        self._catalogue.register(codec)
+        self._readers.clear()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
 
     def encode(self, value: Any) -> bytes:
         """Bytes of a value.
 
         Raises:
-            CodecError: Its type cannot cross; the text names the type and says how to declare it.
+            CodecError: A type cannot cross; the text names the type and says how to declare it.
         """
+        kind = type(value)
+        if kind in _told:
+            return lay.frame(_told[kind], [_encode(value)])
+        if kind is Items:
+            return self._guarded(self._items, value)
+        if kind is Released:
+            return self._guarded(self._released, value)
+        return self._guarded(self._value, value)
+
+    def _guarded(self, write: Callable[[Any], bytes], value: Any) -> bytes:
         try:
-            return _encoder.encode(self._pack(value))
-        except (UnicodeEncodeError, RecursionError, OverflowError) as error:
+            return write(value)
+        except (RecursionError, UnicodeEncodeError) as error:
             raise CodecError(
                 f"a value of type {type(value).__qualname__} cannot cross a process boundary: {in_words(error)}",
-                hint="Use texts that are valid Unicode, and values of moderate size that do not contain themselves.",
+                hint="Use names that are valid Unicode, and values that are not nested too deep.",
                 type_name=type(value).__qualname__,
-                path="",
             ) from error
+
+    def _value(self, value: Any) -> bytes:
+        writer = Writer(self._catalogue)
+        return writer.bytes_of(writer.column((value,)))
+
+    def _items(self, message: Items) -> bytes:
+        writer = Writer(self._catalogue)
+        pieces = message.pieces
+        writer.columns.append(_encode((message.acks, [piece[:4] for piece in pieces])))
+        payloads = pieces[0][4] if len(pieces) == 1 else [payload for piece in pieces for payload in piece[4]]
+        try:
+            return writer.bytes_of([lay.ITEMS, writer.column(payloads)])
+        except CodecError as error:
+            raise self._at_vertex(message, error) from error
+
+    def _released(self, message: Released) -> bytes:
+        writer = Writer(self._catalogue)
+        worker, time, items, failures = message
+        orders, payloads = zip(*items, strict=True) if items else ((), ())
+        failing, failed = zip(*failures, strict=True) if failures else ((), ())
+        writer.columns.append(_encode((worker, time, orders, failing)))
+        node = [lay.RELEASED, writer.column(payloads)]
+        node.append(writer.column(failed))
+        return writer.bytes_of(node)
+
+    def _at_vertex(self, message: Items, error: CodecError) -> CodecError:
+        """The error with the vertex that the first payload which cannot cross was on its way to."""
+        for index, _, _, _, payloads in message.pieces:
+            for payload in payloads:
+                try:
+                    self._value(payload)
+                except CodecError as first:
+                    known = index < len(self._vertices)
+                    return first.going_to(*(self._vertices[index] if known else (str(index), f"vertex {index}")))
+        return error
+
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     def decode(self, data: bytes) -> Any:
         """The value of some bytes.
 
         Raises:
-            CodecError: They are no bytes of this codec, or name a class that was not declared.
+            CodecError: They are no bytes of this codec, name what was not declared, or are beyond a limit.
         """
         try:
-            return self._unpack(_decoder.decode(data))
+            schema, columns = lay.split(data)
+            read = self._readers.get(schema) or self._reader(schema)
+            source = Source(columns)
+            value = read(source)
+            source.end()
         except CodecError:
             raise
         except Exception as error:  # made-up bytes can be wrong in any way, and end in one way
-            raise CodecError(f"bytes that cannot be decoded: {error!r}", type_name="", path="") from error
-
-    def _pack(self, value: Any) -> Any:
-        kind = type(value)
-        if kind in _PLAIN:
-            return value
-        if kind is int:
-            return value if -_INT_LIMIT <= value < 2 * _INT_LIMIT else _ext(_INT, _int_bytes(value))
-        if kind is list:
-            if len(value) < _FEW:
-                return [self._pack(part) for part in value]
-            return _ext(_COLUMN, self._column(value))
-        if kind is tuple:
-            return _ext(_TUPLE, [self._pack(part) for part in value])
-        if kind is dict:
-            return _ext(_DICT, [self._pack(part) for pair in value.items() for part in pair])
-        if kind in self._names:
-            return _ext(_RECORD, [self._names[kind], *map(self._pack, _fields(value))])
-        if kind in _AS_TEXT:
-            return _ext(_TEXT, [kind.__name__, _AS_TEXT[kind][0](value)])
-        if kind is set or kind is frozenset:
-            parts = sorted(_encoder.encode(self._pack(part)) for part in value)
-            return _ext(_SET if kind is set else _FROZENSET, parts)
-        if kind is bytearray:
-            return _ext(_BYTEARRAY, bytes(value))
-        raise _refusal(value, value)
-
-    def _column(self, values: Sequence[Any]) -> list[Any]:
-        """A list as columns: where all values are of one type, their types are looked at and told once.
-
-        Batches are lists of like items, so nearly all of the work is done by loops in C.
-        """
-        kinds = set(map(type, values))
-        kind = kinds.pop()
-        if kinds:
-            return [_MIXED, [self._pack(value) for value in values]]
-        if kind in _PLAIN or (kind is int and min(values) >= -_INT_LIMIT and max(values) < 2 * _INT_LIMIT):
-            return [_SAME, values]
-        if kind is tuple and values[0] and len(set(map(len, values))) == 1:
-            return [_TUPLES, [self._column(part) for part in zip(*values, strict=True)]]
-        if kind in self._names and kind is not Failure:
-            parts = zip(*map(_fields, values), strict=True)
-            if columns := [self._column(part) for part in parts]:
-                return [_RECORDS, self._names[kind], columns]
-        return [_MIXED, [self._pack(value) for value in values]]
-
-    def _values(self, column: Sequence[Any]) -> list[Any]:
-        """The list that was turned into columns."""
-        tag = column[0]
-        if tag == _SAME:
-            return list(column[1])
-        if tag == _MIXED:
-            return [self._unpack(value) for value in column[1]]
-        if tag == _TUPLES:
-            return list(zip(*map(self._values, column[1]), strict=True))
-        if tag == _RECORDS:
-            make = partial(self._record, column[1])
-            return list(map(make, zip(*map(self._values, column[2]), strict=True)))
-        raise CodecError(f"bytes with a column of the unknown kind {tag}", type_name="", path="")
-
-    def _unpack(self, value: Any) -> Any:
-        kind = type(value)
-        if kind is list:
-            return [self._unpack(part) for part in value]
-        if kind is not msgspec.msgpack.Ext:
-            return value
-        code, body = value.code, _decoder.decode(value.data)
-        if code == _TUPLE:
-            return tuple([self._unpack(part) for part in body])
-        if code == _COLUMN:
-            return self._values(body)
-        if code == _DICT:
-            parts = [self._unpack(part) for part in body]
-            return dict(zip(parts[::2], parts[1::2], strict=True))
-        if code == _RECORD:
-            return self._record(body[0], [self._unpack(part) for part in body[1:]])
-        if code == _INT:
-            return int.from_bytes(body, "big", signed=True)
-        if code == _TEXT:
-            return _FROM_TEXT[body[0]](body[1])
-        if code in (_SET, _FROZENSET):
-            parts = [self._unpack(_decoder.decode(part)) for part in body]
-            return set(parts) if code == _SET else frozenset(parts)
-        if code == _BYTEARRAY:
-            return bytearray(body)
-        raise CodecError(f"bytes with the unknown tag {code}", type_name="", path="")
-
-    def _record(self, name: str, fields: Sequence[Any]) -> Any:
-        kind = self._classes.get(name)
-        if kind is None:
-            raise CodecError(
-                f"bytes of class {name!r}, which was not declared",
-                hint="Declare it as a type of the flow.",
-                type_name=name,
-                path="",
-            )
-        if issubclass(kind, enum.Flag):
-            return kind(fields[0])
-        if issubclass(kind, enum.Enum):
-            return kind[fields[0]]
-        if issubclass(kind, tuple):
-            return kind(*fields)
-        if not dataclasses.is_dataclass(kind):
-            return kind(**dict(zip(kind.__struct_fields__, fields, strict=True)))  # type: ignore[attr-defined]
-        made = object.__new__(kind)
-        for field, part in zip(dataclasses.fields(kind), fields, strict=True):
-            object.__setattr__(made, field.name, part)
-        return made
-
-
-_FROM_TEXT: Final = {kind.__name__: decode for kind, (_, decode) in _AS_TEXT.items()}
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder()
-
-
-def _int_bytes(value: int) -> bytes:
-    return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
-
-
-def _ext(code: int, body: Any) -> msgspec.msgpack.Ext:
-    return msgspec.msgpack.Ext(code, _encoder.encode(body))
-
-
-def _is_record(kind: type) -> bool:
-    return (
-        dataclasses.is_dataclass(kind)
-        or issubclass(kind, enum.Enum)
-        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
-        or (issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct)
-    )
-
-
-def _hints(kind: type) -> dict[str, Any]:
-    from typing import get_type_hints
-
-    try:
-        return get_type_hints(kind)
-    except (NameError, TypeError):
-        return {}
-
-
-def _fields(value: Any) -> Iterable[Any]:
-    if isinstance(value, Failure):
-        return (*value[:-1], None)  # an exception does not leave its process; the words for it do
-    if isinstance(value, enum.Flag):
-        return (value.value,)  # a combination of members has no name
-    if isinstance(value, enum.Enum):
-        return (value.name,)
-    if isinstance(value, tuple):
+            raise unreadable(f"bytes that cannot be decoded: {error!r}") from error
         return value
-    if dataclasses.is_dataclass(value):
-        return [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return [getattr(value, name) for name in value.__struct_fields__]
+
+    def _reader(self, schema: bytes) -> Callable[[Source], Any]:
+        """What reads the columns of a schema, kept for the next time."""
+        compiler = Compiler(self._catalogue, schema)
+        root = compiler.root
+        kind = root[0] if type(root) is list else root
+        reader: Callable[[Source], Any]
+        if kind == lay.ITEMS:
+            reader = _items_reader(*map(compiler.compile, root[1:]))
+        elif kind == lay.RELEASED:
+            reader = _released_reader(*map(compiler.compile, root[1:]))
+        elif kind == lay.TOLD:
+            reader = _teller(_tellers[root[1]])
+        else:
+            reader = _value_reader(compiler.compile(root))
+        if len(schema) <= _LONGEST_SCHEMA_KEPT:
+            if len(self._readers) >= _MOST_SCHEMAS:
+                self._readers.clear()
+            self._readers[schema] = reader
+        return reader
+
+
+def _value_reader(read: Read) -> Callable[[Source], Any]:
+    return lambda source: read(source, 1)[0]
+
+
+def _teller(decode: Callable[[bytes], Any]) -> Callable[[Source], Any]:
+    return lambda source: decode(source.raw())
+
+
+def _items_reader(read: Read) -> Callable[[Source], Items]:
+    def read_items(source: Source) -> Items:
+        acks, heads = _items_head(source.raw())
+        payloads = iter(read(source, sum([len(orders) for _, _, _, orders in heads])))
+        return Items([(*head, list(islice(payloads, len(head[3])))) for head in heads], acks)
+
+    return read_items
+
+
+def _released_reader(read: Read, read_failures: Read) -> Callable[[Source], Released]:
+    def read_released(source: Source) -> Released:
+        worker, time, orders, failing = _released_head(source.raw())
+        items = list(zip(orders, read(source, len(orders)), strict=True))
+        return Released(worker, time, items, list(zip(failing, read_failures(source, len(failing)), strict=True)))
+
+    return read_released

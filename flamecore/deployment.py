@@ -27,7 +27,6 @@ from flamecore.claim import Claim, Member
 from flamecore.codec import Codec
 from flamecore.control import Control
 from flamecore.errors import ConfigError, FlameError, JobError, PeerGoneError, TransportError
-from flamecore.graph import payload_types
 from flamecore.hashing import owned_ranges
 from flamecore.host import CONTROL, Post
 from flamecore.job import check_importable, collector_at_rest, make_plan
@@ -119,7 +118,7 @@ class Deployment:
             TransportContext(
                 job=self.id,
                 epoch=claim.epoch,
-                codec=Codec(payload_types(self.graph)),
+                codec=Codec.of(self.graph),
                 node=SUPERVISOR,
                 token=token,
                 folder=folder,

@@ -138,7 +138,21 @@ class ClaimedError(RegistryError):
 
 
 class CodecError(FlameError):
-    """A payload cannot be encoded, or bytes cannot be decoded. Fields: `type_name`, `path`."""
+    """A payload cannot be encoded, or bytes cannot be decoded. Fields: `type_name`, `path`, `vertex`."""
+
+    type_name: str = ""
+    path: str = ""
+    vertex: str | None = None
+
+    def going_to(self, vertex: str, where: str) -> CodecError:
+        """The same error, of a payload on its way to an operation or sink, which is named in words by `where`."""
+        return CodecError(
+            f"on the way to {where}: {self.what}",
+            hint=self.hint,
+            type_name=self.type_name,
+            path=self.path,
+            vertex=vertex,
+        )
 
 
 class JobError(FlameError):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from flamecore.graph import Graph, Ordering
 from flamecore.stream import Stream, same
+from flamecore.type_codec import TypeCodec, full_name
 from flamecore.vertices import Broadcast, Map, Source, Vertex
 
 if TYPE_CHECKING:
@@ -57,6 +58,65 @@ class Flow:
         """
         return Stream(self, self._graph.add(Source(name, type=type)), type)
 
+    @overload
+    def codec(self, type: TypeCodec) -> type: ...
+    @overload
+    def codec(
+        self,
+        type: type[T],
+        *,
+        encode: Callable[[T], Any] | None = None,
+        decode: Callable[[Any], T] | None = None,
+        name: str | None = None,
+        version: int = 1,
+        older: Mapping[int, Callable[[Any], T]] | None = None,
+        formerly: Iterable[str] = (),
+    ) -> type[T]: ...
+    def codec(
+        self,
+        type: Any,
+        *,
+        encode: Callable[[Any], Any] | None = None,
+        decode: Callable[[Any], Any] | None = None,
+        name: str | None = None,
+        version: int = 1,
+        older: Mapping[int, Callable[[Any], Any]] | None = None,
+        formerly: Iterable[str] = (),
+    ) -> Any:
+        """Let values of a type leave their process: between workers, and into snapshots.
+
+        Classes that the hints of the flow's functions name, and that are dataclasses, NamedTuples, enums or
+        `msgspec.Struct`s, need no word of this.
+
+        Args:
+            type: The class; or a `flamecore.TypeCodec`, such as a library may bring for its types.
+            encode, decode: How it crosses: `encode` makes of it bytes, text, a tuple or any other value that crosses,
+                and `decode` makes it again. Without them, a class with fields crosses field by field.
+            name: What it is called in bytes, for as long as there are bytes; by default its module and name.
+            version: Of what `encode` makes. Raise it when that changes.
+            older: For each earlier version that is still to be read, its `decode`.
+            formerly: Names that it had in bytes before.
+
+        Returns:
+            The class, so that this may decorate it.
+
+        Raises:
+            GraphError: It cannot be what is asked for.
+
+        Example:
+            >>> from fractions import Fraction
+            >>> flow = Flow("shares")
+            >>> flow.codec(Fraction, encode=Fraction.as_integer_ratio, decode=lambda pair: Fraction(*pair))
+            <class 'fractions.Fraction'>
+        """
+        if isinstance(type, TypeCodec):
+            made = type
+        else:
+            called = name or full_name(type)
+            made = TypeCodec(type, called, encode, decode, version, older or {}, tuple(formerly))
+        self._graph.codecs.append(made)
+        return made.type
+
     def graph(self, *, barrier: bool = True) -> Graph:
         """The graph as it will run, checked.
 
@@ -79,6 +139,7 @@ class Flow:
     def _linked(self) -> Graph:
         """A graph with a broadcast wherever a stream is used more than once."""
         graph = Graph(self._graph.name, ordering=self._graph.ordering)
+        graph.codecs = self._graph.codecs
         made = {vertex: graph.add(copy.copy(vertex)) for vertex in self._graph.vertices}
         for start, ends in self._uses.items():
             fork = made[start]

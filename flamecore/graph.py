@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from flamecore.drawn import draw_cycle
 from flamecore.errors import GraphError
 from flamecore.hints import hints_of
+from flamecore.type_codec import TypeCodec
 from flamecore.vertices import (
     MISSING,
     Broadcast,
@@ -79,6 +80,8 @@ class Graph:
         self.ordering: Ordering = ordering
         self.reference: str | None = None
         """Where other processes import the flow from, "module:name"; None if they cannot."""
+        self.codecs: list[TypeCodec] = []
+        """How types cross that the codec does not know by itself: see `flamecore.flow.Flow.codec`."""
         self.vertices: list[Vertex] = []
         self._successors: dict[Vertex, list[Vertex]] = {}
         self._predecessors: dict[Vertex, list[Vertex]] = {}
@@ -275,6 +278,7 @@ class Graph:
     def expanded(self) -> Graph:
         """The same graph with every fused drifting state drawn as the cycle that it means."""
         graph = Graph(self.name, ordering=self.ordering)
+        graph.codecs = self.codecs
         entry: dict[Vertex, Vertex] = {}
         exit_: dict[Vertex, Vertex] = {}
         for vertex in self.vertices:

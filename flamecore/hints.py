@@ -1,16 +1,40 @@
-"""What the hints of a user's function say of the payloads it takes and gives."""
+"""What the hints of a user's functions and classes say of the payloads."""
 
 from __future__ import annotations
 
+from functools import partial
+from types import FunctionType
 from typing import Any, get_type_hints
 
 
-def hints_of(function: Any) -> dict[str, Any]:
-    """The hints of a function by parameter, "return" among them; none where they cannot be resolved here."""
+def hints_of(thing: Any) -> dict[str, Any]:
+    """The hints of a function by parameter, "return" among them, or those of a class by field.
+
+    What cannot be resolved here (a name that only a type checker imports, say) is left out.
+    """
+    while isinstance(thing, partial):
+        thing = thing.func
+    if not isinstance(thing, type | FunctionType):  # perhaps an object that can be called
+        call = vars(type(thing)).get("__call__")
+        thing = call if isinstance(call, FunctionType) else thing
     try:
-        return get_type_hints(function)
+        return get_type_hints(thing)
     except (NameError, TypeError, AttributeError):
-        return {}
+        return _those_that_can_be(thing)
+
+
+def _those_that_can_be(thing: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    module = getattr(thing, "__module__", None)
+    scope = getattr(thing, "__globals__", None)
+    for owner in reversed(getattr(thing, "__mro__", (thing,))):
+        for name, hint in (getattr(owner, "__annotations__", None) or {}).items():
+            alone = type("alone", (), {"__annotations__": {name: hint}, "__module__": module})
+            try:
+                found |= get_type_hints(alone, scope)
+            except (NameError, TypeError, AttributeError):
+                continue
+    return found
 
 
 def returned(function: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from flamecore.acker import Report, Tracker
 from flamecore.collect import Collector
-from flamecore.errors import JobError
+from flamecore.errors import CodecError, JobError
 from flamecore.messages import Committed, Delivered, Prepare, Reached, Released
 from flamecore.meta import MIN_TIME
 from flamecore.moments import Moments
@@ -66,8 +66,11 @@ class Post:
         self.sent[type(message).__name__] += 1
         waiting = self._backlog.get(to)
         if waiting is None:
-            if self.endpoint.send_nowait(to, message):
-                return
+            try:
+                if self.endpoint.send_nowait(to, message):
+                    return
+            except CodecError as error:
+                raise _on_the_way(error, to) from error
             waiting = self._backlog[to] = deque()
             task = asyncio.get_running_loop().create_task(self._drain(to, waiting))
             self._senders.add(task)
@@ -85,6 +88,8 @@ class Post:
                 await self.endpoint.send(to, waiting[0])
                 waiting.popleft()
             del self._backlog[to]
+        except CodecError as error:
+            self.fail(_on_the_way(error, to))
         except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
             self.fail(error)
 
@@ -100,6 +105,12 @@ class Post:
         if self._senders:
             await asyncio.wait(self._senders)
         await self.endpoint.aclose()
+
+
+def _on_the_way(error: CodecError, to: str) -> CodecError:
+    """The error of a message that cannot be encoded, with where its payload was to go, if it does not say so itself."""
+    kind, _, name = to.partition("/")
+    return error.going_to(name, f"sink {name!r}") if kind == "rear" and error.vertex is None else error
 
 
 class TakesPart(Protocol):

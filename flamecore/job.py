@@ -22,7 +22,7 @@ from flamecore.commits import Commits, StateSettings
 from flamecore.control import Control
 from flamecore.errors import GraphError, JobError
 from flamecore.front import Source
-from flamecore.graph import Graph, is_local, payload_types, user_functions
+from flamecore.graph import Graph, is_local, user_functions
 from flamecore.history import History
 from flamecore.host import CONTROL, Post
 from flamecore.messages import Prepared
@@ -159,7 +159,7 @@ class Job:
         async with AsyncExitStack() as stack:
             history = await open_history(stack, self.store, self.graph, settings.workers)
             plan = make_plan(self.graph, self._sources, settings, history=history)
-            codec = Codec(payload_types(self.graph))
+            codec = Codec.of(self.graph)
             transport = self._make_transport(TransportContext(job=settings.name, codec=codec))
             stack.push_async_callback(transport.aclose)
             check_importable(self.graph, transport)

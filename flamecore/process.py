@@ -23,7 +23,6 @@ from flamecore import __version__, logs
 from flamecore.codec import Codec
 from flamecore.config import JobConfig
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
-from flamecore.graph import payload_types
 from flamecore.host import CONTROL, Post
 from flamecore.job import collector_at_rest, make_plan
 from flamecore.launch import lay_out
@@ -147,8 +146,7 @@ class Process:
         self._locations.update(assignment.locations)
         layout = _layout(assignment)
         assert layout.graph is not None
-        for hint in payload_types(layout.graph):
-            codec.declare(hint)
+        codec.learn(layout.graph)
         node = await self._build(layout, assignment, transport)
         commands = asyncio.create_task(self._obey(node, post, over))
         reports = asyncio.create_task(self._report(node, post))

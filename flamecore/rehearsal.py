@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flamecore.codec import Codec
 from flamecore.deployment import acker_plan, importable
 from flamecore.hashing import KEY_GROUPS, owned_ranges
 from flamecore.job import check_importable, make_plan
@@ -84,6 +85,8 @@ def rehearse(layout: Layout, environ: Mapping[str, str] | None = None) -> list[P
             outlook = transport.outlook()
             check_findable(layout.config, transport, outlook, listed=layout.is_listed)
         if layout.graph is not None:
+            with problems.noted():
+                Codec.of(layout.graph)
             with problems.noted():
                 check_importable(layout.graph, transport)
                 if transport.capabilities.multi_process:

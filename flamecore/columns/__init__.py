@@ -1,0 +1,1 @@
+"""Values as columns: what the codec writes and reads (`flamecore.codec`)."""

@@ -1,0 +1,250 @@
+"""From values to columns. All values at one place are looked at together, so the work is done by loops in C.
+
+That is what makes batches cheap: the types of a thousand pairs are looked at twice, once for each place, and told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from flamecore.columns import arrays
+from flamecore.columns import layout as lay
+from flamecore.columns.catalogue import Catalogue
+from flamecore.columns.classes import Dataclasses, Enumeration, Record, Structs, Tuples, unset
+from flamecore.columns.standard import INTEGERS, Standard
+from flamecore.errors import CodecError
+from flamecore.type_codec import TypeCodec
+
+Node = Any
+"""A number, or a list that begins with one: see `flamecore.columns.layout`."""
+
+_PLAIN: Final = {type(None): lay.NONE, bool: lay.BOOL, int: lay.INT, float: lay.FLOAT, str: lay.STR, bytes: lay.BYTES}
+_SORTED_AS_THEY_ARE: Final = ({int}, {str}, {bytes})
+
+_NARROW, _WIDE = 4, 64
+"""Tuples get a column for each place if they are narrow, or many and not wide."""
+_FEW: Final = 4
+"""Fewer dictionaries than this are not worth a column for each key."""
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Writer:
+    """Writes one value.
+
+    Args:
+        catalogue: What may cross.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.columns: list[bytes] = []
+        self.table: list[list[Any]] = []
+        self._numbers: dict[str, int] = {}
+        self._room = lay.MAX_VALUES
+
+    def bytes_of(self, node: Node) -> bytes:
+        """What has been written, under its root.
+
+        Raises:
+            CodecError: It is too much.
+        """
+        return lay.join([self.table, node], self.columns)
+
+    def column(self, values: Sequence[Any], depth: int = 0, path: str = "") -> Node:
+        """Write values that stand at one place of what is written; returns their node.
+
+        Args:
+            values: In order.
+            depth: How deep the place is.
+            path: The place in words, for errors.
+
+        Raises:
+            CodecError: One of them cannot cross; the text says which, and what to do.
+        """
+        self._room -= len(values)
+        if self._room < 0 or depth > lay.MAX_DEPTH:
+            raise _beyond(values, depth, path)
+        kinds = set(map(type, values))
+        if len(kinds) != 1:
+            return self._union(values, depth, path) if kinds else lay.NOTHING
+        kind = kinds.pop()
+        plain = _PLAIN.get(kind)
+        if plain is not None:
+            return self._plain(plain, values, depth, path)
+        write = _BY_TYPE.get(kind)
+        if write is not None:
+            return write(self, values, depth, path)
+        try:
+            entry = self.catalogue.entry(kind, values[0])
+        except CodecError as error:
+            raise _at(path, error) from None
+        return _BY_ENTRY[type(entry)](self, entry, values, depth, path)
+
+    def _plain(self, node: int, values: Sequence[Any], depth: int, path: str) -> Node:
+        try:
+            self.columns.append(_encode(values))
+        except OverflowError:
+            return self._coded(INTEGERS, values, depth, path)
+        except UnicodeEncodeError as error:
+            what = f"a text that is not valid Unicode cannot cross a process boundary: {error}"
+            hint = "Clean it where it is read, or hand it on as bytes."
+            raise _refused(what, hint, "str", path) from error
+        return node
+
+    def _union(self, values: Sequence[Any], depth: int, path: str) -> Node:
+        kinds = list(map(type, values))
+        return self._parted(values, kinds, dict.fromkeys(kinds), depth, path)
+
+    def _parted(self, values: Sequence[Any], labels: list[Any], known: Iterable[Any], depth: int, path: str) -> Node:
+        """Values of several kinds, told by a label for each: a column for each label."""
+        parts: dict[Any, list[Any]] = {label: [] for label in known}
+        numbers = {label: number for number, label in enumerate(parts)}
+        self.columns.append(_encode(list(map(numbers.__getitem__, labels))))
+        for label, value in zip(labels, values, strict=True):
+            parts[label].append(value)
+        return [lay.UNION, *[self.column(part, depth + 1, path) for part in parts.values()]]
+
+    # -- containers ------------------------------------------------------------------------------------------------
+
+    def _tuples(self, values: Sequence[tuple[Any, ...]], depth: int, path: str) -> Node:
+        width, count = len(values[0]), len(values)
+        narrow = 0 < width <= _NARROW or (_NARROW < width <= _WIDE and count >= 2 * width)
+        if not narrow or (count > 1 and len(set(map(len, values))) > 1):
+            return self._sequences(lay.TUPLES, values, depth, path)
+        parts = enumerate(zip(*values, strict=True))
+        return [lay.TUPLE, *[self.column(part, depth + 1, f"{path}[{place}]") for place, part in parts]]
+
+    def _lists(self, values: Sequence[list[Any]], depth: int, path: str) -> Node:
+        return self._sequences(lay.LIST, values, depth, path)
+
+    def _sequences(self, kind: int, values: Sequence[Sequence[Any]], depth: int, path: str) -> Node:
+        self._lengths(values, depth, path)
+        parts = values[0] if len(values) == 1 else list(chain.from_iterable(values))
+        return [kind, self.column(parts, depth + 1, f"{path}[…]")]
+
+    def _lengths(self, values: Sequence[Any], depth: int, path: str) -> None:
+        lengths = list(map(len, values))
+        if sum(lengths) > self._room:  # before it is made room for: few lists can be many elements
+            raise _beyond(values, depth, path)
+        self.columns.append(_encode(lengths))
+
+    def _sets(self, values: Sequence[set[Any]], depth: int, path: str) -> Node:
+        return self._sequences(lay.SET, list(map(self._in_order, values)), depth, path)
+
+    def _frozensets(self, values: Sequence[frozenset[Any]], depth: int, path: str) -> Node:
+        return self._sequences(lay.FROZENSET, list(map(self._in_order, values)), depth, path)
+
+    def _in_order(self, value: set[Any] | frozenset[Any]) -> list[Any]:
+        """The elements in an order that is the same in every process: one set, one code."""
+        if len(value) < 2:
+            return list(value)
+        if set(map(type, value)) in _SORTED_AS_THEY_ARE:
+            return sorted(value)
+        return sorted(value, key=self._code)
+
+    def _code(self, value: Any) -> bytes:
+        writer = Writer(self.catalogue)
+        return writer.bytes_of(writer.column((value,)))
+
+    def _dicts(self, values: Sequence[dict[Any, Any]], depth: int, path: str) -> Node:
+        first = values[0]
+        if len(values) >= _FEW and 0 < len(first) <= _WIDE and len(set(map(tuple, values))) == 1:
+            keys = list(first)
+            # Equal keys may be of several types: 1 and True, a text and a member of an enum.
+            if set(map(type, chain.from_iterable(values))) == {str}:
+                columns = zip(keys, zip(*map(dict.values, values), strict=True), strict=True)
+                return [lay.SHAPE, keys, *[self.column(part, depth + 1, f"{path}[{key!r}]") for key, part in columns]]
+        self._lengths(values, depth, path)
+        keys = list(chain.from_iterable(values))
+        parts = list(chain.from_iterable(map(dict.values, values)))
+        node = self.column(keys, depth + 1, f"{path}.keys()")
+        return [lay.DICT, node, self.column(parts, depth + 1, f"{path}.values()")]
+
+    # -- classes ---------------------------------------------------------------------------------------------------
+
+    def _records(self, record: Record, values: Sequence[Any], depth: int, path: str) -> Node:
+        number = self._number(record.name, *record.fields)
+        try:
+            parts = record.take_apart(values)
+        except AttributeError as error:
+            raise _at(path, unset(record, values, error)) from error
+        columns = zip(record.fields, parts, strict=True)
+        return [lay.RECORD, number, *[self.column(part, depth + 1, f"{path}.{field}") for field, part in columns]]
+
+    def _members(self, kind: Enumeration, values: Sequence[Any], depth: int, path: str) -> Node:
+        number = self._number(kind.name)
+        if kind.flags:
+            return [lay.FLAGS, number, self.column(list(map(attrgetter("_value_"), values)), depth + 1, path)]
+        names = list(map(attrgetter("_name_"), values))
+        places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        self.columns += (_encode(list(places)), _encode(list(map(places.__getitem__, names))))
+        return [lay.ENUM, number]
+
+    def _coded(self, codec: TypeCodec | Standard, values: Sequence[Any], depth: int, path: str) -> Node:
+        assert codec.encode is not None
+        try:
+            made = list(map(codec.encode, values))
+        except CodecError as error:
+            raise _at(path, error) from None
+        except Exception as error:
+            what = f"the codec {codec.name!r} failed on a {codec.type.__qualname__}: {type(error).__name__}: {error}"
+            raise _refused(what, "", codec.type.__qualname__, path) from error
+        return [lay.CODED, self._number(codec.name, codec.version), self.column(made, depth + 1, path)]
+
+    def _scalars(self, scalars: arrays.Scalars, values: Sequence[Any], depth: int, path: str) -> Node:
+        try:
+            types = scalars.types(values)
+        except CodecError as error:
+            raise _at(path, error) from None
+        known = dict.fromkeys(types)
+        if len(known) > 1:
+            return self._parted(values, types, known, depth, path)
+        self.columns.append(arrays.pack(values))
+        return [lay.PACKED, types[0]]
+
+    def _number(self, name: str, *facts: Any) -> int:
+        """The number of a class in the table."""
+        number = self._numbers.setdefault(name, len(self.table))
+        if number == len(self.table):
+            self.table.append([name, *facts])
+        return number
+
+
+_BY_TYPE: Final[dict[type, Callable[[Writer, Any, int, str], Node]]] = {
+    tuple: Writer._tuples,
+    list: Writer._lists,
+    dict: Writer._dicts,
+    set: Writer._sets,
+    frozenset: Writer._frozensets,
+}
+_BY_ENTRY: Final[dict[type, Callable[[Writer, Any, Any, int, str], Node]]] = {
+    **dict.fromkeys((Tuples, Dataclasses, Structs), Writer._records),
+    Enumeration: Writer._members,
+    **dict.fromkeys((TypeCodec, Standard), Writer._coded),
+    arrays.Scalars: Writer._scalars,
+}
+
+
+def _beyond(values: Sequence[Any], depth: int, path: str) -> CodecError:
+    if depth > lay.MAX_DEPTH:
+        what, path = f"a value that is nested more than {lay.MAX_DEPTH} deep, or contains itself,", f"{path[:40]}…"
+    else:
+        what = f"a value of more than {lay.MAX_VALUES} parts"
+    kind = type(values[0]).__qualname__
+    return _refused(f"{what} cannot cross a process boundary", "Make it smaller, or flatter.", kind, path)
+
+
+def _at(path: str, error: CodecError) -> CodecError:
+    """The same error, with the place."""
+    what = f"{error.what} (at {path})" if path else error.what
+    return CodecError(what, hint=error.hint, type_name=error.type_name, path=path)
+
+
+def _refused(what: str, hint: str, type_name: str, path: str) -> CodecError:
+    return _at(path, CodecError(what, hint=hint, type_name=type_name, path=path))

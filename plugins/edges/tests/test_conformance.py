@@ -23,6 +23,7 @@ from flamestream_edges.jsonl import JsonlSink, JsonlSource
 from flamestream_edges.lines import Lines
 from flamestream_edges.memory import MemorySink, MemorySource
 from flamestream_edges.sqlite import Sqlite
+from flamestream_edges.sqlitesource import SqliteSource
 from flamestream_edges.stdio import Stdin, Stdout
 from flamestream_edges.wikipedia import Page, Wikipedia
 
@@ -132,6 +133,34 @@ class TestTruncatedWikipedia(SourceTests):
         text = "<pages><page id='7' title='seven'>7</page>\n<page id='8' title='eight'>8</page>\n"
         (folder / "cut.xml").write_text(text)
         return Wikipedia(Wikipedia.Options(path=str(folder / "cut.xml")), EdgeContext("pages", Page))
+
+
+class TestSqliteRows(SourceTests):
+    expected = COUNTS
+    rejected = 1
+
+    def make(self, folder: Path) -> Source:
+        if not (folder / "in.db").exists():
+            with contextlib.closing(sqlite3.connect(folder / "in.db")) as database, database:
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("CREATE TABLE counts (id INTEGER PRIMARY KEY, number, word TEXT)")
+                database.executemany("INSERT INTO counts (number, word) VALUES (?, ?)", [(n, w) for w, n in COUNTS])
+                database.execute("INSERT INTO counts (number, word) VALUES ('none', 'bad')")
+        return SqliteSource(SqliteSource.Options(path=str(folder / "in.db")), EdgeContext("counts", Count))
+
+
+class TestSqliteRowsByColumn(SourceTests):
+    expected = tuple((f"word {number}", number) for number in range(20))
+
+    def make(self, folder: Path) -> Source:
+        if not (folder / "in.db").exists():
+            with contextlib.closing(sqlite3.connect(folder / "in.db")) as database, database:
+                database.execute("CREATE TABLE t (day TEXT, word TEXT, number)")
+                database.execute("CREATE INDEX t_day ON t (day)")
+                rows = [(f"2024-01-{number // 7:02}", *self.expected[number]) for number in range(20)]
+                database.executemany("INSERT INTO t VALUES (?, ?, ?)", [*rows[7:], *rows[:7]])
+        options = SqliteSource.Options(path=str(folder / "in.db"), table="t", columns=("word", "number"), order="day")
+        return SqliteSource(options, EdgeContext("counts", tuple[str, int]))
 
 
 class TestStdinFile(SourceTests):

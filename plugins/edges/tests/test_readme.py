@@ -17,11 +17,12 @@ from flamestream_edges.jsonl import JsonlSink, JsonlSource
 from flamestream_edges.lines import Lines
 from flamestream_edges.memory import MemorySink, MemorySource
 from flamestream_edges.sqlite import Sqlite
+from flamestream_edges.sqlitesource import SqliteSource
 from flamestream_edges.stdio import Stdin, Stdout
 from flamestream_edges.wikipedia import Wikipedia
 
 README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
-SOURCES: list[type[Source]] = [MemorySource, Lines, JsonlSource, CsvSource, Wikipedia, Stdin]
+SOURCES: list[type[Source]] = [MemorySource, Lines, JsonlSource, CsvSource, Wikipedia, Stdin, SqliteSource]
 SINKS: list[type[Sink]] = [MemorySink, Stdout, JsonlSink, CsvSink, Sqlite]
 DRIVERS: list[type[Source] | type[Sink]] = [*SOURCES, *SINKS]
 

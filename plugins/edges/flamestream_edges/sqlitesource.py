@@ -1,0 +1,293 @@
+"""Source `sqlite`: the rows of a table in an SQLite file, in the order of a column that grows.
+
+Rows are fetched some at a time, each time those after the last one, so that no transaction is held open in between and
+reading can go on after any row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, get_origin
+
+import msgspec
+
+from flamecore.errors import SourceError
+from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
+from flamecore.names import suggestion
+from flamecore.plugin import hookimpl
+from flamestream_edges.files import wrong_type
+from flamestream_edges.shapes import is_named_tuple, record_columns, twin
+from flamestream_edges.splitting import RAW_BYTES
+
+Key = tuple[int | str, ...]
+Row = tuple[Any, ...]
+Convert = Callable[[Row], Any]
+"""Makes a record of a row. Raises ValueError."""
+
+_ROWID: Final = "rowid"
+_MOST: Final = 1024
+_HINTS: Final = {
+    "SQLITE_NOTADB": "It is another kind of file; give another path.",
+    "SQLITE_CORRUPT": "Look at it with: sqlite3 FILE 'PRAGMA integrity_check'",
+    "SQLITE_BUSY": "Another program holds it; end that, or raise busy_timeout_s.",
+    "SQLITE_CANTOPEN": "Let this user read the file, and read and write its directory.",
+}
+
+
+class SqliteSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the source.
+
+    Attributes:
+        path: The database file.
+        table: The table or view; the source's name by default.
+        columns: The columns to read, in order; all of them by default.
+        order: A column that is greater in every new row, or equal; numbers or text. It needs an index. By default the
+            number that SQLite itself gives to rows.
+        poll_s: How often to look for new rows, in seconds; 0: end behind the last.
+        busy_timeout_s: How long to wait, in seconds, for another program that holds the database.
+    """
+
+    path: str
+    table: str = ""
+    columns: tuple[str, ...] = ()
+    order: str = _ROWID
+    poll_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    busy_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
+
+
+class Query:
+    """What is asked for: rows after a key, in order. The key is what `order` says, and where that is not the row's own
+    number, that number too: rows of equal `order` are told apart by it.
+
+    Args:
+        table: The table.
+        order: The column.
+        numbered: Whether rows have a number of their own.
+        columns: What to read.
+    """
+
+    def __init__(self, table: str, order: str, numbered: bool, columns: Iterable[str]) -> None:
+        keys = [order] if order == _ROWID or not numbered else [order, _ROWID]
+        self.size = len(keys)
+        key = ", ".join(_ROWID if name == _ROWID else _quoted(name) for name in keys)
+        what = f"SELECT {', '.join((key, *map(_quoted, columns)))} FROM {_quoted(table)}"
+        self.first = f"{what} ORDER BY {key} LIMIT ?"
+        self.rest = f"{what} WHERE ({key}) > ({', '.join('?' * len(keys))}) ORDER BY {key} LIMIT ?"
+        descending = ", ".join(f"{name} DESC" for name in key.split(", "))
+        self.last = f"SELECT {key} FROM {_quoted(table)} ORDER BY {descending} LIMIT 1"
+
+
+class RowReader(Reader):
+    """Rows of one table. A position is their key."""
+
+    def __init__(
+        self, source: SqliteSource, database: sqlite3.Connection, query: Query, convert: Convert, after: Key | None
+    ) -> None:
+        self._source = source
+        self._database = database
+        self._query = query
+        self._convert = convert
+        self._after = after
+
+    async def read(self, limit: int) -> Batch | None:
+        while not (rows := self._fetch(min(limit, _MOST))):
+            if not self._source.options.poll_s:
+                return None
+            await asyncio.sleep(self._source.options.poll_s)
+        size = self._query.size
+        values: list[Any] = []
+        positions: list[Key] = []
+        bad: list[Rejected] = []
+        for row in rows:
+            key = row[:size]
+            try:
+                values.append(self._convert(row[size:]))
+            except ValueError as error:
+                bad.append(Rejected(key, str(error), repr(row[size:])[:RAW_BYTES]))
+            else:
+                positions.append(key)
+        self._after = rows[-1][:size]
+        return Batch(values, positions, bad)
+
+    def _fetch(self, limit: int) -> list[Row]:
+        query = self._query
+        try:
+            if self._after is None:
+                rows: list[Row] = self._database.execute(query.first, (limit,)).fetchall()
+            else:
+                rows = self._database.execute(query.rest, (*self._after, limit)).fetchall()
+        except sqlite3.Error as error:
+            raise self._source.failed("read", error) from error
+        if rows and not {int, str}.issuperset(type(row[0]) for row in rows):
+            wrong = next(row[0] for row in rows if type(row[0]) not in (int, str))
+            order = self._source.options.order
+            raise self._source.error(
+                f"column {order} is {wrong!r} in a row", "Order by a column of whole numbers or text that has no NULL."
+            )
+        return rows
+
+    def describe(self, position: Key) -> str:
+        options = self._source.options
+        return f"{options.path} table {self._source.table} {options.order} {position[0]}"
+
+    async def aclose(self) -> None:
+        self._database.close()
+
+
+class SqliteSource(Source):
+    """Rows as `dict` by column, or as records, tuples or single values of the declared type."""
+
+    name: ClassVar[str] = "sqlite"
+    Options: ClassVar[Any] = SqliteSourceOptions
+    options: SqliteSourceOptions
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        self.table = options.table or context.name
+        self._path = Path(options.path).expanduser()
+        try:
+            kind = msgspec.inspect.type_info(twin(context.type) if is_named_tuple(context.type) else context.type)
+        except (TypeError, NameError):
+            kind = None
+        if context.type is not object and (kind is None or isinstance(kind, msgspec.inspect.CustomType)):
+            hint = "Declare a dict, tuple, NamedTuple, dataclass, TypedDict or msgspec.Struct, or nothing."
+            raise wrong_type(context, "sqlite", "rows", hint)
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(replayable=True, bounded=not self.options.poll_s)
+
+    def partitions(self) -> tuple[str, ...]:
+        self._connect().close()
+        return ("",)
+
+    def fingerprint(self) -> str:
+        database = self._connect()
+        try:
+            query, _ = self._query(database)
+            return msgspec.json.encode(
+                [self._path.name, self.table, self.options.order, _count(database, self.table), _last(database, query)]
+            ).decode()
+        except sqlite3.Error as error:
+            raise self.failed("read", error) from error
+        finally:
+            database.close()
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        database = self._connect()
+        try:
+            query, columns = self._query(database)
+            after = None if position is None else self._checked(position, query, _last(database, query))
+            plan = " ".join(row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {query.first}", (1,)))
+            if "TEMP B-TREE" in plan:
+                raise self.error(
+                    f"table {self.table} has no index on {self.options.order}, and would be sorted again and again",
+                    f"Make one: CREATE INDEX {self.table}_order ON {_quoted(self.table)} "
+                    f"({_quoted(self.options.order)})",
+                )
+            return RowReader(self, database, query, _converter(self.context.type, columns), after)
+        except sqlite3.Error as error:
+            database.close()
+            raise self.failed("read", error) from error
+        except BaseException:
+            database.close()
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        if not self._path.is_file():
+            raise self.error("there is no such file", "Give the path of a database; this source makes none.")
+        try:
+            return sqlite3.connect(
+                f"{self._path.resolve().as_uri()}?mode=ro",
+                uri=True,
+                timeout=self.options.busy_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        except sqlite3.Error as error:
+            raise self.failed("opened", error) from error
+
+    def _query(self, database: sqlite3.Connection) -> tuple[Query, tuple[str, ...]]:
+        """What to ask, and the names of the columns that come."""
+        known = [row[1] for row in database.execute(f"PRAGMA table_info({_quoted(self.table)})")]
+        if not known:
+            names = [
+                row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            ]
+            raise self.error(f"there is no table {self.table}", suggestion(self.table, names))
+        for name in (*self.options.columns, self.options.order):
+            if name not in known and name != _ROWID:
+                raise self.error(f"table {self.table} has no column {name}", suggestion(name, known))
+        columns = self.options.columns or tuple(known)
+        try:
+            (row,) = database.execute(
+                "SELECT type, sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", (self.table,)
+            ).fetchall()
+            database.execute(f"SELECT {_ROWID} FROM {_quoted(self.table)} LIMIT 0")
+            numbered = row[0] == "table"
+        except sqlite3.OperationalError:
+            numbered = False
+        if not numbered and self.options.order == _ROWID:
+            raise self.error(
+                f"the rows of {self.table} have no number of their own", 'Say what they are ordered by: order = "…".'
+            )
+        return Query(self.table, self.options.order, numbered, columns), columns
+
+    def _checked(self, position: Any, query: Query, last: Key | None) -> Key:
+        """Look whether the table can be read on from a position."""
+        key = tuple(position) if isinstance(position, tuple | list) else ()
+        if len(key) != query.size or not {int, str}.issuperset(map(type, key)):
+            raise self.error(f"{position!r} is no position in table {self.table}", "Take it from the reader.")
+        if last is None or (type(last[0]) is type(key[0]) and last < key):
+            held = f"ends at {self.options.order} {last[0]}" if last else "is empty"
+            raise self.error(
+                f"table {self.table} {held}, and has been read up to {key[0]}",
+                "Put the old table back; or start afresh, without the job's state and output. A table may only grow.",
+            )
+        return key
+
+    def error(self, what: str, hint: str) -> SourceError:
+        """Something is wrong with the database or its table."""
+        name = self.context.name
+        return SourceError(f"source {name!r}: {self._path}: {what}", hint=hint, source=name, position=str(self._path))
+
+    def failed(self, done: str, error: sqlite3.Error) -> SourceError:
+        """SQLite has said no."""
+        code: str = getattr(error, "sqlite_errorname", "")
+        hint = next((hint for name, hint in _HINTS.items() if code.startswith(name)), "Is the file well?")
+        return self.error(f"cannot be {done}: {error} ({code})" if code else f"cannot be {done}: {error}", hint)
+
+
+def _count(database: sqlite3.Connection, table: str) -> int:
+    return int(database.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()[0])
+
+
+def _last(database: sqlite3.Connection, query: Query) -> Key | None:
+    last: Key | None = database.execute(query.last).fetchone()
+    return last
+
+
+def _converter(type_: Any, columns: Sequence[str]) -> Convert:
+    """Makes records of rows that have these columns."""
+    if type_ in (object, Any) or (get_origin(type_) or type_) is dict:
+        return lambda row: dict(zip(columns, row, strict=True))
+    if record_columns(type_) is None:
+        if len(columns) == 1 and (get_origin(type_) or type_) is not tuple:
+            return lambda row: msgspec.convert(row[0], type_, strict=False)
+        return lambda row: msgspec.convert(row, type_, strict=False)
+    if not is_named_tuple(type_):
+        return lambda row: msgspec.convert(dict(zip(columns, row, strict=True)), type_, strict=False)
+    named, values = twin(type_), msgspec.structs.astuple
+    return lambda row: type_(*values(msgspec.convert(dict(zip(columns, row, strict=True)), named, strict=False)))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@hookimpl
+def flamestream_source() -> type[Source]:
+    return SqliteSource

@@ -355,19 +355,23 @@ class Layout:
     def _demand_exactly_once(self) -> None:
         """Note every part that cannot keep the guarantee, with what can."""
         lacking = []
-        if self.config.job.clock == "wall":
-            lacking.append(
-                ("job.clock", "times of the wall clock are others in a second run", 'job.clock = "sequence"')
-            )
+        if self.config.job.clock == "wall" and self.config.state.use is None:
+            why = "times of the wall clock are others in a second run, and without state nothing keeps them"
+            lacking.append(("job.clock", why, 'job.clock = "sequence", or keep state: [state] use = "sqlite"'))
         for name, source in self.sources.items():
             if not source.capabilities.replayable:
                 path = f"source.{name}"
                 what = f"source {name!r} ({self.drivers[path]}) cannot be read again from where it stopped"
-                lacking.append((path, what, "a source of files, such as lines, jsonl or csv"))
-        for name, sink in self.sinks.items():
+                instead = (
+                    "a source that can: write what comes to a file and read that (lines, jsonl, csv), or to a stream"
+                )
+                lacking.append((path, what, instead))
+        sinks = {f"sink.{name}": sink for name, sink in self.sinks.items()}
+        if self.dead_letter is not None:
+            sinks[DEAD_LETTER] = self.dead_letter
+        for path, sink in sinks.items():
             if sink.guarantee != "exactly_once":
-                path = f"sink.{name}"
-                what = f"sink {name!r} ({self.drivers[path]}) promises only {sink.guarantee}"
+                what = f"sink {sink.context.name!r} ({self.drivers[path]}) promises only {sink.guarantee}"
                 lacking.append((path, what, "a sink that knows what it holds, such as sqlite or jsonl"))
         for path, what, instead in lacking:
             hint = f'Use {instead}; or set job.guarantee = "at_least_once".'

@@ -112,8 +112,7 @@ def test_exactly_once_is_refused_with_reason_and_alternative(app: str) -> None:
     assert call("run", app, *arguments).exit_code == 2
 
 
-def test_exactly_once_is_accepted_where_it_can_be_kept(app: str) -> None:
-    job = write_job("""
+EXACT = """
 guarantee = "exactly_once"
 [source.lines]
 use = "lines"
@@ -121,9 +120,29 @@ path = "book.txt"
 [sink.counts]
 use = "sqlite"
 path = "counts.db"
-""")
-    assert checked(job)["problems"] == []
+"""
+
+
+def test_exactly_once_is_accepted_where_it_can_be_kept(app: str) -> None:
+    assert checked(write_job(EXACT))["problems"] == []
     assert not Path("counts.db").exists()
+
+
+def test_exactly_once_by_the_wall_clock_needs_state(app: str) -> None:
+    job = write_job(EXACT)
+    (problem,) = checked(job, "--set", "job.clock=wall")["problems"]
+    assert problem["path"] == "job.clock"
+    assert '[state] use = "sqlite"' in problem["hint"]
+    state = ("--set", "state.use=sqlite", "--set", "state.path=state")
+    assert checked(job, "--set", "job.clock=wall", *state)["problems"] == []
+
+
+def test_exactly_once_is_for_dead_letters_too(app: str) -> None:
+    job = write_job(EXACT)
+    dead = ("--set", "job.on_error=dead_letter", "--set", "dead_letter.use=stdout")
+    (problem,) = checked(job, *dead)["problems"]
+    assert problem["path"] == "dead_letter"
+    assert "promises only at_least_once" in problem["message"]
 
 
 def test_source_without_driver(app: str) -> None:

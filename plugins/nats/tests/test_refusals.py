@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flamecore.codec import Codec
 from flamecore.errors import FrameError
 from flamecore.frames import Frame, Framing
 from flamecore.testing.nats_server import NatsServer
@@ -22,6 +23,7 @@ from flamestream_nats.subjects import Subjects
 SUBJECTS = Subjects("flamestream", "test", 1)
 AT = SUBJECTS.at("worker/1")
 BACK = SUBJECTS.node("stranger-1", "c1")
+BODY = Codec().encode("hi")
 
 
 def sealed(
@@ -33,7 +35,7 @@ def sealed(
     sequence: int = 1,
     sender: str = "worker/7",
     receiver: str = "worker/1",
-    body: bytes = b"\xa2hi",
+    body: bytes = BODY,
     subject: str = AT,
     reply: str = BACK,
 ) -> bytes:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from nats import errors
 from nats.aio.client import Server
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from flamecore.errors import ConnectError, FlameError, TransportError
@@ -135,6 +136,15 @@ class Connection:
     def jetstream(self, timeout_s: float) -> JetStreamContext:
         """What the server stores, once this is open; each request may take so long."""
         return self._client.jetstream(timeout=timeout_s)
+
+    async def request(self, subject: str, data: bytes, timeout_s: float, headers: dict[str, str] | None = None) -> Msg:
+        """Publish, and wait for the answer."""
+        return await self._client.request(subject, data, timeout=timeout_s, headers=headers)
+
+    @property
+    def server_version(self) -> str:
+        """Of the server that it goes to."""
+        return str(self._client.connected_server_version)
 
     async def subscribe(self, subject: str, handle: Callable[[Heard], None]) -> int:
         """Have `handle` called with what arrives at a subject, from when this returns."""

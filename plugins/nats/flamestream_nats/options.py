@@ -1,4 +1,4 @@
-"""Options of the transport and of the registry, and what may not be: an unprotected way to another machine."""
+"""Options of transport, registry and store, and what may not be: an unprotected way to another machine."""
 
 from __future__ import annotations
 
@@ -127,7 +127,27 @@ class RegistryOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw
         return f"publish to $JS.API.> and $KV.{self.bucket}.>, and subscribe to _INBOX.>"
 
 
-def check(options: Options | RegistryOptions) -> None:
+class StoreOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the store: those of `ServerOptions`, and
+
+    Attributes:
+        prefix: What the names of streams, one for each job, and their subjects begin with.
+        replicas: How many servers of the cluster keep a stream, if it has to be made.
+        request_timeout_s: How long the server may be away, or slow, before a request is given up.
+    """
+
+    section: ClassVar[str] = "state"
+
+    prefix: Annotated[str, msgspec.Meta(pattern=f"^{_BUCKET.pattern}$")] = "flamestream"
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
+    request_timeout_s: Seconds = 30.0
+
+    @property
+    def permissions(self) -> str:
+        return f"publish to $JS.API.> and {self.prefix}.state.>, and subscribe to _INBOX.>"
+
+
+def check(options: ServerOptions) -> None:
     """Look for what no type can forbid.
 
     Raises:

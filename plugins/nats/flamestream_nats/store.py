@@ -1,0 +1,273 @@
+"""Store `nats`: blobs as messages of a stream of JetStream, on a server that all hosts reach.
+
+A job has a stream. Each subject of it takes one message and refuses the next, so whoever is first has the name:
+
+    flamestream.state.JOB.blob.NAME                a small blob, or how many pieces a large one has
+    flamestream.state.JOB.piece.NAME.WRITER.N      a piece
+
+The pieces of a large blob come first; it is there once its own message is. The server stores that only if piece 0 is
+still there: so what killed writers have left can be cleared away, even if such a writer was only slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import islice
+from typing import Any, ClassVar, Final, TypeVar
+
+from nats import errors
+
+from flamecore.errors import ConnectError, CorruptError, FlameError, StoreError
+from flamecore.plugin import hookimpl
+from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
+from flamestream_nats.connection import Connection
+from flamestream_nats.explain import reason
+from flamestream_nats.options import StoreOptions, check, exposed, warn
+from flamestream_nats.stream import Changed, OtherStream, Refused, Stream, Taken
+
+T = TypeVar("T")
+
+WHOLE_BYTES: Final = 128 * 2**10
+"""A larger blob goes in pieces."""
+PIECE_BYTES: Final = 2**19
+"""Largest piece, if the server takes such large messages."""
+ABANDONED: Final = timedelta(seconds=60)
+"""When no piece has come for so long, their writer counts as dead."""
+
+_HEADERS_BYTES: Final = 1024
+_AT_ONCE: Final = 8
+_OLDEST: Final = (2, 11)
+_WRITER: Final = "Flamestream-Writer"
+_PIECES: Final = "Flamestream-Pieces"
+_BYTES: Final = "Flamestream-Bytes"
+_FULL: Final = re.compile("resource|exceeded|no space|store failed", re.IGNORECASE)
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+class NatsStore(Store):
+    """One stream."""
+
+    name: ClassVar[str] = "nats"
+    Options: ClassVar[Any] = StoreOptions
+
+    def __init__(self, options: Any, context: StoreContext) -> None:
+        super().__init__(options or StoreOptions(), context)
+        check(self.options)
+        job, prefix = _token(context.job), self.options.prefix
+        self._connection = Connection(self.options, f"store of {context.job}"[:200], up=self._up, failed=self._given_up)
+        limit_s = self.options.request_timeout_s
+        self._stream = Stream(self._connection, f"{prefix}-state-{job}", f"{prefix}.state.{job}", limit_s)
+        self._is_open = False
+        self._error: FlameError | None = None
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return StoreCapabilities(durable=True, shared=True)
+
+    async def open(self) -> None:
+        if missing := exposed(self.options, None):
+            warn(self.options, missing)
+        try:
+            await self._connection.open()
+        except ConnectError as error:
+            raise self._failed(error.what, error.hint) from error
+        self._is_open = True
+        try:
+            await self._find_stream()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _find_stream(self) -> None:
+        version = self._connection.server_version
+        if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST:
+            what = f"the NATS server at {self.options.shown} is of version {version}"
+            raise self._failed(what, f"Use version {_OLDEST[0]}.{_OLDEST[1]} or later.")
+        hint = f"Does it run with JetStream (nats-server -js)? May this user {self.options.permissions}?"
+        async with self._answers("", hint):
+            try:
+                await self._stream.open(self.options.replicas)
+            except OtherStream as error:
+                raise self._failed(str(error), "Give another prefix under [state].") from error
+            await self._clear()
+
+    async def create(self, name: str, data: bytes) -> bool:
+        check_name(name, self.name)
+        async with self._answers(name):
+            while True:
+                writer = secrets.token_hex(8)
+                try:
+                    await self._put(_token_of(name), writer, data)
+                except Changed:
+                    continue  # its pieces were cleared away: it was too slow, or somebody has deleted that name
+                except Taken:
+                    # By this very message, if the answer to it was lost.
+                    return await self._is_of(_token_of(name), writer)
+                return True
+
+    async def read(self, name: str) -> bytes | None:
+        subject = f"blob.{_token_of(name)}"
+        async with self._answers(name):
+            while (found := await self._stream.get(subject)) is not None:
+                count = int(found.headers[_PIECES])
+                if not count:
+                    return found.data
+                pieces = await self._pieces(name, found.headers[_WRITER], count)
+                if sum(map(len, pieces)) == int(found.headers[_BYTES]):
+                    return b"".join(pieces)
+                if await self._stream.get(subject) == found:
+                    raise self._cut(name, len(pieces), count)
+                # It has just been deleted, its own message first.
+        return None
+
+    async def names(self, prefix: str = "") -> list[str]:
+        async with self._answers(""):
+            found = (await self._stream.list("blob.*")).subjects
+        names = (subject.removeprefix("blob.").replace("=", ".") for subject in found)
+        return sorted(name for name in names if name.startswith(prefix))
+
+    async def delete(self, names: Collection[str]) -> None:
+        async with self._answers(""):
+            await _some_at_once(self._delete(_token_of(name)) for name in names)
+
+    async def _delete(self, token: str) -> None:
+        await self._stream.purge(f"blob.{token}")
+        await self._stream.purge(f"piece.{token}.>")
+
+    async def aclose(self) -> None:
+        if self._is_open:
+            await self._connection.aclose()
+
+    # -- large blobs -------------------------------------------------------------------------------------------------
+
+    @property
+    def _room(self) -> int:
+        """Most bytes of a blob that go into one message."""
+        return self._connection.max_payload - _HEADERS_BYTES
+
+    async def _put(self, token: str, writer: str, data: bytes) -> None:
+        if len(data) <= min(WHOLE_BYTES, self._room):
+            await self._stream.put(f"blob.{token}", data, {_WRITER: writer, _PIECES: "0"})
+            return
+        if await self._stream.get(f"blob.{token}") is not None:
+            raise Taken(0, "found before anything was written")
+        size = min(PIECE_BYTES, self._room)
+        pieces = [data[start : start + size] for start in range(0, len(data), size)]
+        facts = {_WRITER: writer, _PIECES: str(len(pieces)), _BYTES: str(len(data))}
+        mine = f"piece.{token}.{writer}"
+        try:
+            first = await self._put_piece(f"{mine}.0", pieces[0])
+            await _some_at_once(self._put_piece(f"{mine}.{number}", pieces[number]) for number in range(1, len(pieces)))
+            await self._stream.put(f"blob.{token}", b"", facts, after=(f"{mine}.0", first))
+        except (Refused, errors.Error):
+            if not await self._is_of(token, writer):
+                await self._stream.purge(f"{mine}.>")
+            raise
+
+    async def _put_piece(self, subject: str, piece: bytes) -> int:
+        try:
+            return await self._stream.put(subject, piece, {})
+        except Taken:  # by itself, since nobody else has this subject: the answer was lost
+            found = await self._stream.get(subject)
+            return 0 if found is None else found.number
+
+    async def _is_of(self, token: str, writer: str) -> bool:
+        """Whether a name is taken by that writer."""
+        found = await self._stream.get(f"blob.{token}")
+        return found is not None and found.headers.get(_WRITER) == writer
+
+    async def _pieces(self, name: str, writer: str, count: int) -> list[bytes]:
+        """The pieces of a blob, as far as they are there."""
+        subject = f"piece.{_token_of(name)}.{writer}"
+        found = await _some_at_once(self._stream.get(f"{subject}.{number}") for number in range(count))
+        return [piece.data for piece in found if piece is not None]
+
+    async def _clear(self) -> None:
+        """Delete pieces that belong to no blob and that their writer has left."""
+        listing = await self._stream.list("piece.>")
+        for token, writer in sorted({(subject.split(".")[1], subject.split(".")[2]) for subject in listing.subjects}):
+            mine = f"piece.{token}.{writer}.*"
+            if await self._is_of(token, writer):
+                continue
+            last = await self._stream.get(mine)
+            if last is not None and listing.now - last.time > ABANDONED:
+                await self._stream.purge(mine)
+
+    # -- what the server says ----------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _answers(self, name: str, hint: str = "Look into the server's log.") -> AsyncIterator[None]:
+        """Make one error of all that can happen to a request."""
+        if not self._is_open:
+            raise self._failed(f"the store at {self.options.shown} is not open", "Call open() first.", name)
+        try:
+            yield
+        except (Refused, errors.Error, OSError) as error:
+            if self._error is not None:
+                raise self._failed(self._error.what, self._error.hint, name) from error
+            text = reason(error)
+            if isinstance(error, Refused):
+                what = f"refuses: {text}"
+                if _FULL.search(text):
+                    hint = "Make room on the server's disk, or raise its limits; what is stored already is whole."
+            else:
+                what = f"gives no answer within {self.options.request_timeout_s:g} s: {text}"
+            raise self._failed(f"the NATS server at {self.options.shown} {what}", hint, name) from error
+
+    def _failed(self, what: str, hint: str, name: str = "") -> StoreError:
+        return StoreError(f"store {self.name!r}: {what}", hint=hint, store=self.name, blob=name)
+
+    def _cut(self, name: str, pieces: int, count: int) -> CorruptError:
+        return CorruptError(
+            f"store {self.name!r}: of the {count} pieces of {name!r} in stream {self._stream.name}, {pieces} are whole",
+            hint="Has somebody deleted messages of the stream? An earlier snapshot may be whole.",
+            store=self.name,
+            blob=name,
+        )
+
+    def _up(self) -> None:
+        self._stream.renew()
+
+    def _given_up(self, error: FlameError) -> None:
+        self._error = error
+
+
+def _token(job: str) -> str:
+    """A token of subjects for a job of any name: another one for each."""
+    if _PLAIN.fullmatch(job):
+        return job
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', job)[:100]}={hashlib.sha256(job.encode()).hexdigest()[:16]}"
+
+
+def _token_of(name: str) -> str:
+    """A token of subjects for the name of a blob. The way back is as simple: no name has a `=`."""
+    return name.replace(".", "=")
+
+
+async def _some_at_once(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Do some calls at once, and the next ones when these have ended. Raises the first error."""
+    results: list[T] = []
+    for some in _batches(calls):
+        ended = await asyncio.gather(*some, return_exceptions=True)
+        for end in ended:
+            if isinstance(end, BaseException):
+                raise end
+            results.append(end)
+    return results
+
+
+def _batches(calls: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(calls)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some
+
+
+@hookimpl
+def flamestream_store() -> type[Store]:
+    return NatsStore

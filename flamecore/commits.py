@@ -17,11 +17,10 @@ from flamecore.control import Control
 from flamecore.errors import JobError, StoreError
 from flamecore.front import Reader
 from flamecore.history import History
-from flamecore.host import CONTROL, Post
+from flamecore.host import CONTROL, Post, RearHost
 from flamecore.keeper import Keeper, PartWriter
 from flamecore.messages import Committed, Prepare, Prepared
 from flamecore.plan import Plan
-from flamecore.rear import Sink
 from flamecore.recovery import encode_journal
 from flamecore.snapshot import Manifest, Part, journal_blob, part_blob
 from flamecore.store import Store
@@ -157,7 +156,7 @@ class Commits:
         control: Knows what is stored.
         settings: How often, and how long one may take.
         post: Sends to the workers.
-        sinks: Make durable what a snapshot relies on.
+        rears: Make durable what a snapshot relies on.
         taken: Told of every snapshot.
     """
 
@@ -168,11 +167,11 @@ class Commits:
         control: Control,
         settings: StateSettings,
         post: Post,
-        sinks: Sequence[Sink],
+        rears: Sequence[RearHost],
         taken: Callable[[Manifest], None] = lambda manifest: None,
     ) -> None:
         self._plan, self._history, self._control = plan, history, control
-        self._settings, self._post, self._sinks, self._taken = settings, post, sinks, taken
+        self._settings, self._post, self._rears, self._taken = settings, post, rears, taken
         last = history.snapshot
         self._number = last.number if last is not None else 0
         self._time = last.time if last is not None else plan.start - 1
@@ -213,8 +212,8 @@ class Commits:
             try:
                 async with asyncio.timeout(limit):
                     await self._complete.wait()
-                    for sink in self._sinks:
-                        await sink.sync(time)
+                    for rear in self._rears:
+                        await rear.sync(time)
                     answers = [self._answers[worker] for worker in range(self._plan.workers)]
                     manifest = await self._history.commit(self._number, time, answers)
             except TimeoutError:

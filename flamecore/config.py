@@ -73,12 +73,20 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
             own (`flamestream acker --join …`).
         start_timeout_s: How long workers may take to join and to open what they read.
         stop_timeout_s: How long they may take to end when told to.
+        silence_timeout_s: A worker that is not heard of for this long is taken for dead. A user function that keeps a
+            worker busy for longer, without a break, looks like that.
+        restarts: After how many faults (a worker that died, a connection that was lost) within `restart_window_s` a job
+            that keeps state gives up. One that keeps none gives up at the first.
+        restart_window_s: See `restarts`.
     """
 
     start: Literal["local", "join"] = "local"
     acker: Literal["supervisor", "worker", "own"] = "supervisor"
     start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     stop_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+    silence_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    restarts: Annotated[int, msgspec.Meta(ge=0)] = 10
+    restart_window_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 
 
 class StateTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """A job on several processes: one node for each worker, the control and the rears with the supervisor.
 
-It has the face of `flamecore.job.Job`. The life of a deployment: the nodes are started; each joins, is assigned its
-part, opens what it reads and says that it is ready; when all are, the sinks are opened and the fronts begin. There is
-no crash recovery yet: a node that dies ends the job, with an error that names it.
+It has the face of `flamecore.job.Job`. A deployment lives in epochs. In each the nodes are assigned their parts, open
+what they read, load the state they go on from, and say that they are ready; then the fronts begin. When a node dies or
+is lost, a job that keeps state ends the epoch, has the node replaced, and goes on in another from its last snapshot:
+the processes that are well stay, and so do the sinks. A job that keeps none ends, with an error that names the node.
 """
 
 from __future__ import annotations
@@ -14,34 +15,55 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from flamecore import __version__
-from flamecore.acker import AckerPlan
+from flamecore import __version__, events
 from flamecore.claim import Claim, Member
 from flamecore.codec import Codec
-from flamecore.control import Control
-from flamecore.errors import ConfigError, FlameError, JobError, PeerGoneError, TransportError
+from flamecore.epoch import Epoch, FaultError, acker_plan
+from flamecore.errors import ConfigError, FlameError, JobError, TransportError
 from flamecore.hashing import owned_ranges
+from flamecore.history import History
 from flamecore.host import CONTROL, Post
-from flamecore.job import check_importable, collector_at_rest, make_plan
+from flamecore.job import check_importable, collector_at_rest, make_plan, open_history, open_sinks
 from flamecore.jobregistry import RegistryContext
-from flamecore.messages import Assignment, Begin, Join, NodeFailed, NodeReport, Ready, Status, Stop
-from flamecore.node import Node
+from flamecore.logs import logger
+from flamecore.members import Members
+from flamecore.messages import (
+    Assignment,
+    Begin,
+    Halt,
+    Halted,
+    Join,
+    Load,
+    NodeFailed,
+    NodeReport,
+    Opened,
+    Ready,
+    Status,
+    Stop,
+)
 from flamecore.observe import Observers
 from flamecore.placement import SUPERVISOR, TOKEN, node_options, placed
 from flamecore.plan import DEAD_LETTERS, Plan
+from flamecore.rear import Sink
+from flamecore.snapshot import Manifest
 from flamecore.stats import JobReport, JobStats, NodeStats, summed
 from flamecore.supervisor import Supervisor
 from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout
+
+_GRACE_S: Final = 0.5
+"""How long a process that was lost may take to be found dead, so that its last words are told."""
 
 
 class Deployment:
@@ -56,36 +78,37 @@ class Deployment:
         self.layout = layout
         self.graph = layout.graph
         self.settings = layout.settings
-        self.nodes: dict[str, Join] = {}
         joining = layout.config.deploy.start == "join"
         self.id = self.settings.name if joining else f"{self.settings.name}-{secrets.token_hex(4)}"
+        self.members = Members(CONTROL)
+        self.faults = 0
+        self.snapshot: Manifest | None = None
         self._observers = Observers(layout.observers)
-        self._locations: dict[str, str] = {}
-        self._lookers: set[str] = set()
-        self._reports: dict[str, NodeStats] = {}
-        self._ready: set[str] = set()
-        self._hosts: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._draining = asyncio.Event()
-        self._node: Node | None = None
-        self._outcome: asyncio.Future[None] | None = None
+        self._epoch: Epoch | None = None
+        self._epochs = 0
         self._started: float | None = None
         self._ended: float | None = None
         self._leaving = False
+        self._past: list[NodeStats] = []
+        self._fault_times: deque[float] = deque(maxlen=layout.config.deploy.restarts + 1)
+        self._rest: set[asyncio.Task[None]] = set()
+        self._condemned: set[str] = set()
 
     # -- the face of a job -----------------------------------------------------------------------------------------
 
     async def run(self) -> JobReport:
-        """Run to the end of all sources, or until drained. Raises as `Job.run`, and `JobError` when a node dies."""
+        """Run to the end of all sources, or until drained. Raises as `Job.run`, and `JobError` when a node dies and the
+        job keeps no state, or too many die."""
         if self._started is not None:
             raise JobError("a job runs once", hint="Make another one from the same flow.")
         self._started = time.monotonic()
-        self._outcome = asyncio.get_running_loop().create_future()
         error: BaseException | None = None
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(collector_at_rest())
-                await self._run(stack, self._outcome)
+                await self._run(stack)
         except BaseException as caught:
             error = caught
             raise
@@ -102,18 +125,40 @@ class Deployment:
     def stats(self) -> JobStats:
         """A look at the job: the nodes report twice a second."""
         elapsed = (self._ended or time.monotonic()) - (self._started or time.monotonic())
-        own = [self._node.stats()] if self._node is not None else []
-        return summed([*self._reports.values(), *own], elapsed)
+        own = [self._epoch.node.stats()] if self._epoch is not None else []
+        return summed([*self.members.reports.values(), *own], elapsed)
+
+    def described(self) -> dict[str, Any]:
+        """Who is in the job, what each hosts, and how far it is. Holds no secret."""
+        stats = self.stats()
+        state = {}
+        if self.settings.state is not None:
+            snapshot = self.snapshot
+            state = {
+                "faults": self.faults,
+                "snapshot": None
+                if snapshot is None
+                else {"number": snapshot.number, "time": snapshot.time, "age_s": time.time() - snapshot.created},
+            }
+        return {
+            "job": self.id,
+            "nodes": self.members.described(),
+            "key_groups": owned_ranges(self.settings.workers),
+            **state,
+            "records_per_s": stats.items_in / stats.elapsed_s if stats.elapsed_s else 0.0,
+            **dict(stats.rows()),
+        }
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
-    async def _run(self, stack: AsyncExitStack, outcome: asyncio.Future[None]) -> None:
-        layout, settings = self.layout, self.settings
-        plan = make_plan(self.graph, layout.sources, settings)
+    async def _run(self, stack: AsyncExitStack) -> None:
+        layout = self.layout
         folder = tempfile.mkdtemp(prefix="flamestream-")  # only its owner can enter it
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         claim = await self._claim(stack, token)
+        history = await open_history(stack, layout.store(), self.graph, self.settings.workers)
+        plan = make_plan(self.graph, layout.sources, self.settings, history=history)
         transport = layout.transport(
             TransportContext(
                 job=self.id,
@@ -122,36 +167,30 @@ class Deployment:
                 node=SUPERVISOR,
                 token=token,
                 folder=folder,
-                locate=self._locate,
+                locate=self.members.locate,
                 lost=self._lost,
             )
         )
         stack.push_async_callback(transport.aclose)
         check_importable(self.graph, transport)
-        self._locations[CONTROL] = await transport.start()
-        claim.publish(run=self.id, transport=layout.config.transport.use, control=self._locations[CONTROL])
-        post = Post(await transport.bind(CONTROL), self._fail)
-        control = Control(plan)
-        listening = asyncio.create_task(self._listen(control, post, outcome))
-        stack.push_async_callback(_cancelled, listening)
+        self.members.locations[CONTROL] = await transport.start()
+        claim.publish(run=self.id, transport=layout.config.transport.use, control=self.members.locations[CONTROL])
+        post = Post(await transport.bind(CONTROL), self._trouble)
+        sinks = await stack.enter_async_context(AsyncExitStack())
         supervisor = Supervisor(self._died)
-        stack.push_async_callback(self._leave, supervisor, post, outcome)
-        await self._start_nodes(plan, supervisor, Path(folder), token, claim.epoch)
-        wanted = {"worker": plan.workers, "acker": self._own_ackers(plan)}
-        await self._until(lambda: all(len(self._named(role)) >= n for role, n in wanted.items()), outcome, "joined")
-        await self._assign(plan, post)
-        self._publish(claim, plan)
-        await self._until(lambda: len(self._ready) >= sum(wanted.values()), outcome, "ready")
-        await self._open_rears(stack, plan, transport)
-        self._observers.job_started(settings.name, plan.workers)
-        for name in (*self._named("worker"), *self._named("acker")):
-            post.send(f"node/{name}", Begin())
-        if self._draining.is_set():
-            self._tell_nodes(post, drain=True)
-        else:
-            draining = asyncio.create_task(self._tell_when_draining(post))
-            stack.push_async_callback(_cancelled, draining)
-        await outcome
+        stack.push_async_callback(self._leave, supervisor, post)
+        for work in (self._listen(post), self._watch(supervisor)):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._task_ended)
+            stack.push_async_callback(_cancelled, task)
+        life = _Life(
+            plan, history, transport, post, supervisor, sinks, claim, self._bootstrap(folder, token, claim.epoch)
+        )
+        while True:
+            try:
+                return await self._live(life)
+            except FaultError as fault:
+                await self._recover(life, fault)
 
     async def _claim(self, stack: AsyncExitStack, token: str) -> Claim:
         """Have the right to run this job, and give it back when everything else has ended."""
@@ -162,6 +201,166 @@ class Deployment:
         claim = await Claim.take(registry, self.settings.name, lease_s=lease_s, token=token, lost=self._fail)
         return await stack.enter_async_context(claim)
 
+    async def _live(self, life: _Life) -> None:
+        """One epoch, to the end of the job.
+
+        Raises:
+            FaultError: A part is gone, and the job can go on in another epoch.
+            FlameError: The job has failed.
+        """
+        begun = time.monotonic()
+        plan, post, history = life.plan, life.post, life.history
+        self._epochs += 1
+        epoch = self._epoch = Epoch(
+            f"{secrets.token_hex(3)}.{self._epochs}",
+            plan,
+            self.layout,
+            life.transport,
+            self._observers,
+            failing=self.drain,
+            taken=self._taken,
+        )
+        members = self.members
+        members.begin_epoch()
+        wanted = self._wanted(plan)
+        await self._fill(life, wanted)
+        await self._until(
+            lambda: all(len(members.named(role)) >= count for role, count in wanted.items()), epoch, "joined"
+        )
+        nodes = self._assign(life, epoch)
+        self._publish(life.claim, plan)
+        await self._until(lambda: members.opened >= nodes, epoch, "opened what they read")
+        if not life.opened:  # the sources are open, so nothing that is there is replaced in vain
+            life.held = await open_sinks(life.edges, self._sinks(plan), history)
+            life.opened = True
+        if history is not None:
+            await history.begin(life.held)
+        for name in nodes:
+            post.send(f"node/{name}", Load(history.resume() if history is not None else None))
+        await epoch.open(self._sinks(plan), life.held, history)
+        await self._until(lambda: members.ready >= nodes, epoch, "ready")
+        if self._epochs == 1:
+            self._observers.job_started(self.settings.name, plan.workers)
+        for name in nodes:
+            post.send(f"node/{name}", Begin())
+        epoch.begin()
+        if self._epochs > 1:
+            took_ms = (time.monotonic() - (self._fault_times[-1] if self._fault_times else begun)) * 1000
+            logger().info(
+                events.JOB_RECOVERED, job=self.id, epoch=epoch.name, time=plan.start, took_ms=round(took_ms, 1)
+            )
+        draining = asyncio.create_task(self._tell_when_draining(post))
+        try:
+            await epoch.outcome
+            await epoch.commit()  # it ends well: what was delivered is in a snapshot
+        finally:
+            await _cancelled(draining)
+        await epoch.aclose()
+
+    async def _recover(self, life: _Life, fault: FaultError) -> None:
+        """End the epoch, and find what the next one goes on from.
+
+        Raises:
+            FlameError: The job cannot go on, or has met too many faults.
+        """
+        deploy, epoch, history = self.layout.config.deploy, self._epoch, life.history
+        assert epoch is not None
+        now = time.monotonic()
+        self.faults += 1
+        self._fault_times.append(now)
+        recent = sum(at > now - deploy.restart_window_s for at in self._fault_times)
+        if history is None or recent > deploy.restarts:
+            raise fault.error
+        logger().warning(events.JOB_FAULTED, job=self.id, what=fault.error.what, faults=self.faults)
+        reached = await epoch.halt(self._see_to)
+        life.held.update({name: max(time, life.held[name]) for name, time in reached.items()})
+        survivors = set(self.members.parts)
+        for name in survivors:
+            with suppress(TransportError):
+                life.post.send(f"node/{name}", Halt())
+        try:
+            async with asyncio.timeout(deploy.stop_timeout_s):
+                while not self.members.halted >= survivors & set(self.members.parts):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            for name in survivors - self.members.halted:
+                self._take_for_dead(name, life.supervisor)
+        if fault.blob and not history.refuse(fault.blob):
+            raise fault.error
+        await history.look()
+        if not history.fronts:  # no epoch had begun
+            history.find_fronts(self.graph, self.layout.sources)
+        life.plan = replace(life.plan, start=history.start)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def _bootstrap(self, folder: str, token: str, epoch: int) -> dict[str, Any]:
+        """What every node that is started here must know to join."""
+        return {
+            "transport": self.layout.config.transport.use,
+            "options": node_options(self.layout.transport_table),
+            "job": self.id,
+            "epoch": epoch,
+            "token": token,
+            "folder": folder,
+            "control": self.members.locations[CONTROL],
+        }
+
+    def _wanted(self, plan: Plan) -> dict[str, int]:
+        """How many nodes of each role there must be."""
+        own = self.layout.config.deploy.acker == "own"
+        return {"worker": plan.workers, "acker": self.layout.acker(acker_plan(plan)).trackers if own else 0}
+
+    async def _fill(self, life: _Life, wanted: Mapping[str, int]) -> None:
+        """Start the processes that are missing, unless others are to start them."""
+        if self.layout.config.deploy.start == "join":
+            return
+        running = life.supervisor.running()
+        for role, count in wanted.items():
+            there = {name for name in running if name.startswith(f"{role}-")}
+            for index in range(count):
+                if any(name.partition(".")[0] == f"{role}-{index}" for name in there):
+                    continue
+                life.started[role, index] = again = life.started.get((role, index), -1) + 1
+                # A name is used once: whoever had it before may not be quite gone.
+                name = f"{role}-{index}" + (f".{again}" if again else "")
+                # The first worker reads what is piped in; nobody else touches the terminal.
+                stdin = None if (role, index) == ("worker", 0) else False
+                bootstrap = {**life.bootstrap, "node": name, "role": role}
+                await life.supervisor.start(name, Path(bootstrap["folder"]), bootstrap, stdin=stdin)
+
+    def _assign(self, life: _Life, epoch: Epoch) -> set[str]:
+        """Tell every node its part, and where everybody is. Returns the nodes that have one."""
+        plan, members = life.plan, self.members
+        workers, ackers = members.named("worker"), members.named("acker")
+        trackers = self.layout.acker(acker_plan(plan)).trackers
+        hosts = members.hosts = placed(self.layout.config, trackers, plan.rears, workers, ackers)
+        locations = {SUPERVISOR: members.locations[CONTROL]}
+        locations |= {name: node.location for name, node in members.nodes.items()}
+        members.locations.update({address: locations[name] for address, name in hosts.items()})
+        states = life.history.fronts if life.history is not None else ()
+        fronts = tuple(
+            (front.source, front.partition, partition, *(states[n][4::2] if states else (None, False)))
+            for n, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True))
+        )
+        nodes = set(hosts.values()) - {SUPERVISOR}
+        for name in nodes:
+            parts = [address.split("/") for address, host in hosts.items() if host == name]
+            assignment = Assignment(
+                epoch=epoch.name,
+                config=encode_config(self.layout),
+                flow=importable(self.layout),
+                total=plan.workers,
+                start=plan.start,
+                fronts=fronts,
+                workers=tuple(int(index) for kind, index in parts if kind == "worker"),
+                trackers=tuple(int(index) for kind, index in parts if kind == "acker"),
+                locations=tuple(members.locations.items()),
+            )
+            life.post.send(f"node/{name}", assignment)
+        return nodes
+
     def _publish(self, claim: Claim, plan: Plan) -> None:
         """Say in the registry who has which part."""
         claim.publish(
@@ -170,10 +369,10 @@ class Deployment:
                     role=node.role,
                     location=node.location,
                     pid=node.pid,
-                    parts=tuple(sorted(address for address, host in self._hosts.items() if host == name)),
+                    parts=tuple(sorted(address for address, host in self.members.hosts.items() if host == name)),
                     version=node.version,
                 )
-                for name, node in self.nodes.items()
+                for name, node in self.members.nodes.items()
             },
             key_groups=owned_ranges(plan.workers),
             fronts=tuple(
@@ -182,94 +381,14 @@ class Deployment:
             ),
         )
 
-    async def _open_rears(self, stack: AsyncExitStack, plan: Plan, transport: Transport) -> None:
-        """Open the sinks and listen: the sources are open, so nothing that is there is replaced in vain."""
+    def _sinks(self, plan: Plan) -> dict[str, Sink]:
         layout = self.layout
-        node = self._node = Node(plan, transport, fail=self._fail, observers=self._observers)
-        stack.push_async_callback(node.aclose)
-        sinks = {**layout.sinks, **({DEAD_LETTERS: layout.dead_letter} if layout.dead_letter is not None else {})}
-        held = await node.open_sinks({name: sinks[name] for name in plan.rears})
-        for name in plan.rears:
-            await node.add_rear(name, sinks[name], held[name])
-        if layout.config.deploy.acker == "supervisor":
-            acker = layout.acker(acker_plan(plan))
-            for index in range(acker.trackers):
-                await node.add_tracker(acker, index)
-        node.listen()
+        dead = {DEAD_LETTERS: layout.dead_letter} if layout.dead_letter is not None else {}
+        sinks = {**layout.sinks, **dead}
+        return {name: sinks[name] for name in plan.rears}
 
-    async def _start_nodes(self, plan: Plan, supervisor: Supervisor, folder: Path, token: str, epoch: int) -> None:
-        """Start a process for each worker and for each acker of its own, unless others are to start them."""
-        use = self.layout.config.transport.use
-        options = node_options(self.layout.transport_table)
-        common = {
-            "transport": use,
-            "options": options,
-            "job": self.id,
-            "epoch": epoch,
-            "token": token,
-            "folder": str(folder),
-            "control": self._locations[CONTROL],
-        }
-        if self.layout.config.deploy.start == "join":
-            return
-        names = [("worker", index) for index in range(plan.workers)]
-        names += [("acker", index) for index in range(self._own_ackers(plan))]
-        for role, index in names:
-            name = f"{role}-{index}"
-            # The first worker reads what is piped in; nobody else touches the terminal.
-            stdin = None if (role, index) == ("worker", 0) else False
-            await supervisor.start(name, folder, {**common, "node": name, "role": role}, stdin=stdin)
-
-    def _own_ackers(self, plan: Plan) -> int:
-        """How many processes host trackers and nothing else."""
-        return self.layout.acker(acker_plan(plan)).trackers if self.layout.config.deploy.acker == "own" else 0
-
-    def _named(self, role: str) -> list[str]:
-        """Names of the nodes of a role, in the order in which they get their parts."""
-        names = [name for name, node in self.nodes.items() if node.role == role]
-        return sorted(names, key=lambda name: (len(name), name))
-
-    async def _assign(self, plan: Plan, post: Post) -> None:
-        """Tell every node its part, and where everybody is."""
-        workers, ackers = self._named("worker"), self._named("acker")
-        trackers = self.layout.acker(acker_plan(plan)).trackers
-        hosts = self._hosts = placed(self.layout.config, trackers, plan.rears, workers, ackers)
-        locations = {SUPERVISOR: self._locations[CONTROL]} | {name: n.location for name, n in self.nodes.items()}
-        self._locations.update({address: locations[name] for address, name in hosts.items()})
-        fronts = tuple(
-            (front.source, front.partition, partition)
-            for front, partition in zip(plan.fronts, plan.partitions, strict=True)
-        )
-        for name in (*workers, *ackers):
-            parts = [address.split("/") for address, host in hosts.items() if host == name]
-            assignment = Assignment(
-                config=encode_config(self.layout),
-                flow=importable(self.layout),
-                fronts=fronts,
-                workers=tuple(int(index) for kind, index in parts if kind == "worker"),
-                trackers=tuple(int(index) for kind, index in parts if kind == "acker"),
-                locations=tuple(self._locations.items()),
-            )
-            post.send(f"node/{name}", assignment)
-
-    def described(self) -> dict[str, Any]:
-        """Who is in the job, what each hosts, and how far it is. Holds no secret."""
-        stats = self.stats()
-        nodes = {
-            name: {
-                "role": node.role,
-                "location": node.location,
-                "pid": node.pid,
-                "parts": sorted(address for address, host in self._hosts.items() if host == name),
-            }
-            for name, node in self.nodes.items()
-        }
-        rate = stats.items_in / stats.elapsed_s if stats.elapsed_s else 0.0
-        ranges = owned_ranges(self.settings.workers)
-        return {"job": self.id, "nodes": nodes, "key_groups": ranges, "records_per_s": rate, **dict(stats.rows())}
-
-    async def _until(self, condition: Callable[[], bool], outcome: asyncio.Future[None], what: str) -> None:
-        """Wait for all nodes, or for the job to fail.
+    async def _until(self, condition: Callable[[], bool], epoch: Epoch, what: str) -> None:
+        """Wait for all nodes, or for the epoch to end.
 
         Raises:
             JobError: It takes too long.
@@ -281,122 +400,191 @@ class Deployment:
                     self._changed.clear()
                     changed = asyncio.ensure_future(self._changed.wait())
                     try:
-                        await asyncio.wait((changed, outcome), return_when=asyncio.FIRST_COMPLETED)
+                        await asyncio.wait((changed, epoch.outcome), return_when=asyncio.FIRST_COMPLETED)
                     finally:
                         changed.cancel()
-                    if outcome.done():
-                        await outcome
+                    if epoch.outcome.done():
+                        await epoch.outcome
         except TimeoutError:
-            known = ", ".join(sorted(self.nodes)) or "none"
+            known = ", ".join(sorted(self.members.nodes)) or "none"
             raise JobError(
                 f"after {timeout_s:g} s not all workers have {what}; joined: {known}",
                 hint="Look at the workers' log lines above; each must reach the supervisor and import the flow.",
             ) from None
 
-    async def _listen(self, control: Control, post: Post, outcome: asyncio.Future[None]) -> None:
-        """Hear of nodes, fronts and rears."""
-        try:
-            while True:
-                delivery = await post.endpoint.receive()
-                message = delivery.message
-                if delivery.sender.startswith("client/"):
-                    if isinstance(message, Join):
-                        self._show(delivery.sender, message.location, post)
-                    continue
+    async def _listen(self, post: Post) -> None:
+        """Hear of nodes."""
+        while True:
+            sender, message = await post.endpoint.receive()
+            if sender.startswith("client/"):
                 if isinstance(message, Join):
-                    self._join(message)
-                elif isinstance(message, Ready):
-                    self._ready.add(message.node)
-                elif isinstance(message, NodeReport):
-                    self._reports[message.node] = NodeStats(**message.stats)
-                elif isinstance(message, NodeFailed):
-                    self._fail(JobError(f"{message.node} failed: {message.text}"))
-                else:
-                    control.receive(message)
-                    if control.failing:
-                        self.drain()
-                    if (error := control.error) is not None:
-                        self._fail(error)
-                    elif control.done and not outcome.done():
-                        outcome.set_result(None)
-                self._changed.set()
-        except FlameError as error:
-            self._fail(error)
-
-    def _join(self, node: Join) -> None:
-        if node.version != __version__:
-            raise ConfigError(
-                f"{node.node} runs flamestream {node.version}, and the supervisor {__version__}",
-                hint="Install one version everywhere.",
-            )
-        self.nodes[node.node] = node
-        self._locations[f"node/{node.node}"] = node.location
+                    self._show(sender, message.location, post)
+                continue
+            if isinstance(message, Join):
+                self.members.join(message, __version__)
+            elif message.node not in self.members.nodes:  # it was taken for dead, and is not: it has no part in this
+                with suppress(TransportError):
+                    post.send(f"node/{message.node}", Stop(False))
+                continue
+            else:
+                self._hear(message)
+            self._changed.set()
 
     def _show(self, client: str, location: str, post: Post) -> None:
         """Answer one who looks at the job. Whatever becomes of it, the job goes on."""
-        self._lookers.add(location)
-        self._locations[client] = location
+        self.members.locations[client] = location
         with suppress(TransportError):
             Post(post.endpoint, lambda _: None).send(client, Status(self.described()))
 
+    def _hear(self, message: Any) -> None:
+        members, epoch = self.members, self._epoch
+        members.hear(message.node)
+        now = epoch.name if epoch is not None else ""
+        if isinstance(message, NodeReport):
+            if message.stats:
+                members.reports[message.node] = NodeStats(**message.stats)
+        elif isinstance(message, Opened) and message.epoch == now:
+            members.opened.add(message.node)
+        elif isinstance(message, Ready) and message.epoch == now:
+            members.ready.add(message.node)
+        elif isinstance(message, Halted):
+            members.halted.add(message.node)
+        elif isinstance(message, NodeFailed):
+            error = JobError(f"{message.node} failed: {message.text}")
+            if message.kind in _FAULTS:
+                self._fault(error, message.blob)
+            else:
+                self._fail(error)
+
+    async def _watch(self, supervisor: Supervisor) -> None:
+        """Take nodes for dead that are not heard of."""
+        limit_s = self.layout.config.deploy.silence_timeout_s
+        while True:
+            await asyncio.sleep(min(limit_s / 4, 1.0))
+            for name in self.members.silent(limit_s):
+                self._take_for_dead(name, supervisor)
+                self._fault(
+                    JobError(
+                        f"{name} has not been heard of for {limit_s:g} s",
+                        hint="Does a user function keep it busy? deploy.silence_timeout_s says how long it may.",
+                    )
+                )
+
     async def _tell_when_draining(self, post: Post) -> None:
         await self._draining.wait()
-        self._tell_nodes(post, drain=True)
+        for name in self.members.named("worker"):
+            with suppress(TransportError):
+                post.send(f"node/{name}", Stop(True))
 
-    def _tell_nodes(self, post: Post, *, drain: bool) -> None:
-        for name in self._named("worker"):
-            post.send(f"node/{name}", Stop(drain))
-
-    async def _leave(self, supervisor: Supervisor, post: Post, outcome: asyncio.Future[None]) -> None:
+    async def _leave(self, supervisor: Supervisor, post: Post) -> None:
         """End the nodes: first by asking, then by force."""
         self._leaving = True
-        for name in (*self._named("worker"), *self._named("acker")):
-            try:
+        for name in self.members.parts:
+            with suppress(FlameError):  # it is gone already
                 post.send(f"node/{name}", Stop(False))
-            except FlameError:
-                continue  # it is gone already
         await supervisor.stop(self.layout.config.deploy.stop_timeout_s)
+        if self._epoch is not None:
+            await self._epoch.halt(self._see_to)
+        for task in tuple(self._rest):
+            task.cancel()
         await post.aclose()
+
+    def _see_to(self, task: asyncio.Task[None]) -> None:
+        """Let something of a past epoch end in its own time. How it ends is of no account."""
+        self._rest.add(task)
+        task.add_done_callback(self._seen_to)
+
+    def _seen_to(self, task: asyncio.Task[None]) -> None:
+        self._rest.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    def _taken(self, manifest: Manifest) -> None:
+        self.snapshot = manifest
 
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
-    def _locate(self, address: str) -> str:
-        try:
-            return self._locations[address]
-        except KeyError:
-            raise PeerGoneError(f"nobody has said where {address} is", address=CONTROL, peer=address) from None
+    def _take_for_dead(self, name: str, supervisor: Supervisor) -> None:
+        self.members.leave(name)
+        self._condemned.add(name)
+        supervisor.kill(name)
 
     def _died(self, name: str, what: str, lines: Sequence[str]) -> None:
-        if self._leaving:
-            return
+        self.members.leave(name)
+        if self._leaving or name in self._condemned:
+            return self._changed.set()
         tail = "".join(f"\n    {line}" for line in lines[-8:])
-        self._fail(
-            JobError(
-                f"{name} {what}" + (f"; its last lines:{tail}" if tail else ""),
-                hint="The job has ended. Everything delivered so far is right; run it again.",
-            )
-        )
+        text = f"{name} {what}" + (f"; its last lines:{tail}" if tail else "")
+        hint = "The job has ended. Everything delivered so far is right; run it again."
+        return self._fault(JobError(text, hint=hint))
+        return None
 
     def _lost(self, location: str, error: Exception) -> None:
-        if location in self._lookers:
+        name = self.members.at(location)
+        if self._leaving or name is None:
             return
-        name = next((name for name, node in self.nodes.items() if node.location == location), location)
-        if not self._leaving:
-            # A process that died is told of with its last words; give that the chance to come first.
-            asyncio.get_running_loop().call_later(
-                0.5, self._fail, JobError(f"the connection to {name} is lost: {error}")
-            )
+        # A process that died is told of with its last words; give that the chance to come first.
+        asyncio.get_running_loop().call_later(_GRACE_S, self._lost_for_good, name, location, error)
+
+    def _lost_for_good(self, name: str, location: str, error: Exception) -> None:
+        node = self.members.nodes.get(name)
+        if not self._leaving and node is not None and node.location == location:
+            self.members.leave(name)
+            self._fault(JobError(f"the connection to {name} is lost: {error}"))
+
+    def _trouble(self, error: BaseException) -> None:
+        """Something could not be sent to a node."""
+        if isinstance(error, TransportError):
+            self._fault(error)
+        else:
+            self._fail(error)
+
+    def _fault(self, error: FlameError, blob: str = "") -> None:
+        self._fail(FaultError(error, blob))
 
     def _fail(self, error: BaseException) -> None:
-        """End the job with the first error there is."""
-        if self._outcome is not None and not self._outcome.done():
-            self._outcome.set_exception(error)
+        """End the epoch with the first error there is."""
+        if self._epoch is not None:
+            self._epoch.fail(error)
         self._changed.set()
 
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
-def acker_plan(plan: Plan) -> AckerPlan:
-    """What an acker strategy must know of a plan."""
-    return AckerPlan(plan.workers, plan.graph.segments, tuple(range(1, len(plan.fronts) + 1)), plan.start)
+
+class _Life:
+    """What of a deployment outlives its epochs.
+
+    Attributes:
+        plan: The job's, from where the present epoch goes on.
+        held: Up to which time each sink holds its outputs.
+        opened: Whether the sinks are open.
+        started: For each process of a role, how often it was started again.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        history: History | None,
+        transport: Transport,
+        post: Post,
+        supervisor: Supervisor,
+        edges: AsyncExitStack,
+        claim: Claim,
+        bootstrap: Mapping[str, Any],
+    ) -> None:
+        self.plan, self.history, self.transport, self.post = plan, history, transport, post
+        self.supervisor, self.edges, self.claim, self.bootstrap = supervisor, edges, claim, bootstrap
+        self.held: dict[str, int] = {}
+        self.opened = False
+        self.started: dict[tuple[str, int], int] = {}
+
+
+_FAULTS: Final = frozenset(
+    ("PeerGoneError", "SendTimeout", "TransportClosedError", "ConnectError", "FrameError", "CorruptError")
+)
+"""Errors of a node that a new epoch may mend."""
 
 
 def importable(layout: Layout) -> tuple[str, str]:

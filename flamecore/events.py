@@ -31,6 +31,12 @@ CERTIFICATES_REPLACED: Final = "certificates.replaced"
 CERTIFICATES_REFUSED: Final = "certificates.refused"
 """New files for TLS cannot be used; the former stay. A warning, once for each change. Keys: `reason`."""
 
+JOB_FAULTED: Final = "job.faulted"
+"""A part of a job is gone, and the job goes on from its last snapshot. A warning. Keys: `job`, `what`, `faults`."""
+
+JOB_RECOVERED: Final = "job.recovered"
+"""A job goes on after a fault. Keys: `job`, `epoch`, `time` it goes on from, `took_ms` since the fault was noticed."""
+
 ALL: Final = frozenset(
     {
         JOB_STARTED,
@@ -38,6 +44,8 @@ ALL: Final = frozenset(
         JOB_DRAINED,
         JOB_ENDED,
         JOB_FAILED,
+        JOB_FAULTED,
+        JOB_RECOVERED,
         TRANSPORT_EXPOSED,
         CERTIFICATES_REPLACED,
         CERTIFICATES_REFUSED,

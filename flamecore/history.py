@@ -144,6 +144,7 @@ class History:
         if self.snapshot is not None:
             known.update({front.number: front for front in self.snapshot.fronts})
         self.fronts = tuple(known[number] for number in sorted(known))
+        self._new = set()
 
     def find_fronts(self, graph: Graph, sources: Mapping[str, Source]) -> tuple[FrontState, ...]:
         """Every front of a job that goes on, by number: those of the state, then those of partitions that are new.

@@ -254,6 +254,9 @@ class RearHost:
         self.sink = sink
         self.post = post
         self.count = 0
+        self.reached = collector.held
+        """Everything below this time is in the sink."""
+        self._writing = asyncio.Lock()
         self._listeners = listeners
         self._away = away
         self._untold: list[tuple[int, float]] = []
@@ -275,8 +278,10 @@ class RearHost:
             if payloads:
                 if self._translate is not None:
                     payloads = [self._translate(payload) for payload in payloads]
-                await self.sink.write(complete.time, payloads)
+                async with self._writing:
+                    await self.sink.write(complete.time, payloads)
                 self.count += len(payloads)
+            self.reached = max(self.reached, complete.time)
             if complete.failure is not None:
                 return self.post.send(CONTROL, Reached(collector.name, complete.failure))
             word = Delivered(collector.name, complete.time)
@@ -287,6 +292,15 @@ class RearHost:
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell)
             self._delivered(collector.name, complete.time, len(payloads))
+
+    async def sync(self, time: int) -> None:
+        """Make durable what is below `time`, between two batches."""
+        async with self._writing:
+            await self.sink.sync(time)
+
+    async def halt(self) -> None:
+        """Wait for the batch that is being written. No other will be."""
+        await self._writing.acquire()
 
     def _tell(self) -> None:
         """Tell those in other processes what they have not been told yet."""

@@ -20,7 +20,7 @@ from flamecore.clock import ClockName
 from flamecore.codec import Codec
 from flamecore.commits import Commits, StateSettings
 from flamecore.control import Control
-from flamecore.errors import GraphError, JobError
+from flamecore.errors import GraphError, JobError, SinkError
 from flamecore.front import Source
 from flamecore.graph import Graph, is_local, user_functions
 from flamecore.history import History
@@ -164,18 +164,17 @@ class Job:
             stack.push_async_callback(transport.aclose)
             check_importable(self.graph, transport)
             await transport.start()
-            kept = None
-            if history is not None:
-                kept = Kept(history.store, codec, history.resume(), (settings.state or StateSettings()).max_uncommitted)
-            node = self._node = Node(plan, transport, fail=self._fail, observers=self._observers, kept=kept)
+            edges = await stack.enter_async_context(AsyncExitStack())  # sinks are closed after the node
+            node = self._node = Node(plan, transport, fail=self._fail, observers=self._observers)
             stack.push_async_callback(node.aclose)
             workers = range(plan.workers)
-            await node.open_sources(self._sources, workers)
-            sinks = {name: self._sinks[name] for name in plan.rears}
-            held = await node.open_sinks(sinks, history)
+            states = [(front.position, front.ended) for front in history.fronts] if history is not None else ()
+            await node.open_sources(self._sources, workers, states)
+            held = await open_sinks(edges, {name: self._sinks[name] for name in plan.rears}, history)
             if history is not None:
                 await history.begin(held)
-                node.resume(history.resume())
+                most = (settings.state or StateSettings()).max_uncommitted
+                node.kept = Kept(history.store, codec, history.resume(), most)
             post = Post(await transport.bind(CONTROL), self._fail)
             acker = self._make_acker(
                 AckerPlan(plan.workers, self.graph.segments, tuple(range(1, len(plan.fronts) + 1)), plan.start)
@@ -189,7 +188,7 @@ class Job:
             control = Control(plan)
             commits = None
             if history is not None:
-                commits = Commits(plan, history, control, settings.state or StateSettings(), post, list(sinks.values()))
+                commits = Commits(plan, history, control, settings.state or StateSettings(), post, node.rears)
             tasks = [asyncio.create_task(self._control(control, commits, post.endpoint, outcome))]
             if commits is not None:
                 tasks.append(asyncio.create_task(self._commit(commits)))
@@ -302,6 +301,29 @@ async def open_history(stack: AsyncExitStack, store: Store | None, graph: Graph,
     history = History(store, graph, workers)
     await history.look()
     return history
+
+
+async def open_sinks(stack: AsyncExitStack, sinks: Mapping[str, Sink], history: History | None) -> dict[str, int]:
+    """Open the sinks; returns up to which time each holds its output already.
+
+    Raises:
+        SinkError: One cannot be opened, or has lost what the state relies on.
+    """
+    held = {}
+    for name, sink in sinks.items():
+        if history is not None:
+            sink.continues(history.identity, continued=history.continued)
+        held[name] = await sink.open()
+        stack.push_async_callback(sink.aclose)
+        if history is None or history.snapshot is None or sink.guarantee != "exactly_once":
+            continue
+        if held[name] < history.start:
+            raise SinkError(
+                f"sink {name!r} holds its output up to {held[name]}, and the state goes on from {history.start}",
+                hint="Bring back what the sink held; or delete the state, to make all outputs again.",
+                sink=name,
+            )
+    return held
 
 
 def check_importable(graph: Graph, transport: Transport) -> None:

@@ -161,29 +161,60 @@ class Assignment(NamedTuple):
     """What a node is to run.
 
     Attributes:
+        epoch: Name of the epoch, which no other of this job has.
         config: The job's configuration, as JSON.
         flow: Where to import the flow from, and the folder this is relative to.
-        fronts: (source, partition number, partition name) of every front, in the order of their numbers.
+        total: How many workers there are.
+        start: The time the job goes on from.
+        fronts: (source, partition number, partition name, position to go on from, whether it has ended) of every front,
+            in the order of their numbers.
         workers, trackers: Indices of the parts it hosts.
         locations: (address, location) of everything it may have to reach.
     """
 
+    epoch: str
     config: bytes
     flow: tuple[str, str]
-    fronts: tuple[tuple[str, int, str], ...]
+    total: int
+    start: int
+    fronts: tuple[tuple[str, int, str, Any, bool], ...]
     workers: tuple[int, ...]
     trackers: tuple[int, ...]
     locations: tuple[tuple[str, str], ...]
 
 
-class Ready(NamedTuple):
-    """The node has opened what it reads, and listens."""
+class Opened(NamedTuple):
+    """The node has opened what it reads."""
 
     node: str
+    epoch: str
+
+
+class Load(NamedTuple):
+    """Make ready to run, from a snapshot if one is named."""
+
+    resume: Resume | None
+
+
+class Ready(NamedTuple):
+    """The node has its state, and listens."""
+
+    node: str
+    epoch: str
 
 
 class Begin(NamedTuple):
     """Everybody listens: the fronts may begin."""
+
+
+class Halt(NamedTuple):
+    """An epoch has ended before its time: end all parts, and wait for another assignment."""
+
+
+class Halted(NamedTuple):
+    """The node runs nothing any more, and waits."""
+
+    node: str
 
 
 class Stop(NamedTuple):
@@ -200,8 +231,16 @@ class NodeReport(NamedTuple):
 
 
 class NodeFailed(NamedTuple):
-    """A node cannot go on: the text of the error, and the name of its class."""
+    """A node's parts cannot go on: the text of the error, and the name of its class.
+
+    Attributes:
+        node: Its name.
+        kind: Name of the error's class.
+        text: Of the error.
+        blob: What of the state is damaged, if that is the error.
+    """
 
     node: str
     kind: str
     text: str
+    blob: str = ""

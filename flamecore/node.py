@@ -11,21 +11,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, Protocol
 
 from flamecore.acker import Acker
 from flamecore.clock import Front
 from flamecore.collect import Collector
 from flamecore.commits import WorkerCommits
-from flamecore.errors import SinkError
 from flamecore.failure import Failure
 from flamecore.front import Reader, Source
-from flamecore.history import History
 from flamecore.host import CONTROL, Post, RearHost, TrackerHost, WorkerHost, patient
 from flamecore.keeper import Keeper
-from flamecore.messages import Resume
 from flamecore.meta import FrontId
 from flamecore.observe import Observers
 from flamecore.plan import DEAD_LETTERS, Plan
@@ -34,8 +30,14 @@ from flamecore.rear import Sink
 from flamecore.recovery import Kept, load_journal, load_manifest, load_state
 from flamecore.snapshot import Groups, state_facts
 from flamecore.stats import Histogram, NodeStats
-from flamecore.transport import Transport
+from flamecore.transport import Endpoint
 from flamecore.worker import Worker
+
+
+class Binds(Protocol):
+    """What a node needs of its transport."""
+
+    async def bind(self, address: str) -> Endpoint: ...
 
 
 class Node:
@@ -46,13 +48,13 @@ class Node:
         transport: Carries their messages; it has been started.
         fail: Told of the first error of any part.
         observers: Told of events.
-        kept: How state is kept; None: it is not.
+        kept: How state is kept, as far as that is known before workers are added; None: it is not.
     """
 
     def __init__(
         self,
         plan: Plan,
-        transport: Transport,
+        transport: Binds,
         *,
         fail: Callable[[BaseException], None],
         observers: Observers | None = None,
@@ -78,58 +80,30 @@ class Node:
 
     # -- putting together ------------------------------------------------------------------------------------------
 
-    async def open_sources(self, sources: Mapping[str, Source], workers: Sequence[int]) -> None:
+    async def open_sources(
+        self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[Any, bool]] = ()
+    ) -> None:
         """Open the partitions whose fronts the given workers host.
+
+        Args:
+            sources: By name.
+            workers: Their numbers.
+            states: For each front, where it goes on: (position, whether it has ended); default: from the start.
 
         Raises:
             SourceError: One cannot be opened.
         """
         for number, (front, partition) in enumerate(zip(self.plan.fronts, self.plan.partitions, strict=True), 1):
-            position, _, ended = self._state_of(number)
             if self.plan.host_of(number) not in workers:
                 continue
-            source = sources[front.source]
+            position, ended = states[number - 1] if states else (None, False)
             if ended:
                 self._readers[front] = Ended()
                 continue
+            source = sources[front.source]
             again = position is not None and source.capabilities.replayable
             reader = self._readers[front] = await source.open(partition, position if again else None)
             self._edges.push_async_callback(reader.aclose)
-
-    def _state_of(self, number: int) -> tuple[Any, int, bool]:
-        """Where a front goes on: (position, next time, whether it has ended)."""
-        return self.kept.resume.fronts[number - 1] if self.kept is not None else (None, self.plan.start, False)
-
-    async def open_sinks(self, sinks: Mapping[str, Sink], history: History | None = None) -> dict[str, int]:
-        """Open the sinks; returns up to which time each holds its output already.
-
-        Args:
-            sinks: By name.
-            history: Of the state that the job goes on from.
-
-        Raises:
-            SinkError: One cannot be opened, or has lost what the state relies on.
-        """
-        held = {}
-        for name, sink in sinks.items():
-            if history is not None:
-                sink.continues(history.identity, continued=history.continued)
-            held[name] = await sink.open()
-            self._edges.push_async_callback(sink.aclose)
-            if history is None or history.snapshot is None or sink.guarantee != "exactly_once":
-                continue
-            if held[name] < history.start:
-                raise SinkError(
-                    f"sink {name!r} holds its output up to {held[name]}, and the state goes on from {history.start}",
-                    hint="Bring back what the sink held; or delete the state, to make all outputs again.",
-                    sink=name,
-                )
-        return held
-
-    def resume(self, resume: Resume) -> None:
-        """It is known now what the workers go on from. Before they are added."""
-        assert self.kept is not None
-        self.kept = replace(self.kept, resume=resume)
 
     async def add_tracker(self, acker: Acker, index: int) -> None:
         """Run one of the acker's trackers. Every worker is told of its news."""
@@ -167,7 +141,7 @@ class Node:
         fronts = []
         for number in numbers:
             name = plan.fronts[number - 1]
-            position, start, ended = self._state_of(number)
+            position, start, ended = kept.resume.fronts[number - 1] if kept is not None else (None, plan.start, False)
             front = Front(
                 name,
                 number,
@@ -239,6 +213,27 @@ class Node:
     def begin(self) -> None:
         """Start the fronts: everybody listens."""
         self._start(self.pumps)
+
+    async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> None:
+        """End every part at once, and close what was read, because an epoch ends before its time. What was sent and not
+        taken need not arrive; what is being written to a sink is written to its end.
+
+        Args:
+            rest: Given what is still to be done for endpoints whose other side may be gone.
+        """
+        for rear in self.rears:
+            await rear.halt()
+        self._end_parts()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for post in self.posts:
+            rest(asyncio.create_task(post.aclose()))
+        await self._edges.aclose()
+
+    def _end_parts(self) -> None:
+        for host in self.workers:
+            host.aclose()
+        for task in self._tasks:
+            task.cancel()
 
     def _start(self, parts: Sequence[TrackerHost | WorkerHost | RearHost | FrontPump | WorkerCommits]) -> None:
         for part in parts:

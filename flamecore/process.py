@@ -13,24 +13,32 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from flamecore import __version__, logs
 from flamecore.codec import Codec
-from flamecore.config import JobConfig
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.host import CONTROL, Post
-from flamecore.job import collector_at_rest, make_plan
-from flamecore.launch import lay_out
-from flamecore.layout import Layout, options_of
-from flamecore.messages import Assignment, Begin, Join, NodeFailed, NodeReport, Ready, Status, Stop
-from flamecore.node import Node
-from flamecore.reference import load_flow
+from flamecore.incarnation import Home, Incarnation
+from flamecore.job import collector_at_rest
+from flamecore.layout import options_of
+from flamecore.messages import (
+    Assignment,
+    Begin,
+    Halt,
+    Halted,
+    Join,
+    Load,
+    NodeFailed,
+    NodeReport,
+    Opened,
+    Ready,
+    Status,
+    Stop,
+)
 from flamecore.registry import Registry
+from flamecore.scope import plain
 from flamecore.transport import Transport, TransportContext
 
 _REPORT_S: Final = 0.5
@@ -51,21 +59,38 @@ class Process:
         self.name: str = bootstrap["node"]
         self._locations: dict[str, str] = {CONTROL: bootstrap["control"]}
         self._over: asyncio.Future[None] | None = None
+        self._incarnation: Incarnation | None = None
+        self._failed: BaseException | None = None
+        self._post: Post | None = None
 
     async def run(self) -> None:
         """Until told to end.
 
         Raises:
-            FlameError: It cannot join, or a part fails; the control has been told.
+            FlameError: It cannot join, or a part failed and the job did not go on.
         """
         codec = Codec()
         async with self._joined(codec) as (transport, post, over):
+            self._post = post
+            home = Home(transport, codec, self._part_failed)
+            reports = asyncio.create_task(self._report(post))
+            commands = asyncio.create_task(self._obey(home, post, over))
+            for task in (reports, commands):
+                task.add_done_callback(self._task_ended)
             try:
-                await self._serve(transport, post, codec, over)
-            except FlameError as error:
-                with suppress(TransportError):  # the control may be who cannot be reached
-                    post.send(CONTROL, NodeFailed(self.name, type(error).__name__, str(error)))
-                raise
+                await over
+            finally:
+                for task in (reports, commands):
+                    task.cancel()
+                await asyncio.wait((reports, commands))
+                stats = self._incarnation.stats() if self._incarnation is not None else None
+                await self._leave(orderly=self._failed is None)
+                await home.aclose()
+                if stats is not None:
+                    with suppress(TransportError):  # whoever told this process to end may be gone already
+                        post.send(CONTROL, NodeReport(self.name, stats))
+            if self._failed is not None:
+                raise self._failed
 
     async def look(self) -> dict[str, Any]:
         """Ask the control how the job is, and leave.
@@ -83,11 +108,11 @@ class Process:
     async def _joined(self, codec: Codec) -> AsyncIterator[tuple[Transport, Post, asyncio.Future[None]]]:
         """Listen, and tell the control where."""
         over = self._over = asyncio.get_running_loop().create_future()
-        transport = self._transport(codec)
+        transport = self._make_transport(codec)
         try:
             location = await transport.start()
             kind = "client" if self.bootstrap["role"] == "observer" else "node"
-            post = Post(await transport.bind(f"{kind}/{self.name}"), self._fail)
+            post = Post(await transport.bind(f"{kind}/{self.name}"), self._end)
             try:
                 post.send(CONTROL, Join(self.name, self.bootstrap["role"], location, os.getpid(), __version__))
                 yield transport, post, over
@@ -96,7 +121,7 @@ class Process:
         finally:
             await transport.aclose()
 
-    def _transport(self, codec: Codec) -> Transport:
+    def _make_transport(self, codec: Codec) -> Transport:
         registry = Registry()
         driver = registry.get("transport", self.bootstrap["transport"])
         options = options_of(driver, self.bootstrap["options"], f"transport.{self.bootstrap['transport']}")
@@ -114,6 +139,12 @@ class Process:
             ),
         )
         return made
+
+    def _locate(self, address: str) -> str:
+        try:
+            return self._locations[plain(address)]
+        except KeyError:
+            raise PeerGoneError(f"nobody has said where {address} is", address=self.name, peer=address) from None
 
     async def _heard(self, post: Post, over: asyncio.Future[None], limit_s: float) -> Any:
         """What the control says next.
@@ -137,88 +168,92 @@ class Process:
             hint="Does its supervisor run, and wait for nodes still?",
         )
 
-    async def _serve(self, transport: Transport, post: Post, codec: Codec, over: asyncio.Future[None]) -> None:
-        assignment = await self._heard(post, over, _ASSIGN_TIMEOUT_S)
-        if isinstance(assignment, Stop):
-            return
-        if not isinstance(assignment, Assignment):
-            raise JobError(f"{self.name} was sent a {type(assignment).__name__} before its assignment")
-        self._locations.update(assignment.locations)
-        layout = _layout(assignment)
-        assert layout.graph is not None
-        codec.learn(layout.graph)
-        node = await self._build(layout, assignment, transport)
-        commands = asyncio.create_task(self._obey(node, post, over))
-        reports = asyncio.create_task(self._report(node, post))
-        for task in (commands, reports):
-            task.add_done_callback(self._task_ended)
-        try:
-            node.listen()
-            post.send(CONTROL, Ready(self.name))
-            await over
-        finally:
-            for task in (commands, reports):
-                task.cancel()
-            await asyncio.wait((commands, reports))
-            await node.aclose()
-            with suppress(PeerGoneError):  # whoever told this process to end may be gone already
-                post.send(CONTROL, NodeReport(self.name, asdict(node.stats())))
+    # -- what the control says -------------------------------------------------------------------------------------
 
-    async def _build(self, layout: Layout, assignment: Assignment, transport: Transport) -> Node:
-        """The parts of the assignment, with their sources open."""
-        from flamecore.deployment import acker_plan
-
-        assert layout.graph is not None
-        plan = make_plan(layout.graph, layout.sources, layout.settings, fronts=assignment.fronts)
-        node = Node(plan, transport, fail=self._fail)
-        acker = layout.acker(acker_plan(plan))
-        await node.open_sources(layout.sources, assignment.workers)
-        for index in assignment.trackers:
-            await node.add_tracker(acker, index)
-        for index in assignment.workers:
-            await node.add_worker(acker, index)
-        return node
-
-    def _locate(self, address: str) -> str:
-        try:
-            return self._locations[address]
-        except KeyError:
-            raise PeerGoneError(f"nobody has said where {address} is", address=self.name, peer=address) from None
-
-    async def _obey(self, node: Node, post: Post, over: asyncio.Future[None]) -> None:
+    async def _obey(self, home: Home, post: Post, over: asyncio.Future[None]) -> None:
+        limit: float | None = _ASSIGN_TIMEOUT_S
         while True:
-            message = (await post.endpoint.receive()).message
-            if isinstance(message, Begin):
-                node.begin()
-            elif isinstance(message, Stop) and message.drain:
-                node.stop.set()
-            elif isinstance(message, Stop) and not over.done():
+            try:
+                async with asyncio.timeout(limit):
+                    message = (await post.endpoint.receive()).message
+            except TimeoutError:
+                raise self._failed or JobError(f"{self.name} was given nothing to do for {limit:g} s") from None
+            limit = None
+            if isinstance(message, Stop) and not message.drain:
                 over.set_result(None)
+                return
+            try:
+                await self._follow(message, home, post)
+            except FlameError as error:
+                self._part_failed(error)
+            if self._failed is not None or isinstance(message, Halt):
+                limit = _ASSIGN_TIMEOUT_S
 
-    async def _report(self, node: Node, post: Post) -> None:
+    async def _follow(self, message: Any, home: Home, post: Post) -> None:
+        incarnation = self._incarnation
+        if isinstance(message, Halt):
+            await self._leave(orderly=False)
+            self._failed = None
+            post.send(CONTROL, Halted(self.name))
+        elif isinstance(message, Assignment):
+            self._locations.update(message.locations)
+            self._incarnation = await home.let(message)
+            post.send(CONTROL, Opened(self.name, message.epoch))
+        elif incarnation is None:
+            raise JobError(f"{self.name} was sent a {type(message).__name__} before its assignment")
+        elif isinstance(message, Load):
+            await incarnation.load(message.resume)
+            post.send(CONTROL, Ready(self.name, incarnation.assignment.epoch))
+        elif isinstance(message, Begin):
+            incarnation.node.begin()
+        elif isinstance(message, Stop):
+            incarnation.node.stop.set()
+        else:
+            raise JobError(f"{self.name} does not know what to do with a {type(message).__name__}")
+
+    async def _leave(self, *, orderly: bool) -> None:
+        incarnation, self._incarnation = self._incarnation, None
+        if incarnation is not None:
+            await incarnation.leave(orderly=orderly)
+
+    async def _report(self, post: Post) -> None:
         while True:
             await asyncio.sleep(_REPORT_S)
-            post.send(CONTROL, NodeReport(self.name, asdict(node.stats())))
+            stats = self._incarnation.stats() if self._incarnation is not None else {}
+            post.send(CONTROL, NodeReport(self.name, stats))
+
+    # -- what goes wrong -------------------------------------------------------------------------------------------
+
+    def _part_failed(self, error: BaseException) -> None:
+        """Tell the control; it says whether the job goes on from a snapshot, or ends."""
+        if self._failed is not None or self._over is None or self._over.done():
+            return None
+        self._failed = error
+        if self._post is None or not isinstance(error, FlameError):
+            return self._end(error)
+        text, blob = str(error), getattr(error, "blob", "")
+        try:
+            self._post.send(CONTROL, NodeFailed(self.name, type(error).__name__, text, blob))
+        except FlameError as gone:
+            self._end(gone)
+
+    def _lost(self, location: str, error: Exception) -> None:
+        lost = JobError(f"{self.name} lost its connection to {location}: {error}")
+        if location == self.bootstrap["control"]:
+            return self._end(lost)
+        parts = (place for address, place in self._locations.items() if not address.startswith("node/"))
+        if self._incarnation is None or location not in parts:
+            return None  # it has no part in what runs now
+        self._part_failed(PeerGoneError(lost.what, address=self.name, peer=location))
+        return None
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+            self._end(error)
 
-    def _lost(self, location: str, error: Exception) -> None:
-        self._fail(JobError(f"{self.name} lost its connection to {location}: {error}"))
-
-    def _fail(self, error: BaseException) -> None:
+    def _end(self, error: BaseException) -> None:
         if self._over is not None and not self._over.done():
             self._over.set_exception(error)
-
-
-def _layout(assignment: Assignment) -> Layout:
-    """What the control has laid out, here."""
-    config = msgspec.json.decode(assignment.config, type=JobConfig, dec_hook=lambda kind, value: kind(value))
-    reference, folder = assignment.flow
-    layout = lay_out(config, load_flow(reference, Path(folder)))
-    layout.problems.raise_first()
-    return layout
 
 
 def _end_with_parent() -> None:

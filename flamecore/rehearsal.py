@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flamecore.codec import Codec
-from flamecore.deployment import acker_plan, importable
+from flamecore.deployment import importable
+from flamecore.epoch import acker_plan
 from flamecore.hashing import KEY_GROUPS, owned_ranges
 from flamecore.job import check_importable, make_plan
 from flamecore.layout import Layout

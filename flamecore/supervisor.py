@@ -76,6 +76,16 @@ class Supervisor:
             what = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             self._died(name, f"(process {process.pid}) {what}", tuple(lines))
 
+    def running(self) -> list[str]:
+        """Names of the processes that have not ended."""
+        return [name for name, process in self._processes.items() if process.returncode is None]
+
+    def kill(self, name: str) -> None:
+        """End a process at once, if it is one of these. That it has ended is told as of any other."""
+        process = self._processes.get(name)
+        if process is not None and process.returncode is None:
+            process.kill()
+
     async def stop(self, timeout_s: float) -> None:
         """Wait for the processes to end; after the time, end them."""
         self._stopping = True

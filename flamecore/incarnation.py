@@ -1,0 +1,152 @@
+"""What a node process runs in one epoch, and what of the process outlives epochs.
+
+After a fault every surviving process ends what it runs and takes on a new assignment, without starting anew: its
+imports, its connections and its store stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flamecore.codec import Codec
+from flamecore.config import JobConfig
+from flamecore.job import make_plan
+from flamecore.launch import lay_out
+from flamecore.layout import Layout
+from flamecore.messages import Assignment, Resume
+from flamecore.node import Node
+from flamecore.recovery import Kept
+from flamecore.reference import load_flow
+from flamecore.scope import Scope
+from flamecore.store import Store
+from flamecore.transport import Transport
+
+
+class Incarnation:
+    """What runs here in one epoch.
+
+    Args:
+        home: Lends what outlives it.
+        assignment: What it is.
+        layout: The job's.
+    """
+
+    def __init__(self, home: Home, assignment: Assignment, layout: Layout) -> None:
+        assert layout.graph is not None
+        self.assignment = assignment
+        self._home = home
+        self._layout = layout
+        settings = replace(layout.settings, workers=assignment.total)
+        fronts = [front[:3] for front in assignment.fronts]
+        self.plan = make_plan(layout.graph, layout.sources, settings, fronts=fronts, start=assignment.start)
+        self.node = Node(self.plan, Scope(home.transport, assignment.epoch), fail=home.failed)
+
+    async def open(self) -> None:
+        """Open what is read."""
+        states = [(position, ended) for *_, position, ended in self.assignment.fronts]
+        await self.node.open_sources(self._layout.sources, self.assignment.workers, states)
+
+    async def load(self, resume: Resume | None) -> None:
+        """Bind the parts, with their state."""
+        from flamecore.epoch import acker_plan
+
+        node, layout = self.node, self._layout
+        if resume is not None:
+            assert layout.settings.state is not None
+            store = await self._home.store(layout)
+            node.kept = Kept(store, self._home.codec, resume, layout.settings.state.max_uncommitted)
+        acker = layout.acker(acker_plan(self.plan))
+        for index in self.assignment.trackers:
+            await node.add_tracker(acker, index)
+        for index in self.assignment.workers:
+            await node.add_worker(acker, index)
+        node.listen()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts."""
+        return asdict(self.node.stats())
+
+    async def leave(self, *, orderly: bool) -> None:
+        """End. In order: what was sent is handed over first."""
+        if orderly:
+            await self.node.aclose()
+        else:
+            await self.node.halt(self._home.see_to)
+
+
+class Home:
+    """What of a process outlives its epochs: the transport, the imported flow, the open store.
+
+    Args:
+        transport: Started.
+        codec: The transport's.
+        failed: Told when a part fails.
+    """
+
+    def __init__(self, transport: Transport, codec: Codec, failed: Callable[[BaseException], None]) -> None:
+        self.transport = transport
+        self.codec = codec
+        self.failed = failed
+        self._layouts: dict[tuple[bytes, tuple[str, str]], Layout] = {}
+        self._store: Store | None = None
+        self._rest: set[asyncio.Task[None]] = set()
+
+    async def let(self, assignment: Assignment) -> Incarnation:
+        """Take in what is assigned, with its sources open.
+
+        Raises:
+            FlameError: The flow cannot be imported, or a source not be opened.
+        """
+        key = (assignment.config, assignment.flow)
+        if key not in self._layouts:
+            layout = self._layouts[key] = _layout(assignment)
+            assert layout.graph is not None
+            self.codec.learn(layout.graph)
+        incarnation = Incarnation(self, assignment, self._layouts[key])
+        try:
+            await incarnation.open()
+        except BaseException:
+            await incarnation.leave(orderly=False)
+            raise
+        return incarnation
+
+    async def store(self, layout: Layout) -> Store:
+        """The job's store, open."""
+        if self._store is None:
+            store = layout.store()
+            assert store is not None
+            await store.open()
+            self._store = store
+        return self._store
+
+    def see_to(self, task: asyncio.Task[None]) -> None:
+        """Let something of a past epoch end in its own time. How it ends is of no account."""
+        self._rest.add(task)
+        task.add_done_callback(self._seen_to)
+
+    def _seen_to(self, task: asyncio.Task[None]) -> None:
+        self._rest.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def aclose(self) -> None:
+        """Release everything but the transport."""
+        for task in tuple(self._rest):
+            task.cancel()
+        if self._store is not None:
+            await self._store.aclose()
+
+
+def _layout(assignment: Assignment) -> Layout:
+    """What the control has laid out, here."""
+    config = msgspec.json.decode(assignment.config, type=JobConfig, dec_hook=lambda kind, value: kind(value))
+    reference, folder = assignment.flow
+    layout = lay_out(config, load_flow(reference, Path(folder)))
+    layout.problems.raise_first()
+    return layout

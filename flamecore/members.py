@@ -1,0 +1,106 @@
+"""Who is in a job of several processes, where each is, and how far each has come with what it was told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from flamecore.errors import ConfigError, PeerGoneError
+from flamecore.messages import Join
+from flamecore.scope import plain
+from flamecore.stats import NodeStats
+
+
+class Members:
+    """The nodes of a job, as its supervisor knows them.
+
+    Attributes:
+        nodes: Those that have joined and are not gone, by name.
+        hosts: For each part, the node that has it.
+        opened, ready, halted: Names of the nodes that have come so far in this epoch.
+        reports: The last counts of each node.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.nodes: dict[str, Join] = {}
+        self.hosts: dict[str, str] = {}
+        self.opened: set[str] = set()
+        self.ready: set[str] = set()
+        self.halted: set[str] = set()
+        self.reports: dict[str, NodeStats] = {}
+        self.locations: dict[str, str] = {}
+        self._address = address
+        self._heard: dict[str, float] = {}
+
+    def join(self, node: Join, version: str) -> None:
+        """A node has come.
+
+        Raises:
+            ConfigError: It is of another version.
+        """
+        if node.version != version:
+            raise ConfigError(
+                f"{node.node} runs flamestream {node.version}, and the supervisor {version}",
+                hint="Install one version everywhere.",
+            )
+        self.nodes[node.node] = node
+        self.locations[f"node/{node.node}"] = node.location
+        self.hear(node.node)
+
+    def leave(self, name: str) -> Join | None:
+        """A node is gone."""
+        for names in (self.opened, self.ready, self.halted):
+            names.discard(name)
+        return self.nodes.pop(name, None)
+
+    def hear(self, name: str) -> None:
+        """A node has said something."""
+        self._heard[name] = time.monotonic()
+
+    def silent(self, limit_s: float) -> list[str]:
+        """Nodes that have said nothing for so long."""
+        before = time.monotonic() - limit_s
+        return [name for name in self.nodes if self._heard[name] < before]
+
+    def begin_epoch(self) -> None:
+        """Nobody has come anywhere in the new epoch."""
+        self.opened.clear()
+        self.ready.clear()
+        self.halted.clear()
+
+    def named(self, role: str) -> list[str]:
+        """Names of the nodes of a role, in the order in which they get their parts."""
+        names = [name for name, node in self.nodes.items() if node.role == role]
+        return sorted(names, key=lambda name: (len(name), name))
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the nodes that can be given parts."""
+        return [*self.named("worker"), *self.named("acker")]
+
+    def at(self, location: str) -> str | None:
+        """The node at a location."""
+        return next((name for name, node in self.nodes.items() if node.location == location), None)
+
+    def locate(self, address: str) -> str:
+        """Where an address is.
+
+        Raises:
+            PeerGoneError: Nobody has said.
+        """
+        try:
+            return self.locations[plain(address)]
+        except KeyError:
+            raise PeerGoneError(f"nobody has said where {address} is", address=self._address, peer=address) from None
+
+    def described(self) -> dict[str, Any]:
+        """Who hosts what."""
+        return {
+            name: {
+                "role": node.role,
+                "location": node.location,
+                "pid": node.pid,
+                "parts": sorted(address for address, host in self.hosts.items() if host == name),
+            }
+            for name, node in self.nodes.items()
+        }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from flamecore.acker import AckerPlan
 from flamecore.commits import Commits
@@ -11,7 +12,6 @@ from flamecore.control import Control
 from flamecore.errors import FlameError
 from flamecore.history import History
 from flamecore.host import CONTROL, Post
-from flamecore.layout import Layout
 from flamecore.messages import Prepared
 from flamecore.node import Node
 from flamecore.observe import Observers
@@ -20,6 +20,9 @@ from flamecore.rear import Sink
 from flamecore.scope import Scope
 from flamecore.snapshot import Manifest
 from flamecore.transport import Transport
+
+if TYPE_CHECKING:
+    from flamecore.layout import Layout
 
 
 class FaultError(Exception):

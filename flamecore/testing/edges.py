@@ -5,8 +5,9 @@ Nothing here needs a test runner. A driver that breaks a law of its contract (`f
 raises `EdgeBroken`, whose `law` is one of
 
 * sources: `complete`, `limit`, `positions`, `ends`, `described`, `reopens`, `replayable`, `refuses`, `fingerprint`,
-  `cancelled`, `prompt`;
-* sinks: `declares`, `fresh`, `delivers`, `visible`, `atomic`, `resumes`, `foreign`, `closes`.
+  `cancelled`, `prompt`, `acknowledged`, `grown`, `changed`;
+* sinks: `declares`, `fresh`, `delivers`, `visible`, `atomic`, `resumes`, `foreign`, `closes`, `continues`, `syncs`,
+  `fenced`, `killed`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from flamecore.rear import Sink
 from flamecore.testing.sink_checks import (
     PAYLOADS,
     MakeSink,
-    check_sink,
     check_sink_delivers,
     check_sink_is_atomic,
     check_sink_resumes,
@@ -30,12 +30,22 @@ from flamecore.testing.sink_checks import (
 from flamecore.testing.source_checks import (
     EdgeBroken,
     MakeSource,
+    check_acknowledged,
     check_cancelled,
+    check_changed,
     check_fingerprint,
+    check_grown,
     check_live,
     check_reads_all,
     check_replays,
     check_source,
+)
+from flamecore.testing.state_checks import (
+    check_sink,
+    check_sink_continues,
+    check_sink_is_fenced,
+    check_sink_survives_kills,
+    check_sink_syncs,
 )
 
 __all__ = [
@@ -45,15 +55,22 @@ __all__ = [
     "MakeSource",
     "SinkTests",
     "SourceTests",
+    "check_acknowledged",
     "check_cancelled",
+    "check_changed",
     "check_fingerprint",
+    "check_grown",
     "check_live",
     "check_reads_all",
     "check_replays",
     "check_sink",
+    "check_sink_continues",
     "check_sink_delivers",
     "check_sink_is_atomic",
+    "check_sink_is_fenced",
     "check_sink_resumes",
+    "check_sink_survives_kills",
+    "check_sink_syncs",
     "check_source",
 ]
 
@@ -86,6 +103,9 @@ class SourceTests:
     def test_fingerprint(self, tmp_path: Path) -> None:
         asyncio.run(check_fingerprint(partial(self.make, tmp_path)))
 
+    def test_acknowledged(self, tmp_path: Path) -> None:
+        asyncio.run(check_acknowledged(partial(self.make, tmp_path), self.expected))
+
     def test_cancelled_reads_lose_nothing(self, tmp_path: Path) -> None:
         asyncio.run(check_cancelled(partial(self.make, tmp_path), self.expected))
 
@@ -114,3 +134,18 @@ class SinkTests:
     def test_resumes(self, tmp_path: Path) -> None:
         make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)
         asyncio.run(check_sink_resumes(make, read_back, self.payloads))
+
+    def test_continues(self, tmp_path: Path) -> None:
+        make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)
+        asyncio.run(check_sink_continues(make, read_back, self.payloads))
+
+    def test_syncs(self, tmp_path: Path) -> None:
+        make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)
+        asyncio.run(check_sink_syncs(make, read_back, self.payloads))
+
+    def test_is_fenced(self, tmp_path: Path) -> None:
+        make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)
+        asyncio.run(check_sink_is_fenced(make, read_back, self.payloads))
+
+    def test_survives_kills(self, tmp_path: Path) -> None:
+        check_sink_survives_kills(self, tmp_path)

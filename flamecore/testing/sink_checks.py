@@ -29,7 +29,7 @@ ReadBack = Callable[[], Sequence[Any]]
 """Reads what the sink has written, as payloads in order, without the sink's help."""
 
 
-def _batches(payloads: Sequence[Any]) -> list[tuple[int, Sequence[Any]]]:
+def batches_of(payloads: Sequence[Any]) -> list[tuple[int, Sequence[Any]]]:
     """The payloads as batches of one, two, three, …, with times that grow."""
     batches: list[tuple[int, Sequence[Any]]] = []
     start = 0
@@ -40,7 +40,7 @@ def _batches(payloads: Sequence[Any]) -> list[tuple[int, Sequence[Any]]]:
     return batches
 
 
-async def _deliver(sink: Sink, batches: Sequence[tuple[int, Sequence[Any]]]) -> int:
+async def deliver(sink: Sink, batches: Sequence[tuple[int, Sequence[Any]]]) -> int:
     """Do what a rear does: ask what is held, and write what is not."""
     held = await sink.open()
     for time, payloads in batches:
@@ -63,7 +63,7 @@ async def check_sink_delivers(make: MakeSink, read_back: ReadBack, payloads: Seq
     if (held := await sink.open()) != MIN_TIME:
         raise EdgeBroken("fresh", f"started afresh, it says that it holds everything below {held}")
     written: list[Any] = []
-    for time, batch in _batches(payloads):
+    for time, batch in batches_of(payloads):
         await sink.write(time, batch)
         written += batch
         expect_same("visible", f"after write({time})", read_back(), written)
@@ -109,15 +109,15 @@ async def check_sink_resumes(make: MakeSink, read_back: ReadBack, payloads: Sequ
     """
     if make(resume=False, fingerprint="kit").guarantee != "exactly_once":
         return
-    batches = _batches(payloads)
+    batches = batches_of(payloads)
     for done in range(len(batches) + 1):
         for closed in (True, False):
             earlier = make(resume=False, fingerprint="kit")
-            await _deliver(earlier, batches[:done])
+            await deliver(earlier, batches[:done])
             if closed:
                 await earlier.aclose()
             sink = make(resume=True, fingerprint="kit")
-            held = await _deliver(sink, batches)
+            held = await deliver(sink, batches)
             last = batches[done - 1][0] if done else MIN_TIME
             how = f"resumed after {done} batches, {'closed' if closed else 'not closed'}"
             if held != last:
@@ -134,19 +134,3 @@ async def check_sink_resumes(make: MakeSink, read_back: ReadBack, payloads: Sequ
         return
     await sink.aclose()
     raise EdgeBroken("foreign", "the output of a job with another fingerprint was resumed")
-
-
-async def check_sink(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """Hold a sink against every law of its contract.
-
-    Args:
-        make: Makes the sink, anew, in the same place.
-        read_back: Reads what is in that place now.
-        payloads: What to write; at least two.
-
-    Raises:
-        EdgeBroken: Says which law, and what happened.
-    """
-    await check_sink_delivers(make, read_back, payloads)
-    await check_sink_is_atomic(make, read_back, payloads)
-    await check_sink_resumes(make, read_back, payloads)

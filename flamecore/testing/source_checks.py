@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+from flamecore.codec import Codec
 from flamecore.errors import SourceError
 from flamecore.front import Batch, Reader, Rejected, Source
 from flamecore.testing.laws import LawBroken
@@ -88,9 +88,9 @@ def _values(records: Sequence[Record]) -> list[Any]:
 
 
 def _is_plain(position: Any) -> bool:
-    if isinstance(position, tuple):
+    if type(position) is tuple:
         return all(map(_is_plain, position))
-    return isinstance(position, int | str)
+    return type(position) in (int, str)
 
 
 async def check_reads_all(make: MakeSource, expected: Sequence[Any], *, rejected: int = 0) -> None:
@@ -127,7 +127,7 @@ async def check_replays(make: MakeSource, expected: Sequence[Any]) -> None:
     Raises:
         EdgeBroken: `replayable`, `reopens`, `refuses`.
     """
-    source = make()
+    source, codec = make(), Codec()
     most = len(expected) * 2 + 1000
     if not source.capabilities.replayable:
         for partition in source.partitions():
@@ -146,10 +146,77 @@ async def check_replays(make: MakeSource, expected: Sequence[Any]) -> None:
             position = first[index].position
             rest = await _read_partition(make(), partition, position, 1, most)
             expect_same("reopens", f"opened after the record at {position!r}", rest, first[index + 1 :])
-            # A position is kept in snapshots, from which a tuple may come back a list.
-            stored = json.loads(json.dumps(position))
-            rest = await _read_partition(make(), partition, stored, 1, most)
-            expect_same("reopens", f"opened after the record at {stored!r}", rest, first[index + 1 :])
+            # A position is kept in snapshots, and comes back from them.
+            stored = codec.decode(codec.encode(position))
+            rest = await _read_partition(make(), partition, stored, 4096, most)
+            expect_same("reopens", f"opened after the record at {stored!r}", _values(rest), _values(first[index + 1 :]))
+
+
+async def check_acknowledged(make: MakeSource, expected: Sequence[Any]) -> None:
+    """Records that are acknowledged as they are read change nothing of what comes after them, now or later.
+
+    Raises:
+        EdgeBroken: `acknowledged`.
+    """
+    source = make()
+    if not source.capabilities.replayable:
+        return
+    found: list[Record] = []
+    for partition in source.partitions():
+        reader = await source.open(partition)
+        mine: list[Record] = []
+        while (batch := await _read(reader, 2)) is not None and len(found) + len(mine) <= len(expected):
+            mine += map(Record, batch.positions, batch.values)
+            if mine:
+                await reader.acknowledge(mine[-1].position)
+        await reader.aclose()
+        found += mine
+        if mine:
+            # What was acknowledged may be gone; what comes after it is there.
+            rest = await _read_partition(make(), partition, mine[-1].position, 4096, len(expected))
+            expect_same("acknowledged", f"opened after {mine[-1].position!r}", _values(rest), [])
+    expect_same("acknowledged", "acknowledged as they were read", _values(found), expected)
+
+
+async def check_grown(make: MakeSource, grow: Callable[[], None], more: Sequence[Any]) -> None:
+    """A source that has grown goes on after what was read before.
+
+    Args:
+        make: Makes the source. Bounded, with one partition.
+        grow: Adds records to its input.
+        more: Which.
+
+    Raises:
+        EdgeBroken: `grown`.
+    """
+    (partition,) = make().partitions()
+    first = await _read_partition(make(), partition, None, 1, 100_000)
+    grow()
+    for index in sorted({0, len(first) // 2, len(first) - 1}):
+        rest = await _read_partition(make(), partition, first[index].position, 4096, 100_000)
+        expected = [*_values(first[index + 1 :]), *more]
+        expect_same("grown", f"opened after the record at {first[index].position!r}", _values(rest), expected)
+
+
+async def check_changed(make: MakeSource, change: Callable[[], None]) -> None:
+    """A source whose input has become another one says so, instead of going on in the midst of it.
+
+    Args:
+        make: Makes the source. Bounded, with one partition.
+        change: Puts other input in the place of the one that was read.
+
+    Raises:
+        EdgeBroken: `changed`.
+    """
+    (partition,) = make().partitions()
+    first = await _read_partition(make(), partition, None, 1, 100_000)
+    change()
+    position = first[-1].position
+    try:
+        rest = await _read_partition(make(), partition, position, 4096, 100_000)
+    except SourceError:
+        return
+    raise EdgeBroken("changed", f"in other input it goes on after {position!r}, with {rest[:2]!r}")
 
 
 async def check_fingerprint(make: MakeSource) -> None:
@@ -239,5 +306,6 @@ async def check_source(make: MakeSource, expected: Sequence[Any], *, rejected: i
     """
     await check_reads_all(make, expected, rejected=rejected)
     await check_replays(make, expected)
+    await check_acknowledged(make, expected)
     await check_fingerprint(make)
     await check_cancelled(make, expected)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from secrets import token_hex
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
 from flamecore.errors import SinkError, SourceError
 from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.meta import MIN_TIME
-from flamecore.rear import Guarantee, Sink
-from flamecore.testing.edges import EdgeBroken, check_live, check_sink, check_source
+from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.testing.edges import EdgeBroken, check_changed, check_grown, check_live, check_sink, check_source
 
 VALUES = tuple(f"value {number}" for number in range(10))
 
@@ -117,6 +118,28 @@ class LosesWhenCancelled(RightReader):
         return Batch(self.values[start : self.next], range(start, self.next)) if start < self.next else None
 
 
+class NamedPosition(NamedTuple):
+    at: int
+
+
+class PositionsOfAClass(RightReader):
+    async def read(self, limit: int) -> Batch | None:
+        batch = await super().read(limit)
+        return batch and Batch(batch.values, [NamedPosition(position) for position in batch.positions])
+
+
+class LosesWhatWasAcknowledged(RightReader):
+    """And what comes after it."""
+
+    async def acknowledge(self, position: Any) -> None:
+        self.next += 1
+
+
+class AcknowledgesLater(RightReader):
+    async def acknowledge(self, position: Any) -> None:
+        self.next = position
+
+
 class ReopensAtTheRecord(RightSource):
     async def open(self, partition: str, position: Any = None) -> Reader:
         return await super().open(partition, None if position is None else position - 1)
@@ -174,6 +197,9 @@ def test_the_right_source_passes() -> None:
         (reading_with(ReturnsNothing), "limit"),
         (reading_with(TooFewPositions), "positions"),
         (reading_with(PositionsThatCannotBeStored), "positions"),
+        (reading_with(PositionsOfAClass), "positions"),
+        (reading_with(LosesWhatWasAcknowledged), "acknowledged"),
+        (reading_with(AcknowledgesLater), "acknowledged"),
         (reading_with(RejectsForNoReason), "complete"),
         (reading_with(GoesOnAfterTheEnd), "ends"),
         (reading_with(DescribesNothing), "described"),
@@ -188,6 +214,59 @@ def test_the_right_source_passes() -> None:
 )
 def test_a_wrong_source_fails_where_it_should(wrong: type[Source], law: str) -> None:
     assert law_of_source(wrong) == law
+
+
+class Growing(Source):
+    """Reads a list that may grow; `careful` about whether it is the same."""
+
+    name = "growing"
+    values: ClassVar[list[str]] = []
+    careful = True
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(replayable=True, bounded=True)
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        if position is None:
+            return RightReader(self.values, 0)
+        if self.careful and self.values[: len(VALUES)] != list(VALUES):
+            raise SourceError("another list")
+        return RightReader(self.values, position + 1)
+
+
+class Careless(Growing):
+    careful = False
+
+
+class Shortsighted(Growing):
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        reader = await super().open(partition, position)
+        assert isinstance(reader, RightReader)
+        reader.values = reader.values[: len(VALUES)]
+        return reader
+
+
+@pytest.mark.parametrize(
+    ("kind", "laws"), [(Growing, (None, None)), (Careless, (None, "changed")), (Shortsighted, ("grown", None))]
+)
+def test_sources_of_which_the_input_changes(kind: type[Growing], laws: tuple[str | None, str | None]) -> None:
+    def make() -> Source:
+        return kind(None, EdgeContext("growing"))
+
+    def broken(check: Coroutine[Any, Any, None]) -> str | None:
+        Growing.values = list(VALUES)
+        try:
+            asyncio.run(check)
+        except EdgeBroken as error:
+            return error.law
+        return None
+
+    def reverse() -> None:
+        Growing.values.reverse()
+
+    grown = broken(check_grown(make, lambda: Growing.values.extend(["x", "y"]), ["x", "y"]))
+    assert (grown, broken(check_changed(make, reverse))) == laws
 
 
 class LiveReader(RightReader):
@@ -258,7 +337,7 @@ def test_a_wrong_live_source_fails_where_it_should(
 
 
 class RightSink(Sink):
-    """A sink that keeps every law: one JSON file with everything in it, replaced at every write."""
+    """A sink that keeps every law: one JSON file with everything in it, replaced in one step at every write."""
 
     name = "right"
 
@@ -266,6 +345,7 @@ class RightSink(Sink):
         super().__init__(None, EdgeContext("sink", fingerprint=fingerprint))
         self.file = file
         self.resume = resume
+        self.owner = token_hex(4)
         self.stored: dict[str, Any] = {}
 
     @property
@@ -273,23 +353,39 @@ class RightSink(Sink):
         return "exactly_once"
 
     async def open(self) -> int:
-        self.stored = {"time": MIN_TIME, "fingerprint": self.context.fingerprint, "values": []}
-        if self.resume:
-            self.stored = json.loads(self.file.read_text())
-            if self.stored["fingerprint"] != self.context.fingerprint:
-                raise SinkError("of another job")
+        there = json.loads(self.file.read_text()) if self.file.exists() else {}
+        if goes_on(self.context, self.mode(), there.get("fingerprint"), "the file", empty=not there.get("values")):
+            self.stored = there
+        else:
+            self.stored = {"time": MIN_TIME, "fingerprint": self.context.fingerprint, "values": []}
+        self.stored["owner"] = self.owner
         self.save()
         return int(self.stored["time"])
 
+    def mode(self) -> Mode:
+        return "resume" if self.resume else "replace"
+
     def save(self) -> None:
-        self.file.write_text(json.dumps(self.stored))
+        new = self.file.with_suffix(".new")
+        new.write_text(json.dumps(self.stored))
+        new.replace(self.file)
+
+    def demand(self) -> None:
+        if json.loads(self.file.read_text())["owner"] != self.owner:
+            raise taken_over(self.context, "the file")
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        self.demand()
         for payload in payloads:
             if not isinstance(payload, str):
                 raise SinkError("no text")
         self.stored["values"] += payloads
         self.stored["time"] = time
+        self.save()
+
+    async def sync(self, time: int) -> None:
+        self.demand()
+        self.stored["time"] = max(self.stored["time"], time)
         self.save()
 
 
@@ -315,6 +411,9 @@ class WritesBackwards(RightSink):
 
 
 class WritesWhenClosed(RightSink):
+    def demand(self) -> None:
+        """Nothing."""
+
     def save(self) -> None:
         """Not yet."""
 
@@ -368,11 +467,71 @@ class NotesTheTimeFirst(RightSink):
 
 
 class ResumesAnything(RightSink):
+    def takes_all(self) -> bool:
+        return self.resume
+
     async def open(self) -> int:
-        if self.resume:
+        if self.takes_all():
             stored = json.loads(self.file.read_text())
             self.file.write_text(json.dumps({**stored, "fingerprint": self.context.fingerprint}))
         return await super().open()
+
+
+class TakesTheOutputOfAnotherJob(ResumesAnything):
+    def takes_all(self) -> bool:
+        return bool(self.context.continued)
+
+
+class ReplacesTheOutputOfAnotherJob(RightSink):
+    async def open(self) -> int:
+        if self.context.continued and json.loads(self.file.read_text())["fingerprint"] != self.context.fingerprint:
+            self.file.unlink()
+        return await super().open()
+
+
+class HeedsTheModeThoughStateIsKept(RightSink):
+    async def open(self) -> int:
+        if self.context.continued and not self.resume:
+            self.file.unlink()
+        return await super().open()
+
+
+class ForgetsWhatSnapshotsRelyOn(RightSink):
+    async def sync(self, time: int) -> None:
+        self.demand()
+
+
+class TakesNothingWhileItSyncs(RightSink):
+    syncing = False
+
+    async def sync(self, time: int) -> None:
+        self.syncing = True
+        await asyncio.sleep(0)
+        self.syncing = False
+        await super().sync(time)
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        assert not self.syncing
+        await super().write(time, payloads)
+
+
+class LetsGhostsIn(RightSink):
+    def demand(self) -> None:
+        """Whoever comes."""
+
+
+class FencesOnlyByTime(RightSink):
+    """Notices that another has written, but not that another has opened."""
+
+    def demand(self) -> None:
+        if self.stored["time"] != json.loads(self.file.read_text())["time"]:
+            raise SinkError("another has written")
+
+
+class SyncsForGhosts(RightSink):
+    async def sync(self, time: int) -> None:
+        if json.loads(self.file.read_text())["owner"] == self.owner:
+            await super().sync(time)
 
 
 def law_of_sink(kind: type[RightSink], folder: Path) -> str | None:
@@ -410,6 +569,14 @@ def test_the_right_sink_passes(tmp_path: Path) -> None:
         (DropsWhatIsNotClosed, "resumes"),
         (NotesTheTimeFirst, "resumes"),
         (ResumesAnything, "foreign"),
+        (TakesTheOutputOfAnotherJob, "foreign"),
+        (ReplacesTheOutputOfAnotherJob, "foreign"),
+        (HeedsTheModeThoughStateIsKept, "continues"),
+        (ForgetsWhatSnapshotsRelyOn, "syncs"),
+        (TakesNothingWhileItSyncs, "syncs"),
+        (LetsGhostsIn, "fenced"),
+        (FencesOnlyByTime, "fenced"),
+        (SyncsForGhosts, "fenced"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

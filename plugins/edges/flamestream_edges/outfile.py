@@ -67,6 +67,7 @@ class FileSink(Sink):
         self._durable = (MIN_TIME, 0)
         self._written = xxh3_64()  # the bytes since then
         self._ahead: xxh3_64 | None = None  # those since a sync that is under way
+        self._syncing = asyncio.Lock()
 
     @property
     def guarantee(self) -> Guarantee:
@@ -202,22 +203,25 @@ class FileSink(Sink):
 
     async def sync(self, time: int) -> None:
         self._time = max(self._time, time)
+        async with self._syncing:
+            try:
+                await self._sync()
+            except OSError as error:
+                raise self._failed("forced to the disk", error) from error
+            finally:
+                self._ahead = None
+
+    async def _sync(self) -> None:
         file, now = self._file, (self._time, self._length)
         assert file is not None, "sync before open"
         if now == self._durable:
             return
         self._ahead = xxh3_64()
-        try:
-            await asyncio.to_thread(os.fsync, file.fileno())
-            async with self._mine() as positions:
-                assert self._ahead is not None
-                self._durable, self._written, self._ahead = now, self._ahead, None
-                positions.settle(Position(0, *now, self.context.fingerprint, self._owner, now[1], _NOTHING))
-            await asyncio.to_thread(os.fsync, positions.descriptor)
-        except OSError as error:
-            raise self._failed("forced to the disk", error) from error
-        finally:
-            self._ahead = None
+        await asyncio.to_thread(os.fsync, file.fileno())
+        async with self._mine() as positions:
+            self._durable, self._written, self._ahead = now, self._ahead, None
+            positions.settle(Position(0, *now, self.context.fingerprint, self._owner, now[1], _NOTHING))
+        await asyncio.to_thread(os.fsync, positions.descriptor)
 
     async def aclose(self) -> None:
         if self._file is None or self._positions is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sqlite3
 import time
 from collections.abc import Callable, Collection
@@ -35,7 +36,7 @@ _SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
 _APPLICATION: Final = 0x464C4D53  # "FLMS"
 _VERSION: Final = 1
 _LOG_BYTES: Final = 64 * 2**20
-_RETRY_S: Final = 0.005
+_PAUSE_S: Final = 0.001
 
 _TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS blobs (job TEXT NOT NULL, name TEXT NOT NULL, piece INTEGER NOT NULL, "
@@ -46,6 +47,7 @@ _READ: Final = "SELECT data FROM blobs WHERE job = ? AND name = ? ORDER BY piece
 _NAMES: Final = "SELECT name FROM blobs WHERE job = ? AND piece = 0 AND name >= ? AND name < ? ORDER BY name"
 _DELETE: Final = "DELETE FROM blobs WHERE job = ? AND name = ?"
 
+_BUSY: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
 _LOCKED: Final = "Another process holds it; end that, or raise busy_timeout_s under [state]."
 _GONE: Final = "Has somebody replaced it while the job ran? Start the job again."
 _HINTS: Final = {
@@ -132,7 +134,7 @@ class Sqlite(Store):
         if self._thread is None:
             raise store_error(self.name, f"{self._path} is not open", "Call open() first.", blob)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._patiently, function, *arguments)
         except sqlite3.Error as error:
             raise self._failed(error, blob) from error
         except OSError as error:
@@ -141,35 +143,37 @@ class Sqlite(Store):
 
     # -- in the thread -----------------------------------------------------------------------------------------------
 
+    def _patiently(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Make a call, again while other processes hold the database.
+
+        SQLite itself would wait ever longer between its attempts, up to 0.1 s, while those who have come later take
+        their turns. All that is called here is one transaction, or can be made twice.
+        """
+        until = time.monotonic() + self.options.busy_timeout_s
+        while True:
+            try:
+                return function(*arguments)
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith(_BUSY) or time.monotonic() >= until:
+                    raise
+            time.sleep(random.uniform(0.1, 1.0) * _PAUSE_S)
+
     def _open(self) -> None:
         durable = self.options.survives == "power_loss"
-        make_folder(self._path.parent, sync=durable)
-        self._database = database = sqlite3.connect(
-            self._path, timeout=self.options.busy_timeout_s, isolation_level=None
-        )
-        self._write_ahead(database)
+        if self._database is None:
+            make_folder(self._path.parent, sync=durable)
+            self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None)
+        database = self._database
+        (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            what = f"{self._path} cannot have a write-ahead log, its journal is {mode!r}"
+            raise store_error(self.name, what, "Give a path on a local disk under [state].")
         database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         database.execute(f"PRAGMA fullfsync = {durable:d}")  # where fsync alone does not reach the disk
         database.execute("PRAGMA secure_delete = OFF")  # some builds write zeros over what is deleted
         database.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
         self._transact(self._prepare, database)
         self._inode = self._path.stat().st_ino
-
-    def _write_ahead(self, database: sqlite3.Connection) -> None:
-        """Switch to the write-ahead log. Of several who do that at once SQLite makes one fail, without waiting."""
-        limit = time.monotonic() + self.options.busy_timeout_s
-        while True:
-            try:
-                (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
-            except sqlite3.OperationalError as error:
-                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() >= limit:
-                    raise
-                time.sleep(_RETRY_S)
-            else:
-                break
-        if mode != "wal":
-            what = f"{self._path} cannot have a write-ahead log, its journal is {mode!r}"
-            raise store_error(self.name, what, "Give a path on a local disk under [state].")
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         (application,) = database.execute("PRAGMA application_id").fetchone()

@@ -15,13 +15,13 @@ from flamecore.front import EdgeContext, Reader, Source
 from flamecore.names import suggestion
 from flamecore.plugin import hookimpl
 from flamecore.rear import Sink
+from flamecore.records.plain import Unencodable, cell
+from flamecore.records.shapes import Column, is_named_tuple, record_columns, twin
+from flamecore.records.tables import Row, Table
 from flamestream_edges.csvreader import Convert, CsvLines, CsvReader
 from flamestream_edges.files import FileSource, LineOptions, line_encoding, unreadable, wrong_type
 from flamestream_edges.linereader import resume_offset
 from flamestream_edges.outfile import FileSink, FileSinkOptions
-from flamestream_edges.plain import Unencodable, cell
-from flamestream_edges.shapes import Column, is_named_tuple, record_columns, twin
-from flamestream_edges.tables import Row, Table
 
 _BARE: Final = frozenset({str, int, float, type(None)})  # what csv.writer writes as it should be read
 
@@ -159,7 +159,7 @@ class CsvSinkOptions(FileSinkOptions, frozen=True, forbid_unknown_fields=True, k
 
 
 class CsvSink(FileSink):
-    """CSV lines that end with LF; columns as `flamestream_edges.tables` has them."""
+    """CSV lines that end with LF; columns as `flamecore.records.tables` has them."""
 
     name: ClassVar[str] = "csv"
     Options: ClassVar[Any] = CsvSinkOptions

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 from flamecore.errors import SourceError
 from flamecore.front import Batch, Reader, Rejected
+from flamecore.records.parse import Decode
 from flamestream_edges.seal import Seals, check_seal
 from flamestream_edges.splitting import RAW_BYTES, Block, LinePosition, Positions, Splitter, TooLong
-
-Decode = Callable[[bytes], Any]
-"""Makes a record of a line. Raises ValueError or RecursionError if it cannot, with the reason as its text."""
 
 
 class Chunks(ABC):

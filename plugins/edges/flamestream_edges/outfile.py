@@ -25,9 +25,9 @@ from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.front import EdgeContext
 from flamecore.meta import MIN_TIME
 from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.records.plain import Unencodable
 from flamestream_edges.durable import force_folder
 from flamestream_edges.files import unwritable
-from flamestream_edges.plain import Unencodable
 from flamestream_edges.position import SUFFIX, Position, PositionFile
 
 _CHUNK: Final = 2**20

@@ -24,11 +24,11 @@ from flamecore.front import EdgeContext
 from flamecore.meta import MIN_TIME
 from flamecore.plugin import hookimpl
 from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.records.plain import Unencodable
+from flamecore.records.shapes import scalar_kinds
+from flamecore.records.tables import Table
 from flamestream_edges.durable import force, force_folder
 from flamestream_edges.files import unwritable
-from flamestream_edges.plain import Unencodable
-from flamestream_edges.shapes import scalar_kinds
-from flamestream_edges.tables import Table
 
 POSITIONS: Final = "flamestream_position"
 """The table that says, for each table written by a sink, up to which time it goes."""
@@ -64,7 +64,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Sqlite(Sink):
-    """Rows of an SQLite table; columns as `flamestream_edges.tables` has them, and `seq`, the order of delivery."""
+    """Rows of an SQLite table; columns as `flamecore.records.tables` has them, and `seq`, the order of delivery."""
 
     name: ClassVar[str] = "sqlite"
     Options: ClassVar[Any] = SqliteOptions

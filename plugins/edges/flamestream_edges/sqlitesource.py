@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, get_origin
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
@@ -18,14 +18,12 @@ from flamecore.errors import SourceError
 from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.names import suggestion
 from flamecore.plugin import hookimpl
+from flamecore.records.parse import Convert, can_be_made, row_converter
 from flamestream_edges.files import wrong_type
-from flamestream_edges.shapes import is_named_tuple, record_columns, twin
 from flamestream_edges.splitting import RAW_BYTES
 
 Key = tuple[int | str, ...]
 Row = tuple[Any, ...]
-Convert = Callable[[Row], Any]
-"""Makes a record of a row. Raises ValueError."""
 
 _ROWID: Final = "rowid"
 _MOST: Final = 1024
@@ -148,11 +146,7 @@ class SqliteSource(Source):
         super().__init__(options, context)
         self.table = options.table or context.name
         self._path = Path(options.path).expanduser()
-        try:
-            kind = msgspec.inspect.type_info(twin(context.type) if is_named_tuple(context.type) else context.type)
-        except (TypeError, NameError):
-            kind = None
-        if context.type is not object and (kind is None or isinstance(kind, msgspec.inspect.CustomType)):
+        if not can_be_made(context.type):
             hint = "Declare a dict, tuple, NamedTuple, dataclass, TypedDict or msgspec.Struct, or nothing."
             raise wrong_type(context, "sqlite", "rows", hint)
 
@@ -188,7 +182,7 @@ class SqliteSource(Source):
                     f"Make one: CREATE INDEX {self.table}_order ON {_quoted(self.table)} "
                     f"({_quoted(self.options.order)})",
                 )
-            return RowReader(self, database, query, _converter(self.context.type, columns), after)
+            return RowReader(self, database, query, row_converter(self.context.type, columns), after)
         except sqlite3.Error as error:
             database.close()
             raise self.failed("read", error) from error
@@ -268,20 +262,6 @@ def _count(database: sqlite3.Connection, table: str) -> int:
 def _last(database: sqlite3.Connection, query: Query) -> Key | None:
     last: Key | None = database.execute(query.last).fetchone()
     return last
-
-
-def _converter(type_: Any, columns: Sequence[str]) -> Convert:
-    """Makes records of rows that have these columns."""
-    if type_ in (object, Any) or (get_origin(type_) or type_) is dict:
-        return lambda row: dict(zip(columns, row, strict=True))
-    if record_columns(type_) is None:
-        if len(columns) == 1 and (get_origin(type_) or type_) is not tuple:
-            return lambda row: msgspec.convert(row[0], type_, strict=False)
-        return lambda row: msgspec.convert(row, type_, strict=False)
-    if not is_named_tuple(type_):
-        return lambda row: msgspec.convert(dict(zip(columns, row, strict=True)), type_, strict=False)
-    named, values = twin(type_), msgspec.structs.astuple
-    return lambda row: type_(*values(msgspec.convert(dict(zip(columns, row, strict=True)), named, strict=False)))
 
 
 def _quoted(name: str) -> str:

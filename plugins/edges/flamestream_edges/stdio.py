@@ -15,10 +15,10 @@ from flamecore.errors import SinkError, SourceError
 from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.plugin import hookimpl
 from flamecore.rear import Guarantee, Sink
+from flamecore.records.plain import Unencodable, encode, encode_lines
 from flamestream_edges.files import line_encoding
 from flamestream_edges.linereader import Chunks, LineReader
 from flamestream_edges.lines import text_decoder
-from flamestream_edges.plain import Unencodable, encode, encode_lines
 from flamestream_edges.splitting import Splitter
 
 

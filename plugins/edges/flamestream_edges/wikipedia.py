@@ -19,11 +19,11 @@ import msgspec
 from flamecore.errors import SourceError
 from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source
 from flamecore.plugin import hookimpl
+from flamecore.records.shapes import is_named_tuple
 from flamestream_edges.files import FileSource, PathOptions, unreadable, wrong_type
 from flamestream_edges.linereader import FileChunks, read_error
 from flamestream_edges.pageparser import BadPage, PageParser, PagePosition, XmlError
 from flamestream_edges.seal import check_seal
-from flamestream_edges.shapes import is_named_tuple
 from flamestream_edges.splitting import CHUNK_BYTES
 
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from flamecore.errors import ConfigError, SinkError
 from flamecore.front import EdgeContext
+from flamecore.records.plain import encode_lines
 from flamestream_edges.jsonl import JsonlSink, JsonlSource
 from flamestream_edges.lines import Lines
-from flamestream_edges.plain import encode_lines
 
 ReadAll = Callable[..., Any]
 

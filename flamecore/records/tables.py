@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from flamestream_edges.plain import Unencodable, cell
-from flamestream_edges.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
+from flamecore.records.plain import Unencodable, cell
+from flamecore.records.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
 
 Row = Sequence[Any]
 

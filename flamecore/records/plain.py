@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from flamestream_edges.shapes import SCALARS
+from flamecore.records.shapes import SCALARS
 
 _ENCODER: Final = msgspec.json.Encoder()
 

@@ -6,7 +6,7 @@ Every value remembers its origin, so that an error can name it.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Container, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +17,14 @@ PREFIX: Final = "FLAMESTREAM__"
 """Environment variables that are settings: FLAMESTREAM__SECTION__KEY."""
 
 EDGES: Final = ("source", "sink")
-EDGE_KEYS: Final = ("use", "on_error")
-"""Keys of an edge's table that are the job's; all others are its driver's options."""
+OWN_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "source": ("use", "on_error"),
+    "sink": ("use",),
+    "dead_letter": ("use",),
+    "state": ("use", "interval_s", "max_uncommitted", "commit_timeout_s"),
+    "registry": ("use", "lease_s"),
+}
+"""Keys of a table that are the job's, by section; all others there are options of the driver."""
 
 Table = dict[str, Any]
 
@@ -50,28 +56,28 @@ class Layer:
     def overlay(self, upper: Layer) -> None:
         """Put another layer on top of this one.
 
-        An edge that gets another driver loses the driver's options of the layers below: they are another driver's.
+        What gets another driver loses the driver's options of the layers below: they are another driver's.
         """
-        for section in (*EDGES, "dead_letter"):
+        for section, keys in OWN_KEYS.items():
             mine, theirs = self.table.get(section), upper.table.get(section)
             if not isinstance(mine, dict) or not isinstance(theirs, dict):
                 continue
-            if section == "dead_letter":
-                self.table[section] = _without_options(mine, theirs)
+            if section not in EDGES:
+                self.table[section] = _without_options(mine, theirs, keys)
                 continue
             for name, table in theirs.items():
                 if (name := _match(mine, name)) in mine:
-                    mine[name] = _without_options(mine[name], table)
+                    mine[name] = _without_options(mine[name], table, keys)
         self.origins |= upper.origins
         _merge(self.table, upper.table)
 
 
-def _without_options(lower: Any, upper: Any) -> Any:
+def _without_options(lower: Any, upper: Any, keys: Container[str]) -> Any:
     if not isinstance(lower, dict) or not isinstance(upper, dict):
         return lower
     if "use" not in lower or upper.get("use", lower["use"]) == lower["use"]:
         return lower
-    return {key: value for key, value in lower.items() if key in EDGE_KEYS}
+    return {key: value for key, value in lower.items() if key in keys}
 
 
 def _merge(lower: Table, upper: Table) -> None:

@@ -93,7 +93,7 @@ def bootstrap_of(address: str, *, job: str, name: str | None, role: str, setting
 
 def _looked_up(config: JobConfig, job: str, token: str) -> dict[str, Any] | None:
     """Where a job is, by the server's registry. None if that knows nothing of it, and was not asked for by name."""
-    from flamecore.claim import find, key_of
+    from flamecore.claim import find, key_of, read
     from flamecore.jobregistry import RegistryContext
     from flamecore.layout import registry_of
     from flamecore.registry import Registry
@@ -108,7 +108,9 @@ def _looked_up(config: JobConfig, job: str, token: str) -> dict[str, Any] | None
         try:
             try:
                 await registry.open()
-                known = await registry.get(key_of(job)) is not None
+                entry = await registry.get(key_of(job))
+                # One that has ended may have left its record behind, and this one have another registry.
+                known = entry is not None and read(entry.value, job).lease_s > 0
             except RegistryError:
                 if asked_for:
                     raise

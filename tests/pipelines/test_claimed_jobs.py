@@ -173,6 +173,22 @@ def test_who_joins_finds_the_job_by_its_name(shell: Shell, transport: str) -> No
     assert (record.epoch, record.lease_s, record.members) == (epoch, 0, {})
 
 
+def test_who_joins_a_job_without_a_registry_finds_it_through_its_server(shell: Shell) -> None:
+    job = shell.job("nats", "short", "out.jsonl", deploy__start="join", registry__use="supervisor")
+
+    def answers() -> bool:
+        looked = shell.start("status", shell.server.url, "--job", "slow")
+        looked.communicate(timeout=30)
+        return looked.returncode == 0
+
+    wait_for(answers, job)
+    workers = [shell.start("worker", "--join", shell.server.url, "--job", "slow") for _ in range(2)]
+    for process in (job, *workers):
+        _, trouble = process.communicate(timeout=60)
+        assert process.returncode == 0, trouble
+    assert len(shell.output("out.jsonl")) == 20
+
+
 def test_a_second_supervisor_is_refused_and_follows_when_the_first_is_gone(shell: Shell, transport: str) -> None:
     before = shell.record()
     epoch = (before.epoch if before else 0) + 1

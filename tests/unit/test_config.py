@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from flamecore.config import JobConfig, JobTable, read_config
+from flamecore.config import _EDGE_KEYS, JobConfig, JobTable, RegistryTable, StateTable, read_config
 from flamecore.errors import ConfigError, UnknownKeyError
-from flamecore.layers import Layer, from_command, parsed
+from flamecore.layers import OWN_KEYS, Layer, from_command, parsed
 from flamecore.layout import options_of
 from flamecore.strict import Problems, expand, redacted
 
@@ -270,6 +270,19 @@ def test_another_driver_by_the_environment(tmp_path: Path) -> None:
     assert (config.sink["index"].use, config.sink["index"].options) == ("stdout", {"mode": "x"})
     config = read(tmp_path, EDGE, env=env, command=from_command(sinks=["index=jsonl"]))
     assert (config.sink["index"].use, config.sink["index"].options) == ("jsonl", {})
+
+
+def test_another_registry(tmp_path: Path) -> None:
+    text = "[registry]\nuse = 'nats'\nlease_s = 9.0\nservers = ['nats://h:1']"
+    registry = read(tmp_path, text).registry
+    assert (registry.use, registry.lease_s, registry.options) == ("nats", 9.0, {"servers": ["nats://h:1"]})
+    registry = read(tmp_path, text, command=from_command(["registry.use=supervisor"])).registry
+    assert (registry.use, registry.lease_s, registry.options) == ("supervisor", 9.0, {})
+
+
+def test_every_section_knows_its_own_keys() -> None:
+    tables: dict[str, Any] = {"state": StateTable, "registry": RegistryTable, **_EDGE_KEYS}
+    assert {name: table.__struct_fields__ for name, table in tables.items()} == OWN_KEYS
 
 
 def test_another_driver_for_dead_letters(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from flamecore.acker import AckerPlan
 from flamecore.config import make_config
 from flamecore.errors import ConfigError, GraphError, PluginLoadError, SinkError, UnknownKeyError, UnknownPluginError
 from flamecore.front import EdgeContext
+from flamecore.jobregistry import RegistryContext
 from flamecore.launch import lay_out, prepare
 from flamecore.layers import Layer
 from flamecore.layout import Layout
@@ -23,6 +24,7 @@ from flamecore.rear import Guarantee, Sink
 from flamecore.rehearsal import rehearse
 from flamecore.transport import TransportCapabilities
 from flamestream_inproc import InprocTransport
+from flamestream_inproc.registry import SupervisorRegistry
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -170,6 +172,37 @@ def test_parts_get_their_options_and_places() -> None:
         "source.lines": "memory",
         "sink.counts": "keeper",
     }
+
+
+class Ledger(SupervisorRegistry):
+    """A registry with options."""
+
+    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+        """Options of the driver."""
+
+        server: str
+        user: str = ""
+
+
+def test_a_registry_takes_what_it_is_not_told_from_the_transport_of_its_name() -> None:
+    told: Any = {"registry__use": "ledger", "registry__user": "bob", "registry__lease_s": 2.0}
+    servers: Any = {
+        "transport__ledger__server": "h:1",
+        "transport__ledger__user": "ann",
+        "transport__ledger__window": 3,
+    }
+    with registry.override("registry", "ledger", Ledger):
+        layout = laid_out(given=GIVEN, **told, **servers)
+        assert layout.job_registry(RegistryContext()).options == Ledger.Options(server="h:1", user="bob")
+        assert layout.drivers["registry"] == "ledger"
+        assert layout.config.registry.lease_s == 2.0
+        assert layout.described()["registry"] == {"use": "ledger", "options": {"user": "bob"}}
+        (problem,) = laid_out(given=GIVEN, **told).problems
+        assert isinstance(problem, ConfigError)
+        assert problem.path == "registry.server"
+        (problem,) = laid_out(given=GIVEN, **told, **servers, registry__sever="h:2").problems
+        assert isinstance(problem, UnknownKeyError)
+        assert problem.nearest == "registry.server"
 
 
 def fingerprint(flow: fc.Flow | None = None, **settings: Any) -> str:

@@ -27,7 +27,7 @@ import msgspec
 from flamecore import __version__, events
 from flamecore.claim import Claim, Member
 from flamecore.codec import Codec
-from flamecore.epoch import Epoch, FaultError, acker_plan
+from flamecore.epoch import Epoch, FaultError, TurnError, acker_plan
 from flamecore.errors import ConfigError, FlameError, JobError, TransportError
 from flamecore.hashing import owned_ranges
 from flamecore.history import History
@@ -47,6 +47,8 @@ from flamecore.messages import (
     NodeReport,
     Opened,
     Ready,
+    Refusal,
+    Rescale,
     Status,
     Stop,
 )
@@ -65,6 +67,9 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 0.5
 """How long a process that was lost may take to be found dead, so that its last words are told."""
 
+_MOVE_S: Final = 5.0
+"""How long to wait for a first delivery, before it is said that the job goes on."""
+
 
 class Deployment:
     """One run of a flow on several processes.
@@ -78,8 +83,9 @@ class Deployment:
         self.layout = layout
         self.graph = layout.graph
         self.settings = layout.settings
-        joining = layout.config.deploy.start == "join"
-        self.id = self.settings.name if joining else f"{self.settings.name}-{secrets.token_hex(4)}"
+        # A job that others are to reach goes by its name; of any other there may be several at once.
+        reachable = layout.config.deploy.start == "join" or TOKEN in os.environ
+        self.id = self.settings.name if reachable else f"{self.settings.name}-{secrets.token_hex(4)}"
         self.members = Members(CONTROL)
         self.faults = 0
         self.snapshot: Manifest | None = None
@@ -95,6 +101,9 @@ class Deployment:
         self._fault_times: deque[float] = deque(maxlen=layout.config.deploy.restarts + 1)
         self._rest: set[asyncio.Task[None]] = set()
         self._condemned: set[str] = set()
+        self._halted_at = 0.0
+        self._request: _Request | None = None
+        self._life: _Life | None = None
 
     # -- the face of a job -----------------------------------------------------------------------------------------
 
@@ -126,7 +135,7 @@ class Deployment:
         """A look at the job: the nodes report twice a second."""
         elapsed = (self._ended or time.monotonic()) - (self._started or time.monotonic())
         own = [self._epoch.node.stats()] if self._epoch is not None else []
-        return summed([*self.members.reports.values(), *own], elapsed)
+        return summed([*self._past, *self.members.reports.values(), *own], elapsed)
 
     def described(self) -> dict[str, Any]:
         """Who is in the job, what each hosts, and how far it is. Holds no secret."""
@@ -183,7 +192,7 @@ class Deployment:
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             stack.push_async_callback(_cancelled, task)
-        life = _Life(
+        life = self._life = _Life(
             plan, history, transport, post, supervisor, sinks, claim, self._bootstrap(folder, token, claim.epoch)
         )
         while True:
@@ -191,6 +200,9 @@ class Deployment:
                 return await self._live(life)
             except FaultError as fault:
                 await self._recover(life, fault)
+            except TurnError:
+                assert self._request is not None
+                await self._turn(life, self._request)
 
     async def _claim(self, stack: AsyncExitStack, token: str) -> Claim:
         """Have the right to run this job, and give it back when everything else has ended."""
@@ -208,7 +220,6 @@ class Deployment:
             FaultError: A part is gone, and the job can go on in another epoch.
             FlameError: The job has failed.
         """
-        begun = time.monotonic()
         plan, post, history = life.plan, life.post, life.history
         self._epochs += 1
         epoch = self._epoch = Epoch(
@@ -245,10 +256,7 @@ class Deployment:
             post.send(f"node/{name}", Begin())
         epoch.begin()
         if self._epochs > 1:
-            took_ms = (time.monotonic() - (self._fault_times[-1] if self._fault_times else begun)) * 1000
-            logger().info(
-                events.JOB_RECOVERED, job=self.id, epoch=epoch.name, time=plan.start, took_ms=round(took_ms, 1)
-            )
+            self._see_to(asyncio.create_task(self._tell_when_moved(epoch, post)))
         draining = asyncio.create_task(self._tell_when_draining(post))
         try:
             await epoch.outcome
@@ -265,14 +273,49 @@ class Deployment:
         """
         deploy, epoch, history = self.layout.config.deploy, self._epoch, life.history
         assert epoch is not None
-        now = time.monotonic()
+        now = self._halted_at = time.monotonic()
         self.faults += 1
         self._fault_times.append(now)
         recent = sum(at > now - deploy.restart_window_s for at in self._fault_times)
         if history is None or recent > deploy.restarts:
             raise fault.error
         logger().warning(events.JOB_FAULTED, job=self.id, what=fault.error.what, faults=self.faults)
+        await self._halt(life, epoch)
+        if fault.blob and not history.refuse(fault.blob):
+            raise fault.error
+        await self._go_back(life, history)
+
+    async def _turn(self, life: _Life, request: _Request) -> None:
+        """End the epoch, and change what was asked for."""
+        epoch, history = self._epoch, life.history
+        assert epoch is not None
+        assert history is not None
+        self._halted_at = time.monotonic()
+        await self._halt(life, epoch)
+        request.change()
+        history.workers = self.settings.workers
+        for name in self.members.named("worker")[self.settings.workers :]:
+            with suppress(TransportError):
+                life.post.send(f"node/{name}", Stop(False))
+            self.members.leave(name)
+            self._condemned.add(name)
+        await self._go_back(life, history)
+        life.plan = replace(life.plan, workers=self.settings.workers)
+
+    async def _go_back(self, life: _Life, history: History) -> None:
+        """Find what the next epoch goes on from."""
+        await history.look()
+        if not history.fronts:  # no epoch had begun
+            history.find_fronts(self.graph, self.layout.sources)
+        life.plan = replace(life.plan, start=history.start)
+
+    async def _halt(self, life: _Life, epoch: Epoch) -> None:
+        """End an epoch everywhere: nobody runs anything any more, or is taken for dead."""
+        deploy = self.layout.config.deploy
         reached = await epoch.halt(self._see_to)
+        own = epoch.node.stats()
+        self._past += [replace(node, min_times={}) for node in (*self.members.reports.values(), own)]
+        self.members.reports.clear()
         life.held.update({name: max(time, life.held[name]) for name, time in reached.items()})
         survivors = set(self.members.parts)
         for name in survivors:
@@ -286,12 +329,61 @@ class Deployment:
         except TimeoutError:
             for name in survivors - self.members.halted:
                 self._take_for_dead(name, life.supervisor)
-        if fault.blob and not history.refuse(fault.blob):
-            raise fault.error
-        await history.look()
-        if not history.fronts:  # no epoch had begun
-            history.find_fronts(self.graph, self.layout.sources)
-        life.plan = replace(life.plan, start=history.start)
+
+    async def _tell_when_moved(self, epoch: Epoch, post: Post) -> None:
+        """Say how long the job stood still."""
+        with suppress(TimeoutError):  # nothing may come in
+            async with asyncio.timeout(_MOVE_S):
+                await epoch.moved.wait()
+        took_ms = round((time.monotonic() - self._halted_at) * 1000, 1)
+        request, self._request = self._request, None
+        if request is None:
+            logger().info(events.JOB_RECOVERED, job=self.id, epoch=epoch.name, time=epoch.plan.start, took_ms=took_ms)
+            return
+        logger().info(events.JOB_TURNED, job=self.id, epoch=epoch.name, workers=epoch.plan.workers, pause_ms=took_ms)
+        self._answer(request.client, Status({"workers": epoch.plan.workers, "pause_ms": took_ms}), post)
+
+    # -- what clients ask for ----------------------------------------------------------------------------------------
+
+    async def _rescale(self, client: str, workers: int, post: Post) -> None:
+        """Go on with another number of workers, from a snapshot that is taken now."""
+
+        def change() -> None:
+            config = self.layout.config
+            job = msgspec.structs.replace(config.job, workers=workers)
+            self.layout = replace(self.layout, config=msgspec.structs.replace(config, job=job))
+            self.settings = self.layout.settings
+
+        try:
+            owned_ranges(workers)
+        except ValueError as error:
+            return self._answer(client, Refusal(str(error)), post)
+        life = self._life
+        if self.settings.state is not None and life is not None:  # whoever is to come comes before the pause
+            wanted = {**self._wanted(life.plan), "worker": workers}
+            await self._fill(life, wanted)
+            if (epoch := self._epoch) is not None:
+                await self._until(lambda: len(self.members.named("worker")) >= workers, epoch, "joined")
+        await self._change(_Request(client, change), post)
+        return None
+
+    async def _change(self, request: _Request, post: Post) -> None:
+        """End the epoch on purpose, close behind a snapshot."""
+        epoch = self._epoch
+        if self.settings.state is None:
+            text = "the job keeps no state, so it cannot be changed while it runs; configure [state]"
+            return self._answer(request.client, Refusal(text), post)
+        if self._request is not None or epoch is None or epoch.outcome.done():
+            return self._answer(request.client, Refusal("the job is just being changed, or ends; try again"), post)
+        self._request = request
+        await epoch.commit()
+        epoch.fail(TurnError())
+        return None
+
+    def _answer(self, client: str, message: Any, post: Post) -> None:
+        """Tell a client. Whatever becomes of it, the job goes on."""
+        with suppress(TransportError):
+            Post(post.endpoint, lambda _: None).send(client, message)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
@@ -318,7 +410,7 @@ class Deployment:
             return
         running = life.supervisor.running()
         for role, count in wanted.items():
-            there = {name for name in running if name.startswith(f"{role}-")}
+            there = {name for name in running if name.startswith(f"{role}-") and name not in self._condemned}
             for index in range(count):
                 if any(name.partition(".")[0] == f"{role}-{index}" for name in there):
                     continue
@@ -417,8 +509,7 @@ class Deployment:
         while True:
             sender, message = await post.endpoint.receive()
             if sender.startswith("client/"):
-                if isinstance(message, Join):
-                    self._show(sender, message.location, post)
+                self._serve(sender, message, post)
                 continue
             if isinstance(message, Join):
                 self.members.join(message, __version__)
@@ -430,11 +521,15 @@ class Deployment:
                 self._hear(message)
             self._changed.set()
 
-    def _show(self, client: str, location: str, post: Post) -> None:
-        """Answer one who looks at the job. Whatever becomes of it, the job goes on."""
-        self.members.locations[client] = location
-        with suppress(TransportError):
-            Post(post.endpoint, lambda _: None).send(client, Status(self.described()))
+    def _serve(self, client: str, message: Any, post: Post) -> None:
+        """Do what a client asks for."""
+        if isinstance(message, Join):
+            self.members.locations[client] = message.location
+            if message.role == "observer":
+                self._answer(client, Status(self.described()), post)
+        elif isinstance(message, Rescale):
+            task = asyncio.create_task(self._rescale(client, message.workers, post))
+            task.add_done_callback(self._task_ended)
 
     def _hear(self, message: Any) -> None:
         members, epoch = self.members, self._epoch
@@ -551,6 +646,19 @@ class Deployment:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
+
+
+class _Request:
+    """What a client has asked for.
+
+    Attributes:
+        client: Who waits for the answer.
+        change: Makes the change, between two epochs.
+    """
+
+    def __init__(self, client: str, change: Callable[[], None]) -> None:
+        self.client = client
+        self.change = change
 
 
 class _Life:

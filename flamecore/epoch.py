@@ -39,6 +39,10 @@ class FaultError(Exception):
         self.blob = blob
 
 
+class TurnError(Exception):
+    """An epoch ends on purpose: the job goes on in another shape."""
+
+
 class Epoch:
     """One epoch, as the supervisor runs it.
 
@@ -66,6 +70,8 @@ class Epoch:
         self.name = name
         self.plan = plan
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.moved = asyncio.Event()
+        """Set when something has been delivered in this epoch."""
         self.node = Node(plan, Scope(transport, name), fail=self.fail, observers=observers)
         self._layout = layout
         self._scope = Scope(transport, name)
@@ -123,6 +129,8 @@ class Epoch:
                     self.fail(error)
                 elif control.failing:
                     self._failing()
+            if control.stored > self.plan.start:
+                self.moved.set()
             message = (await post.endpoint.receive()).message
             if self._commits is not None and type(message) is Prepared:
                 self._commits.receive(message)

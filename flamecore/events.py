@@ -37,6 +37,9 @@ JOB_FAULTED: Final = "job.faulted"
 JOB_RECOVERED: Final = "job.recovered"
 """A job goes on after a fault. Keys: `job`, `epoch`, `time` it goes on from, `took_ms` since the fault was noticed."""
 
+JOB_TURNED: Final = "job.turned"
+"""A job goes on in another shape, as was asked for. Keys: `job`, `epoch`, `workers`, `pause_ms`."""
+
 ALL: Final = frozenset(
     {
         JOB_STARTED,
@@ -46,6 +49,7 @@ ALL: Final = frozenset(
         JOB_FAILED,
         JOB_FAULTED,
         JOB_RECOVERED,
+        JOB_TURNED,
         TRANSPORT_EXPOSED,
         CERTIFICATES_REPLACED,
         CERTIFICATES_REFUSED,

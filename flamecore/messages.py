@@ -157,6 +157,32 @@ class Status(NamedTuple):
     facts: dict[str, Any]
 
 
+class Rescale(NamedTuple):
+    """Client to control: go on with so many workers."""
+
+    workers: int
+
+
+class Upgrade(NamedTuple):
+    """Client to control: go on with another configuration and flow.
+
+    Attributes:
+        config: As JSON.
+        flow: Where to import the flow from, and the folder this is relative to.
+        accept: Whether state that the new flow has no use for may be dropped.
+    """
+
+    config: bytes
+    flow: tuple[str, str]
+    accept: bool
+
+
+class Refusal(NamedTuple):
+    """Control to client: it cannot be done; the text of the error."""
+
+    text: str
+
+
 class Assignment(NamedTuple):
     """What a node is to run.
 

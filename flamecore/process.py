@@ -34,6 +34,7 @@ from flamecore.messages import (
     NodeReport,
     Opened,
     Ready,
+    Refusal,
     Status,
     Stop,
 )
@@ -99,10 +100,25 @@ class Process:
             FlameError: It cannot be reached, or does not answer.
         """
         async with self._joined(Codec()) as (_, post, over):
-            answer = await self._heard(post, over, _LOOK_TIMEOUT_S)
-        if not isinstance(answer, Status):
-            raise JobError(f"the job answered with a {type(answer).__name__}")
-        return answer.facts
+            return _facts(await self._heard(post, over, _LOOK_TIMEOUT_S))
+
+    async def ask(self, request: Any, limit_s: float) -> dict[str, Any]:
+        """Ask the control for something, wait until it is done, and leave.
+
+        Args:
+            request: A message of `flamecore.messages`.
+            limit_s: How long it may take.
+
+        Returns:
+            What there is to say of it.
+
+        Raises:
+            JobError: It is refused, or takes too long.
+            FlameError: The control cannot be reached.
+        """
+        async with self._joined(Codec()) as (_, post, over):
+            post.send(CONTROL, request)
+            return _facts(await self._heard(post, over, limit_s))
 
     @asynccontextmanager
     async def _joined(self, codec: Codec) -> AsyncIterator[tuple[Transport, Post, asyncio.Future[None]]]:
@@ -111,7 +127,7 @@ class Process:
         transport = self._make_transport(codec)
         try:
             location = await transport.start()
-            kind = "client" if self.bootstrap["role"] == "observer" else "node"
+            kind = "client" if self.bootstrap["role"] in ("observer", "operator") else "node"
             post = Post(await transport.bind(f"{kind}/{self.name}"), self._end)
             try:
                 post.send(CONTROL, Join(self.name, self.bootstrap["role"], location, os.getpid(), __version__))
@@ -254,6 +270,14 @@ class Process:
     def _end(self, error: BaseException) -> None:
         if self._over is not None and not self._over.done():
             self._over.set_exception(error)
+
+
+def _facts(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, Refusal):
+        raise JobError(answer.text)
+    if not isinstance(answer, Status):
+        raise JobError(f"the job answered with a {type(answer).__name__}")
+    return answer.facts
 
 
 def _end_with_parent() -> None:

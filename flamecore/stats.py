@@ -124,7 +124,7 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
     p50, p99 = latency.percentile(0.50), latency.percentile(0.99)
     return JobStats(
         items_in=sum(node.items_in for node in nodes),
-        items_out={name: count for node in nodes for name, count in node.items_out.items()},
+        items_out=dict(sum((Counter(node.items_out) for node in nodes), Counter())),
         min_time=min((time for node in nodes for time in node.min_times.values()), default=0),
         replays=sum(node.replays for node in nodes),
         rejected=sum(node.rejected for node in nodes),

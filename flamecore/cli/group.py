@@ -24,6 +24,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "worker": "Join a job that runs elsewhere, as one of its workers.",
     "acker": "Join a job that runs elsewhere, to host its trackers.",
     "status": "Show a job that runs on several processes.",
+    "rescale": "Change the number of workers of a running job.",
 }
 """The commands that come with the core; each has a module of its name in this package."""
 

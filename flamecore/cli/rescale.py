@@ -1,0 +1,38 @@
+"""flamestream rescale"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import click
+
+from flamecore.cli.joining import bootstrap_of, join_options
+from flamecore.cli.output import json_option, print_json, wants_json
+
+_LIMIT_S = 120.0
+
+
+@click.command("rescale")
+@click.argument("address")
+@click.option("-w", "--workers", type=click.IntRange(1), required=True, help="How many workers there are to be.")
+@join_options
+@json_option
+@click.pass_context
+def command(ctx: click.Context, /, address: str, workers: int, job: str, settings: tuple[str, ...]) -> None:
+    """Change the number of workers of a running job that keeps state; says for how long it stood still.
+
+    Key groups move to the workers that are to have them. Nothing is lost, and nothing comes twice.
+    """
+    from flamecore.messages import Rescale
+    from flamecore.process import Process
+
+    bootstrap = bootstrap_of(address, job=job, name=None, role="operator", settings=settings)
+    try:
+        facts = asyncio.run(Process(bootstrap).ask(Rescale(workers), _LIMIT_S))
+    finally:
+        shutil.rmtree(bootstrap["folder"], ignore_errors=True)
+    if wants_json(ctx):
+        print_json(facts)
+    else:
+        click.echo(f"{facts['workers']} workers; the job stood still for {facts['pause_ms']:.0f} ms")

@@ -1,0 +1,122 @@
+"""A running job is given other numbers of workers: the output is that of a quiet run."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
+
+APP = """
+    import time
+
+    import flamecore as fc
+
+
+    def split(line: str) -> list[str]:
+        time.sleep(0.001)
+        return line.split()
+
+
+    flow = fc.Flow("words")
+    flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).count().sink("counts")
+"""
+
+LINES = 6000
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "flamecore", *arguments]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def ask(port: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = command(arguments[0], f"grpc://127.0.0.1:{port}", "--job", "words", *arguments[1:], "--json")
+    return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "FLAMESTREAM_TOKEN": "a secret of this test"}
+
+
+def start(folder: Path, port: int, state: bool) -> subprocess.Popen[str]:
+    (folder / "app.py").write_text(dedent(APP))
+    lines = [f"w{number % 211} w{number % 7} w{number % 13}" for number in range(LINES)]
+    (folder / "lines.txt").write_text("\n".join(lines) + "\n")
+    settings = [
+        "transport.use=grpc",
+        f"transport.grpc.listen=127.0.0.1:{port}",
+        "source.lines.path=lines.txt",
+        "sink.counts.path=out.jsonl",
+    ]
+    settings += ["state.use=sqlite", "state.path=state"] if state else []
+    options = [part for setting in settings for part in ("--set", setting)]
+    line = command("run", "app.py", "-q", "-w", "2", "--source", "lines=lines", "--sink", "counts=jsonl", *options)
+    return subprocess.Popen(line, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True)
+
+
+def wait_until_it_runs(port: int) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        asked = ask(port, "status")
+        if asked.returncode == 0 and json.loads(asked.stdout)["items_in"] > 0:
+            return
+    raise AssertionError(f"the job does not begin: {asked.stderr}")
+
+
+def test_key_groups_move_while_the_job_runs(tmp_path: Path) -> None:
+    port = free_port()
+    job = start(tmp_path, port, state=True)
+    try:
+        wait_until_it_runs(port)
+        for workers in (4, 1, 3):
+            asked = ask(port, "rescale", "-w", str(workers))
+            assert asked.returncode == 0, asked.stderr
+            facts = json.loads(asked.stdout)
+            assert facts["workers"] == workers
+            print(f"{workers} workers after a pause of {facts['pause_ms']} ms")
+        asked = ask(port, "status")
+        assert asked.returncode == 0, asked.stderr
+        status = json.loads(asked.stdout)
+        hosting = [node for node in status["nodes"].values() if node["parts"]]
+        assert len(hosting) == 3
+        _, said = job.communicate(timeout=60)
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 0, said
+    counts: Counter[str] = Counter()
+    expected = []
+    for word in (word for line in (tmp_path / "lines.txt").read_text().splitlines() for word in line.split()):
+        counts[word] += 1
+        expected.append([word, counts[word]])
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == expected
+
+
+def test_a_job_that_keeps_no_state_refuses(tmp_path: Path) -> None:
+    port = free_port()
+    job = start(tmp_path, port, state=False)
+    try:
+        wait_until_it_runs(port)
+        asked = ask(port, "rescale", "-w", "4")
+        assert asked.returncode != 0
+        assert "keeps no state" in asked.stderr
+        assert ask(port, "status").returncode == 0
+    finally:
+        job.terminate()
+        job.communicate(timeout=30)

@@ -61,10 +61,16 @@ def registry_of(config: JobConfig, registry: Registry) -> tuple[type[JobRegistry
     """
     use = config.registry.use
     driver: type[JobRegistry] = registry.get("registry", use)
+    return driver, options_of(
+        driver, _shared(config, use, driver) | dict(config.registry.options), "registry", config.origins
+    )
+
+
+def _shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
+    """What the table of the transport of that name says and the driver knows too: servers, credentials."""
     known = () if driver.Options is None else driver.Options.__struct_fields__
-    shared = config.transport.tables.get(use.rpartition(":")[2], {})
-    table = {key: value for key, value in shared.items() if key in known} | dict(config.registry.options)
-    return driver, options_of(driver, table, "registry", config.origins)
+    table = config.transport.tables.get(use.rpartition(":")[2], {})
+    return {key: value for key, value in table.items() if key in known}
 
 
 def options_table(choice: Choice) -> Mapping[str, Any]:
@@ -257,7 +263,8 @@ class Layout:
     def _state(self, use: str) -> None:
         driver = self.registry.get("store", use)
         self.drivers["state"] = use
-        self._store = driver, options_of(driver, self.config.state.options, "state", self.config.origins)
+        table = _shared(self.config, use, driver) | dict(self.config.state.options)
+        self._store = driver, options_of(driver, table, "state", self.config.origins)
         if not self.config.job.barrier:
             raise ConfigError(
                 "state is kept, and the barrier is off: outputs that left at once could not be told from their repeats",

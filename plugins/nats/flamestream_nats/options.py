@@ -138,7 +138,7 @@ class StoreOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_on
 
     section: ClassVar[str] = "state"
 
-    prefix: Annotated[str, msgspec.Meta(pattern=f"^{_BUCKET.pattern}$")] = "flamestream"
+    prefix: str = "flamestream"
     replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
     request_timeout_s: Seconds = 30.0
 
@@ -165,7 +165,7 @@ def check(options: ServerOptions) -> None:
             raise _wrong(
                 options, "servers", f"has {shown_server(server)!r}", "Write it as nats://HOST:PORT or tls://HOST:PORT."
             )
-    if isinstance(options, Options) and not _PREFIX.fullmatch(options.prefix):
+    if isinstance(options, Options | StoreOptions) and not _PREFIX.fullmatch(options.prefix):
         raise _wrong(
             options, "prefix", f"is {options.prefix!r}", "Use letters, digits, _ and -, in parts joined by dots."
         )

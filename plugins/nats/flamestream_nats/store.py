@@ -62,7 +62,8 @@ class NatsStore(Store):
         job, prefix = _token(context.job), self.options.prefix
         self._connection = Connection(self.options, f"store of {context.job}"[:200], up=self._up, failed=self._given_up)
         limit_s = self.options.request_timeout_s
-        self._stream = Stream(self._connection, f"{prefix}-state-{job}", f"{prefix}.state.{job}", limit_s)
+        name = f"{prefix.replace('.', '_')}-state-{job}"
+        self._stream = Stream(self._connection, name, f"{prefix}.state.{job}", limit_s)
         self._is_open = False
         self._error: FlameError | None = None
 

@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import pytest
 from nats import errors
 
@@ -321,8 +320,15 @@ def test_options_that_cannot_be() -> None:
     with pytest.raises(ConfigError) as caught:
         made("http://127.0.0.1")
     assert caught.value.path == "state.servers"
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"prefix": "a.b"}, StoreOptions)
+    with pytest.raises(ConfigError) as caught:
+        made("nats://127.0.0.1", prefix="a*")
+    assert caught.value.path == "state.prefix"
+
+
+def test_a_prefix_of_several_parts(stores: NatsServer) -> None:
+    store = made(stores.url, "job", prefix="team.flames")
+    assert store._stream.name == "team_flames-state-job"
+    assert using(store, lambda store: store.create("a", b"data"))
 
 
 def test_not_open(stores: NatsServer) -> None:

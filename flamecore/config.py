@@ -93,7 +93,8 @@ class StateTable(msgspec.Struct, frozen=True, kw_only=True):
     """[state]: what the job remembers of its state, so that it goes on after a crash. Off unless `use` is given.
 
     Attributes:
-        use: The store's driver; the table's other keys are its options.
+        use: The store's driver; the table's other keys are its options. What is not said is taken from the table of
+            the transport of that name, if there is one.
         interval_s: How often a snapshot is taken.
         max_uncommitted: Most records admitted since the last snapshot, for the whole job: bounds what is kept to make
             the next one.

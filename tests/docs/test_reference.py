@@ -131,7 +131,12 @@ def test_sections() -> None:
 
 @pytest.mark.parametrize(
     ("title", "struct"),
-    [("`[job]`", config.JobTable), ("`[deploy]`", config.DeployTable), ("`[registry]`", config.RegistryTable)],
+    [
+        ("`[job]`", config.JobTable),
+        ("`[deploy]`", config.DeployTable),
+        ("`[registry]`", config.RegistryTable),
+        ("`[state]`", config.StateTable),
+    ],
 )
 def test_keys(title: str, struct: Any) -> None:
     but = {"name": "the flow's"} if struct is config.JobTable else {}
@@ -146,7 +151,7 @@ def test_every_driver_is_described() -> None:
                 assert f"`{point.name}`" in pages or f"`flamestream {point.name}`" in pages, f"{kind} {point.name}"
 
 
-@pytest.mark.parametrize("kind", ["source", "sink", "transport", "acker", "registry"])
+@pytest.mark.parametrize("kind", ["source", "sink", "transport", "acker", "store", "registry"])
 def test_every_option_is_described(kind: Any) -> None:
     registry = Registry()
     pages = "".join(path.read_text("utf-8") for path in (ROOT / "plugins").glob("*/README.md"))

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from flamecore.acker import Report, Tracker
+from flamecore.acker import MinTime, Report, Tracker
 from flamecore.collect import Collector
 from flamecore.errors import CodecError, JobError
 from flamecore.messages import Committed, Delivered, Prepare, Reached, Released
@@ -29,7 +29,10 @@ CONTROL: Final = "job"
 """Address of the job's control."""
 
 _BURST: Final = 64
-"""Most messages handled before what they cause is sent."""
+_BURST_S: Final = 0.005
+_LONG_BURST_S: Final = 0.02
+"""Most messages handled before what they cause is sent, and the longest that this may take: others wait for it. Long
+while there is no end of messages: fewer and larger ones cost less then."""
 
 _BACKLOG: Final = 1_000_000
 """Most messages kept for one address that gives no room."""
@@ -152,7 +155,7 @@ class WorkerHost:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self.worker.reporter.due()
+        due = self.worker.due()
         if due is not None:
             self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
 
@@ -166,15 +169,23 @@ class WorkerHost:
     async def run(self) -> None:
         """Until cancelled."""
         endpoint = self.post.endpoint
+        limit_s = _BURST_S
         while True:
-            self._take(await endpoint.receive())
-            for _ in range(_BURST):
-                more = endpoint.receive_nowait()
-                if more is None:
-                    break
-                self._take(more)
+            delivery: Delivery | None = await endpoint.receive()
+            now = time.monotonic()
+            end = now + limit_s
+            taken = 0
+            while delivery is not None:
+                self._take(delivery)
+                taken += 1
+                now = time.monotonic()
+                delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
             self.flush()
             self._settle()
+            busy = taken == _BURST or now >= end
+            limit_s = _LONG_BURST_S if busy else _BURST_S
+            if busy:
+                await asyncio.sleep(0)  # there may be more; but first what has been sent is to go
 
     def _take(self, delivery: Delivery) -> None:
         kind = type(delivery.message)
@@ -217,13 +228,23 @@ class TrackerHost:
         tracker, post = self.tracker, self.post
         while True:
             delivery: Delivery | None = await post.endpoint.receive()
+            latest: dict[int, MinTime] = {}
             while delivery is not None:
                 if type(delivery.message) is not Report:
                     raise JobError(f"{post.endpoint.address} was sent a {type(delivery.message).__name__}")
                 for news in tracker.receive(delivery.message):
-                    for subscriber in tracker.subscribers:
-                        post.send(subscriber, news)
+                    if news.vector:  # its listeners must hear of every step
+                        self._tell(news)
+                    else:
+                        latest.pop(news.segment, None)
+                        latest[news.segment] = news
                 delivery = post.endpoint.receive_nowait()
+            for news in latest.values():
+                self._tell(news)
+
+    def _tell(self, news: MinTime) -> None:
+        for subscriber in self.tracker.subscribers:
+            self.post.send(subscriber, news)
 
 
 class RearHost:

@@ -38,6 +38,7 @@ class Plan:
         max_in_flight: Records admitted and not yet delivered, over all fronts.
         heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
         kept: Whether snapshots are taken of the state.
+        late_per_s: So many late items a second a stateful operation repairs; of more, the early wait for the late.
         seed: Seed of random ids, for tests; None: unpredictable.
     """
 
@@ -54,6 +55,7 @@ class Plan:
     max_in_flight: int = 4096
     heartbeat_interval_s: float = 0.05
     kept: bool = False
+    late_per_s: int = 10_000
     seed: int | None = None
 
     def __post_init__(self) -> None:

@@ -13,7 +13,9 @@ from flamecore.messages import FrontEnded
 from flamecore.plan import Plan
 
 _STEP_S: Final = 0.005
-"""How long one batch should keep the event loop: what follows waits that long at most."""
+_LONG_STEP_S: Final = 0.02
+"""How long one batch should keep the event loop: what follows waits that long at most. Long while the source has more
+than is asked for: what it has waits for longer anyway, and larger batches cost less."""
 
 _LEAST: Final = 1
 _MOST: Final = 1024
@@ -113,7 +115,9 @@ class FrontPump:
         self._host.flush()
         # As many records at a time as fit the step, so that a costly flow does not keep the others waiting.
         took = time.monotonic() - start
-        if took > _STEP_S:
+        full = len(batch.values) >= self._limit
+        step = _LONG_STEP_S if full else _STEP_S
+        if took > step:
             self._limit = max(self._limit // 2, _LEAST)
-        elif took < _STEP_S / 3 and len(batch.values) >= self._limit:
+        elif took < step / 3 and full:
             self._limit = min(self._limit * 2, _MOST)

@@ -88,6 +88,7 @@ class Worker:
         self._closing: set[int] = set()  # fronts that end once theirs are written down
         self.outboxes = [Outbox() for _ in range(plan.workers)]
         self._owed: list[Ack] = []
+        self._waiting: dict[int, Ack] = {}  # by segment: for what waits to go into operations
         self._released = min(listener.min_time(plan.sink_segment), 0)
         self._delivered: dict[str, int] = {}
         self._segment_of = [*(vertex.segment for vertex in plan.graph.vertices), plan.sink_segment]
@@ -108,6 +109,7 @@ class Worker:
             policy: What becomes of malformed records: "fail", "skip" or "dead_letter".
         """
         front = self.fronts[number]
+        self.compiled.origin.way = number
         values, positions = batch.values, batch.positions
         given = front.given
         if given is not None and len(values) + len(batch.rejected) > given:
@@ -184,6 +186,7 @@ class Worker:
         """Take a message: process the items of another worker, or note the news of an acker or a rear."""
         kind = type(message)
         if kind is Items:
+            self.compiled.origin.way = sender
             arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
             self._owed.extend(message.acks)
         elif kind is MinTime:
@@ -205,6 +208,11 @@ class Worker:
         """
         out: Outgoing = []
         reporter = self.reporter
+        if self.compiled.intakes:
+            self.compiled.origin.way = None
+            for intake in self.compiled.intakes:
+                intake.drain(now)
+            self._hand_over_to_self()
         if self.plan.workers > 1:
             for target, outbox in enumerate(self.outboxes):
                 if outbox:
@@ -230,6 +238,28 @@ class Worker:
         for ack in acks:
             self.reporter.ack(*ack)
         return Items(pieces, acks)
+
+    def _hand_over_to_self(self) -> None:
+        """Report what waits to go into operations: one number for each segment, under the lowest time."""
+        lowest: dict[int, bytes] = {}
+        for intake in self.compiled.intakes:
+            if (order := intake.lowest) is not None:
+                lowest[intake.segment] = min(order, lowest.get(intake.segment, order))
+        for segment in lowest.keys() | self._waiting.keys():
+            before = self._waiting.get(segment)
+            time = decode_time(lowest[segment]) if segment in lowest else None
+            if before is not None:
+                if before.time == time:
+                    continue
+                self._owed.append(self._waiting.pop(segment))
+            if time is not None:
+                ack = self._waiting[segment] = Ack(segment, time, self.random.getrandbits(64))
+                self.reporter.ack(*ack)
+
+    def due(self) -> float | None:
+        """When `flush` must be called again at the latest, on the clock of `now`; None when nothing waits."""
+        times = [self.reporter.due(), *[intake.due() for intake in self.compiled.intakes]]
+        return min([time for time in times if time is not None], default=None)
 
     def _release(self, out: Outgoing) -> None:
         """Let go what the minimum time has passed, and forget the history it makes unreachable."""

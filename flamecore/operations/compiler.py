@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from flamecore.barrier import Barrier
 from flamecore.graph import Broadcast, Drift, Grouping, Map, Merge, Sink, Source, Vertex
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.drift import DriftStep
 from flamecore.operations.grouping import GroupingStep
+from flamecore.operations.intake import Intake, Origin
 from flamecore.operations.map import broadcast_run, broadcast_step, map_run, map_step
 from flamecore.operations.routing import LoopHead, Outboxes, arriving, routed
 from flamecore.plan import MAX_LOOP_BYTES, Plan
@@ -61,6 +62,8 @@ class Compiled:
         outlets: For each sink, what it is sent at once when the barrier is off.
         failures: Holds the records that failed.
         stateful: The operations that keep history, by name of their vertex.
+        intakes: What waits to go into stateful operations, upstream ones first.
+        origin: To be told by which way items come.
         forgetters: To be called with the encoded minimum time whenever it has grown.
     """
 
@@ -72,11 +75,19 @@ class Compiled:
     outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
     failures: Holding = field(default_factory=lambda: Barrier("failures"))
     stateful: dict[str, Stateful] = field(default_factory=dict)
+    intakes: list[Intake] = field(default_factory=list)
+    origin: Origin = field(default_factory=Origin)
     forgetters: list[Callable[[bytes], None]] = field(default_factory=list)
 
 
 class Compiler:
-    """Walks the graph; `flamecore.operations.local_times` compiles to another model by overriding `operation`."""
+    """Walks the graph; `flamecore.operations.local_times` compiles to another model by overriding `operation`.
+
+    Attributes:
+        sorts: Whether items may be put in order before they go into an operation.
+    """
+
+    sorts: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -132,6 +143,10 @@ class Compiler:
     def arrange(self, vertex: Vertex, here: Step, run_here: Run) -> tuple[Step, Run]:
         """Make the vertex's own step and run reachable: for what arrives from other workers, and by its route."""
         heads = [head for at, head in self.heads.items() if vertex in self.cycles[at]]
+        if not heads and self.sorts and len(self.outboxes) > 1 and isinstance(vertex, (Drift, Grouping)):
+            intake = Intake(here, run_here, self.compiled.origin, vertex.segment, self.plan.late_per_s)
+            self.compiled.intakes.insert(0, intake)  # the walk comes from the sinks
+            here, run_here = intake.step, intake.run
         self.compiled.arrivals[vertex.index] = arriving(here, heads)
         if not heads:
             self.compiled.arriving_runs[vertex.index] = run_here

@@ -60,6 +60,8 @@ class LocalTimesCompiler(Compiler):
     Barriers are partitioned by global time, so that an item and what invalidates it meet whatever way they took.
     """
 
+    sorts = False  # local times are given as items go in
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.compiled.failures = LatestOnly()

@@ -64,6 +64,7 @@ class Simulation:
         on_error: What becomes of records a user function fails on.
         copy: Applied to every message on its way, as a codec would; default: handed over.
         burst: Most records a front admits at once.
+        late_per_s: As in `Plan`; None: none or many, drawn.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Simulation:
         on_error: OnError = "fail",
         copy: Callable[[Any], Any] | None = None,
         burst: int = 3,
+        late_per_s: int | None = None,
     ) -> None:
         self.random = Random(seed)
         self.now = 0.0
@@ -93,7 +95,10 @@ class Simulation:
                 number = len(fronts) + 1
                 fronts.append(Front(FrontId(source.name, partition), number))
                 self.records[number] = deque(records)
-        self.plan = Plan(graph, workers, tuple(front.name for front in fronts), on_error=on_error)
+        if late_per_s is None:
+            late_per_s = Random(seed).choice((0, 10_000))
+        names = tuple(front.name for front in fronts)
+        self.plan = Plan(graph, workers, names, on_error=on_error, late_per_s=late_per_s)
         strategy = acker(AckerPlan(workers, graph.segments, tuple(self.records)))
         self.trackers: dict[str, Tracker] = {}
         for index in range(strategy.trackers):
@@ -162,7 +167,7 @@ class Simulation:
 
     def wait(self) -> None:
         """Nothing is on its way: let virtual time go on to whatever is due next."""
-        due = {address: at for address, worker in self.workers.items() if (at := worker.reporter.due()) is not None}
+        due = {address: at for address, worker in self.workers.items() if (at := worker.due()) is not None}
         if not due:
             raise SimulationStuckError(
                 f"nothing is in flight and nothing is due, but only "

@@ -328,8 +328,43 @@ def test_late_items_from_another_worker_are_repaired_and_counted() -> None:
     for time in (4, 3, 5):
         order = Meta(GlobalTime(time, 1)).order
         bench.worker.receive("worker/0", Items([(index, 0, True, [order], ["x"])], (Ack(0, time, time),)))
+        bench.flush()
     assert bench.worker.retracted == 1
     assert bench.released(6) == [("x", 1), ("x", 2), ("x", 3)]
+
+
+def test_what_waits_for_the_late_is_reported_until_it_goes_in() -> None:
+    """It is in flight like a hand-over: one number under its lowest time, new before the old one goes."""
+    graph = flow(keyed)
+    bench = Bench(graph, index=1, workers=3, late_per_s=0)
+    index = next(vertex.index for vertex in graph.vertices if vertex.name == "count")
+
+    def arrive(sender: str, now: float, *times: int) -> list[tuple[Any, ...]]:
+        orders = [Meta(GlobalTime(time, 1), (int(sender[-1]),)).order for time in times]
+        received = Ack(0, times[0], 1000 + times[0])
+        items = Items([(index, int(sender[-1]), True, orders, ["x"] * len(times))], (received,))
+        bench.worker.receive(sender, items)
+        bench.worker.flush(now)
+        calls = bench.log.taken()
+        calls.remove(("ack", *received))
+        return calls
+
+    assert arrive("worker/0", 1.0, 1, 2) == []
+    assert bench.worker.due() is None
+    assert arrive("worker/2", 1.01, 0, 1) == []
+    (first,) = arrive("worker/0", 1.02, 3, 4)
+    assert first[:3] == ("ack", 0, 3)
+    assert bench.worker.due() is not None
+    assert arrive("worker/0", 1.03, 5, 6) == [], "still the same"
+    (second, *rest) = arrive("worker/2", 1.04, 2, 4)
+    assert second[:3] == ("ack", 0, 5)
+    assert rest == [first]
+    due = bench.worker.due()
+    assert due is not None
+    bench.worker.flush(due)
+    assert bench.log.taken() == [second]
+    assert bench.worker.due() is None
+    assert [count for _, count in bench.released(9)] == list(range(1, 11))
 
 
 # -- malformed and failing records ------------------------------------------------------------

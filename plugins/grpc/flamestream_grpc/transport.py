@@ -22,6 +22,7 @@ from flamestream_grpc.options import Options, check, joined, parse
 from flamestream_grpc.outgoing import Outgoing
 from flamestream_grpc.safety import exposed, keep_private, socket_path
 from flamestream_grpc.server import Server
+from flamestream_grpc.waking import unclog
 
 if TYPE_CHECKING:
     from flamestream_grpc.certificates import Certificates
@@ -113,7 +114,7 @@ class GrpcTransport(Transport):
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
         ]
         try:
-            return await self._server.start(target, credentials, options)
+            port = await self._server.start(target, credentials, options)
         except RuntimeError as error:
             raise TransportError(
                 f"cannot listen at {target}: {error}",
@@ -121,6 +122,8 @@ class GrpcTransport(Transport):
                 address="",
                 peer="",
             ) from error
+        unclog(asyncio.get_running_loop())
+        return port
 
     def _common(self) -> list[tuple[str, Any]]:
         """Options of gRPC for both sides."""

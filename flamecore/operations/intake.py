@@ -1,0 +1,180 @@
+"""Puts what comes to a stateful operation by several ways into the order of time, while there is much of it.
+
+An operation takes items in any order and repairs what comes late; but a repair costs many times what an item in order
+does, and where workers share the work nearly every item comes late: each is ahead of the others by what it has just
+read. So what comes to an operation waits here until the calls of one step of the worker are over, and goes in sorted.
+While much comes late, only that goes in which every way has gone past; the rest waits for the ways that are behind, but
+not for long. This only guesses what is still to come: what it guesses wrong is repaired, as ever (paper 004,
+"prioritised queues").
+
+What waits is in flight: the worker reports it as a hand-over to itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any, Final
+
+from flamecore.operations import Run, Step
+
+_PATIENCE_S: Final = 0.1
+"""Longest wait for a way that is behind, since anything has gone in."""
+
+_AGAIN_S: Final = 0.25
+"""For so long there is waiting after too much has come late."""
+
+_SHORT_S: Final = 0.1
+"""What comes late in so short a time is counted together."""
+
+Waiting = tuple[int, bool, Sequence[bytes], Sequence[Any]]
+"""(trace, alive, orders, payloads): in ascending order."""
+
+
+class Origin:
+    """By which way the items come that a worker is taking in."""
+
+    __slots__ = ("way",)
+
+    def __init__(self) -> None:
+        self.way: Hashable = None
+
+
+class Intake:
+    """What waits to go into one operation.
+
+    Args:
+        step, run: The operation's own.
+        origin: By which way items come now.
+        segment: The operation's.
+        late: So many late items a second are repaired without ado.
+    """
+
+    def __init__(self, step: Step, run: Run, origin: Origin, segment: int, late: int) -> None:
+        self.segment = segment
+        self._step, self._run, self._origin, self._late = step, run, origin, late
+        self._waiting: list[Waiting] = []
+        self._single: tuple[list[bytes], list[Any]] | None = None  # the last of them, if it may be added to
+        self._ahead: dict[Hashable, bytes] = {}  # the greatest order that has come by each way
+        self._latest = b""  # the greatest order that had come by the last step of the worker
+        self._passed = b""  # the greatest order that has gone in
+        self._seen = 0  # how many of what waits had come by then
+        self._since = 0.0
+        self._tolerated = 0.0  # late items that may still come without ado
+        self._counted = 0.0
+        self._patient_until = -1.0
+
+    # -- what comes in -----------------------------------------------------------------------------------------------
+
+    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        """Take one item."""
+        self._note(order)
+        if self._single is not None:
+            last_trace, last_alive, _, _ = self._waiting[-1]
+            orders, payloads = self._single
+            if last_trace == trace and last_alive is alive and orders[-1] < order:
+                orders.append(order)
+                payloads.append(payload)
+                return
+        self._single = ([order], [payload])
+        self._waiting.append((trace, alive, *self._single))
+
+    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        """Take a run."""
+        self._single = None
+        self._waiting.append((trace, True, orders, payloads))
+        self._note(orders[-1])
+
+    def _note(self, order: bytes) -> None:
+        way = self._origin.way
+        if order > self._ahead.get(way, b""):
+            self._ahead[way] = order
+
+    # -- what goes on ------------------------------------------------------------------------------------------------
+
+    @property
+    def lowest(self) -> bytes | None:
+        """The lowest order that waits."""
+        return min([orders[0] for _, _, orders, _ in self._waiting], default=None)
+
+    def due(self) -> float | None:
+        """When all that waits is to go in, whatever is still to come."""
+        return self._since + _PATIENCE_S if self._waiting else None
+
+    def drain(self, now: float) -> None:
+        """Let go in what is not to wait any longer.
+
+        Args:
+            now: A monotonic clock, in seconds.
+        """
+        if not self._waiting:
+            return
+        self._count_late(now)
+        limit = None
+        if now < self._patient_until:
+            limit = min(self._ahead.values(), default=None)
+            if now >= self._since + _PATIENCE_S:  # whoever was waited for has nothing for this operation, or not now
+                self._ahead.clear()
+                limit = None
+        ready = self._take(limit)
+        if ready:
+            self._since = now
+            self._put_in(ready)
+
+    def _count_late(self, now: float) -> None:
+        """Be patient for a while if too much of what has come since the last step is behind what came before it."""
+        fresh = [orders for _, _, orders, _ in self._waiting[self._seen :]]
+        late = sum([bisect_left(orders, self._latest) for orders in fresh])
+        self._latest = max([self._latest, *[orders[-1] for orders in fresh]])
+        most = self._late * _SHORT_S
+        self._tolerated = min(self._tolerated + (now - self._counted) * self._late, most) - late
+        self._counted = now
+        if self._tolerated < 0:
+            self._tolerated = 0
+            self._patient_until = now + _AGAIN_S
+
+    def _take(self, limit: bytes | None) -> list[Waiting]:
+        """What waits up to an order, or all of it."""
+        waiting, self._waiting, self._single = self._waiting, [], None
+        ready: list[Waiting] = waiting if limit is None else []
+        if limit is not None:
+            for trace, alive, orders, payloads in waiting:
+                end = len(orders) if orders[-1] <= limit else bisect_right(orders, limit)
+                if end:
+                    ready.append((trace, alive, orders[:end], payloads[:end]))
+                if end < len(orders):
+                    self._waiting.append((trace, alive, orders[end:], payloads[end:]))
+        self._seen = len(self._waiting)
+        return ready
+
+    def _put_in(self, ready: Sequence[Waiting]) -> None:
+        """First what is late, in as few runs as there are, since every run is a repair; then the rest, merged.
+
+        What is of one order goes in as it came.
+        """
+        heads = []
+        for number, (trace, alive, orders, payloads) in enumerate(ready):
+            late = bisect_right(orders, self._passed)
+            if late:
+                self._pass(trace, alive, orders[:late], payloads[:late])
+            if late < len(orders):
+                heads.append((orders[late], number, late))
+        heapify(heads)
+        while heads:
+            _, number, start = heappop(heads)
+            trace, alive, orders, payloads = ready[number]
+            end = max(bisect_left(orders, heads[0][0], start), start + 1) if heads else len(orders)
+            if end < len(orders):
+                heappush(heads, (orders[end], number, end))
+            if start or end < len(orders):
+                orders, payloads = orders[start:end], payloads[start:end]
+            self._pass(trace, alive, orders, payloads)
+            self._passed = orders[-1]
+
+    def _pass(self, trace: int, alive: bool, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
+        if alive:
+            self._run(orders, trace, payloads)
+        else:
+            for order, payload in zip(orders, payloads, strict=True):
+                self._step(order, trace, False, payload)

@@ -1,0 +1,147 @@
+"""What waits to go into an operation: everything goes in, in an order that never parts what is of one identity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flamecore.meta import GlobalTime
+from flamecore.operations.intake import Intake, Origin
+
+Item = tuple[bytes, int, bool, Any]
+
+
+class Behind:
+    """An operation that notes what goes in."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.runs = 0
+
+    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        self.items.append((order, trace, alive, payload))
+
+    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        assert [*orders] == sorted(set(orders)), "a run is in order"
+        self.runs += 1
+        self.items += [(order, trace, True, payload) for order, payload in zip(orders, payloads, strict=True)]
+
+    @property
+    def orders(self) -> list[bytes]:
+        return [order for order, _, _, _ in self.items]
+
+
+def made(late: int = 0) -> tuple[Intake, Origin, Behind]:
+    behind, origin = Behind(), Origin()
+    return Intake(behind.step, behind.run, origin, 0, late), origin, behind
+
+
+def orders_of(*times: int) -> list[bytes]:
+    return [GlobalTime(time, 1).encode() for time in times]
+
+
+def put(intake: Intake, origin: Origin, way: str, *times: int, trace: int = 0) -> None:
+    origin.way = way
+    intake.run(orders_of(*times), trace, times)
+
+
+runs = st.tuples(st.sampled_from("abc"), st.sets(st.integers(0, 20), min_size=1, max_size=5).map(sorted))
+
+
+@given(st.lists(st.one_of(runs, st.floats(0.001, 0.2)), max_size=30), st.sampled_from((0, 3, 10_000)))
+def test_everything_goes_in_and_nothing_overtakes_its_like(script: list[Any], late: int) -> None:
+    intake, origin, behind = made(late)
+    now = 0.0
+    came: list[Item] = []
+    for entry in script:
+        if isinstance(entry, float):
+            now += entry
+            intake.drain(now)
+            waiting = len(came) - len(behind.items)
+            assert (intake.lowest is None) == (waiting == 0)
+            assert (intake.due() is None) == (waiting == 0)
+            continue
+        way, times = entry
+        trace = ord(way)
+        alive = not all((order, trace) in {item[:2] for item in came} for order in orders_of(*times))
+        origin.way = way
+        if alive and len(times) > 1:
+            intake.run(orders_of(*times), trace, times)
+        else:
+            for time, order in zip(times, orders_of(*times), strict=True):
+                intake.step(order, trace, alive, time)
+        came += [(order, trace, alive, time) for time, order in zip(times, orders_of(*times), strict=True)]
+    due = intake.due()
+    if due is not None:
+        intake.drain(due)
+    intake.drain(now + 1.0)
+    assert intake.lowest is None
+    assert sorted(behind.items) == sorted(came)
+    for identity in {item[:2] for item in came}:
+        assert [item for item in behind.items if item[:2] == identity] == [i for i in came if i[:2] == identity]
+
+
+def test_what_comes_in_one_step_goes_in_sorted() -> None:
+    intake, origin, behind = made(10_000)
+    put(intake, origin, "a", 1, 2, 5, 6)
+    put(intake, origin, "b", 3, 4, 7)
+    intake.drain(0.0)
+    assert behind.orders == orders_of(1, 2, 3, 4, 5, 6, 7)
+    assert behind.runs == 4, "runs stay together"
+
+
+def test_while_much_comes_late_the_early_wait_for_the_late() -> None:
+    intake, origin, behind = made()
+    put(intake, origin, "a", 1, 2)
+    intake.drain(1.0)
+    put(intake, origin, "b", 0, 1)
+    intake.drain(1.01)
+    assert behind.orders == orders_of(1, 2, 0, 1), "nobody could know"
+    put(intake, origin, "a", 3, 4)
+    intake.drain(1.02)
+    assert len(behind.items) == 4
+    assert intake.lowest == orders_of(3)[0]
+    put(intake, origin, "b", 2, 3)
+    intake.drain(1.03)
+    assert behind.orders[4:] == orders_of(2, 3, 3)
+    assert intake.lowest == orders_of(4)[0]
+
+
+def test_a_way_that_has_no_more_is_not_waited_for_long() -> None:
+    intake, origin, behind = made()
+    for now, way, times in ((1.0, "a", (1, 2)), (1.01, "b", (0, 1)), (1.02, "a", (3, 4))):
+        put(intake, origin, way, *times)
+        intake.drain(now)
+    due = intake.due()
+    assert due is not None
+    assert due > 1.05
+    intake.drain(due)
+    assert behind.orders[4:] == orders_of(3, 4)
+    put(intake, origin, "a", 5)
+    intake.drain(due + 0.01)
+    assert behind.orders[6:] == orders_of(5), "nor again, until it has something"
+
+
+def test_little_that_is_late_is_repaired_without_ado() -> None:
+    intake, origin, behind = made(10_000)
+    for turn in range(100):
+        put(intake, origin, "a", 2 * turn + 1)
+        intake.drain(turn * 0.01)
+        put(intake, origin, "b", 2 * turn)
+        intake.drain(turn * 0.01 + 0.001)
+    assert len(behind.items) == 200
+
+
+def test_late_runs_go_in_whole() -> None:
+    """A run that is late is one repair; cut into pieces it would be many."""
+    intake, origin, behind = made(10_000)
+    put(intake, origin, "a", 5, 9)
+    intake.drain(0.0)
+    put(intake, origin, "b", 1, 3, 5, 8, 12)
+    put(intake, origin, "a", 11, 13)
+    intake.drain(0.1)
+    assert behind.orders == orders_of(5, 9, 1, 3, 5, 8, 11, 12, 13)
+    assert behind.runs == 5

@@ -25,6 +25,7 @@ class Heard(NamedTuple):
     reply: str
     data: bytes
     nobody: bool
+    headers: bytes = b""
 
 
 class _Wire(TcpTransport):
@@ -81,12 +82,24 @@ class DirectClient(Client):
             pieces += (f"PUB {subject} {reply} {len(data)}\r\n".encode(), data, b"\r\n")
         transport.writelines(pieces)
 
+    def say_with_headers(self, letters: list[tuple[str, str, bytes, bytes]]) -> None:
+        """Publish (subject, way back, headers, data), in order. The headers are as they go over the wire."""
+        transport = self._transport
+        if transport is None or transport.at_eof():
+            return
+        pieces: list[bytes] = []
+        for subject, reply, headers, data in letters:
+            size = len(headers)
+            pieces += (f"HPUB {subject} {reply} {size} {size + len(data)}\r\n".encode(), headers, data, b"\r\n")
+        transport.writelines(pieces)
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         handle = self._handlers.get(sid)
         if handle is None:
             return await super()._process_msg(sid, subject, reply, data, headers)
         try:
-            handle(Heard(subject.decode(), reply.decode(), data, bool(headers) and headers.startswith(_NOBODY)))
+            nobody = bool(headers) and headers.startswith(_NOBODY)
+            handle(Heard(subject.decode(), reply.decode(), data, nobody, headers))
         except Exception as error:  # noqa: BLE001 - the library would end the connection and say nothing
             self._broken(error)
         return None

@@ -168,6 +168,16 @@ class Connection:
             asyncio.get_running_loop().call_soon(self._push)
         self._letters.append((subject, reply, data))
 
+    def publish(self, letters: list[tuple[str, str, bytes, bytes]]) -> None:
+        """Publish (subject, way back, headers, data) at once, in order. Dropped while the connection is broken.
+
+        Args:
+            letters: Each no larger than `max_payload`. No way back is an empty text; headers are as on the wire.
+        """
+        self._push()
+        if self.is_up:
+            self._client.say_with_headers(letters)
+
     def _too_large(self, subject: str, data: bytes) -> TransportError:
         """The error for a part that was cut for a server that took more."""
         return TransportError(

@@ -1,4 +1,4 @@
-"""One stream of JetStream that takes one message for each subject and refuses the next: what the store is made of.
+"""Requests to JetStream, and one stream that takes one message for each subject and refuses the next: the store's.
 
 Requests are made again while the server is away or only just starting, up to a limit. All of them may be: what is there
 already is refused the second time, and whoever published it can tell that it is its own.
@@ -63,113 +63,29 @@ class Listing(NamedTuple):
     now: datetime
 
 
-class Stream:
-    """A stream, and how to ask for what is in it.
+class Requests:
+    """Asks the server for what it stores.
 
     Args:
         connection: To the server, open.
-        name: Of the stream.
-        subjects: What its subjects begin with.
         limit_s: How long the server may take to answer, with all that it is asked again.
     """
 
-    def __init__(self, connection: Connection, name: str, subjects: str, limit_s: float) -> None:
-        self.name = name
+    def __init__(self, connection: Connection, limit_s: float) -> None:
         self._connection = connection
-        self._subjects = subjects
         self._limit_s = limit_s
         self._asked: set[asyncio.Future[Msg]] = set()
 
-    async def open(self, replicas: int) -> None:
-        """Make it, if it is not there.
+    async def ask(self, what: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """The answer to a request of the API, such as `STREAM.INFO.NAME`.
 
         Raises:
-            Refused: It cannot be made.
-            OtherStream: It is there, and is of another kind.
+            Refused: The server does not do it.
         """
-        wanted = {
-            "name": self.name,
-            "description": "state of a job of flamestream",
-            "subjects": [f"{self._subjects}.>"],
-            "retention": "limits",
-            "storage": "file",
-            "num_replicas": replicas,
-            "max_msgs_per_subject": 1,
-            "discard": "new",
-            "discard_new_per_subject": True,
-            "max_consumers": -1,
-            "max_msgs": -1,
-            "max_bytes": -1,
-            "max_age": 0,
-        }
-        try:
-            info = await self._ask(f"STREAM.INFO.{self.name}")
-        except Refused as error:
-            if error.code != _NO_STREAM:
-                raise
-            info = await self._ask(f"STREAM.CREATE.{self.name}", wanted)  # two who make it at once make one
-        for key in ("subjects", "storage", "max_msgs_per_subject", "discard", "discard_new_per_subject", "max_age"):
-            if (found := info["config"].get(key)) != wanted[key]:
-                raise OtherStream(f"stream {self.name} has {key} = {found!r}, and {wanted[key]!r} is needed")
-
-    async def put(
-        self, subject: str, data: bytes, headers: Mapping[str, str], *, after: tuple[str, int] | None = None
-    ) -> int:
-        """Store a message as the only one of its subject. Returns its number in the stream.
-
-        Args:
-            subject: Below the stream's own.
-            data: At most `Connection.max_payload` bytes, with the headers.
-            headers: Some; none begins with `Nats-`.
-            after: A subject and the number that its message must have.
-
-        Raises:
-            Taken: The subject has one. If the first answer was lost, that may be this one.
-            Changed: The message of `after` is not there.
-            Refused: The server cannot store it.
-        """
-        sent = dict(headers)
-        if after is not None:
-            sent["Nats-Expected-Last-Subject-Sequence-Subject"] = f"{self._subjects}.{after[0]}"
-            sent["Nats-Expected-Last-Subject-Sequence"] = str(after[1])
-        answer = await self._request(f"{self._subjects}.{subject}", data, sent)
-        return int(_checked(msgspec.json.decode(answer))["seq"])
-
-    async def get(self, subject: str) -> Message | None:
-        """The message of a subject, or the last one of all that match, as the stream's leader knows it; None: none."""
-        try:
-            found = await self._ask(f"STREAM.MSG.GET.{self.name}", {"last_by_subj": f"{self._subjects}.{subject}"})
-        except Refused as error:
-            if error.code == _NO_MESSAGE:
-                return None
-            raise
-        message = found["message"]
-        data, headers = base64.b64decode(message.get("data", "")), _headers(message.get("hdrs", ""))
-        return Message(data, headers, message["seq"], datetime.fromisoformat(message["time"]))
-
-    async def list(self, subject: str) -> Listing:
-        """The subjects (without the stream's own) that match one with wildcards."""
-        found: list[str] = []
-        before = len(self._subjects) + 1
-        while True:
-            asked = {"subjects_filter": f"{self._subjects}.{subject}", "offset": len(found)}
-            info = await self._ask(f"STREAM.INFO.{self.name}", asked)
-            page = info["state"].get("subjects") or {}
-            found += (name[before:] for name in page)
-            if not page or len(found) >= info.get("total", 0):
-                return Listing(found, datetime.fromisoformat(info["ts"]))
-
-    async def purge(self, subject: str) -> None:
-        """Delete, in one step, all messages whose subject matches."""
-        await self._ask(f"STREAM.PURGE.{self.name}", {"filter": f"{self._subjects}.{subject}"})
-
-    # -- requests ----------------------------------------------------------------------------------------------------
-
-    async def _ask(self, what: str, arguments: Mapping[str, Any] | None = None) -> Any:
         data = msgspec.json.encode(arguments) if arguments else b""
-        return _checked(msgspec.json.decode(await self._request(f"$JS.API.{what}", data)))
+        return _checked(msgspec.json.decode(await self.request(f"$JS.API.{what}", data)))
 
-    async def _request(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> bytes:
+    async def request(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> bytes:
         """The answer to a request, made again while there is none."""
         clock = asyncio.get_running_loop().time
         until = clock() + self._limit_s
@@ -204,6 +120,105 @@ class Stream:
         """The connection was broken and is back: what has been asked meanwhile has no answer coming."""
         for asked in self._asked:
             asked.cancel()
+
+
+class Stream(Requests):
+    """A stream, and how to ask for what is in it.
+
+    Args:
+        connection: To the server, open.
+        name: Of the stream.
+        subjects: What its subjects begin with.
+        limit_s: How long the server may take to answer, with all that it is asked again.
+    """
+
+    def __init__(self, connection: Connection, name: str, subjects: str, limit_s: float) -> None:
+        super().__init__(connection, limit_s)
+        self.name = name
+        self._subjects = subjects
+
+    async def open(self, replicas: int) -> None:
+        """Make it, if it is not there.
+
+        Raises:
+            Refused: It cannot be made.
+            OtherStream: It is there, and is of another kind.
+        """
+        wanted = {
+            "name": self.name,
+            "description": "state of a job of flamestream",
+            "subjects": [f"{self._subjects}.>"],
+            "retention": "limits",
+            "storage": "file",
+            "num_replicas": replicas,
+            "max_msgs_per_subject": 1,
+            "discard": "new",
+            "discard_new_per_subject": True,
+            "max_consumers": -1,
+            "max_msgs": -1,
+            "max_bytes": -1,
+            "max_age": 0,
+        }
+        try:
+            info = await self.ask(f"STREAM.INFO.{self.name}")
+        except Refused as error:
+            if error.code != _NO_STREAM:
+                raise
+            info = await self.ask(f"STREAM.CREATE.{self.name}", wanted)  # two who make it at once make one
+        for key in ("subjects", "storage", "max_msgs_per_subject", "discard", "discard_new_per_subject", "max_age"):
+            if (found := info["config"].get(key)) != wanted[key]:
+                raise OtherStream(f"stream {self.name} has {key} = {found!r}, and {wanted[key]!r} is needed")
+
+    async def put(
+        self, subject: str, data: bytes, headers: Mapping[str, str], *, after: tuple[str, int] | None = None
+    ) -> int:
+        """Store a message as the only one of its subject. Returns its number in the stream.
+
+        Args:
+            subject: Below the stream's own.
+            data: At most `Connection.max_payload` bytes, with the headers.
+            headers: Some; none begins with `Nats-`.
+            after: A subject and the number that its message must have.
+
+        Raises:
+            Taken: The subject has one. If the first answer was lost, that may be this one.
+            Changed: The message of `after` is not there.
+            Refused: The server cannot store it.
+        """
+        sent = dict(headers)
+        if after is not None:
+            sent["Nats-Expected-Last-Subject-Sequence-Subject"] = f"{self._subjects}.{after[0]}"
+            sent["Nats-Expected-Last-Subject-Sequence"] = str(after[1])
+        answer = await self.request(f"{self._subjects}.{subject}", data, sent)
+        return int(_checked(msgspec.json.decode(answer))["seq"])
+
+    async def get(self, subject: str) -> Message | None:
+        """The message of a subject, or the last one of all that match, as the stream's leader knows it; None: none."""
+        try:
+            found = await self.ask(f"STREAM.MSG.GET.{self.name}", {"last_by_subj": f"{self._subjects}.{subject}"})
+        except Refused as error:
+            if error.code == _NO_MESSAGE:
+                return None
+            raise
+        message = found["message"]
+        data, headers = base64.b64decode(message.get("data", "")), _headers(message.get("hdrs", ""))
+        return Message(data, headers, message["seq"], datetime.fromisoformat(message["time"]))
+
+    async def list(self, subject: str) -> Listing:
+        """The subjects (without the stream's own) that match one with wildcards."""
+        found: list[str] = []
+        before = len(self._subjects) + 1
+        while True:
+            asked = {"subjects_filter": f"{self._subjects}.{subject}", "offset": len(found)}
+            info = await self.ask(f"STREAM.INFO.{self.name}", asked)
+            page = info["state"].get("subjects") or {}
+            found += (name[before:] for name in page)
+            if not page or len(found) >= info.get("total", 0):
+                return Listing(found, datetime.fromisoformat(info["ts"]))
+
+    async def purge(self, subject: str) -> None:
+        """Delete, in one step, all messages whose subject matches."""
+        await self.ask(f"STREAM.PURGE.{self.name}", {"filter": f"{self._subjects}.{subject}"})
 
 
 def _is_starting(answer: bytes) -> bool:

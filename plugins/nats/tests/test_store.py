@@ -13,7 +13,11 @@ from typing import Any, TypeVar
 import pytest
 from nats import errors
 
+import flamecore as fc
+from flamecore.config import make_config
 from flamecore.errors import ConfigError, CorruptError, StoreError
+from flamecore.launch import lay_out
+from flamecore.layers import Layer
 from flamecore.store import Store, StoreContext
 from flamecore.testing.nats_server import NatsServer
 from flamecore.testing.stores import StoreTests
@@ -337,3 +341,36 @@ def test_not_open(stores: NatsServer) -> None:
         with pytest.raises(StoreError, match="not open"):
             asyncio.run(call)
     asyncio.run(store.aclose())
+
+
+# -- in a job ----------------------------------------------------------------------------------------------------------
+
+
+def _flow() -> fc.Flow:
+    flow = fc.Flow("word-count")
+    flow.source("lines", str).flat_map(str.split).key_by(str).count().sink("counts")
+    return flow
+
+
+def test_what_is_not_said_is_that_of_the_transport() -> None:
+    transport = {"servers": ["nats://here:1"], "token": "t", "window_frames": 7, "prefix": "p"}
+    tables = {"transport": {"nats": transport}, "state": {"use": "nats", "prefix": "q", "replicas": 3}}
+    layout = lay_out(make_config(Layer(tables, {})), _flow(), given={"lines": [], "counts": []})
+    layout.problems.raise_first()
+    store = layout.store()
+    assert store is not None
+    assert store.context.job == "word-count"
+    assert store.options == StoreOptions(servers=("nats://here:1",), token="t", prefix="q", replicas=3)
+
+
+def test_a_job_keeps_its_state_there(stores: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a b\n" * 100)
+    settings = {
+        "source.lines.use": "lines",
+        "source.lines.path": str(tmp_path / "lines.txt"),
+        "state.use": "nats",
+        "transport.nats.servers": [stores.url],
+    }
+    assert len(_flow().run(settings=settings, workers=2)["counts"]) == 200
+    kinds = {name.partition("/")[0] for name in using(made(stores.url, "word-count"), NatsStore.names)}
+    assert {"epoch", "commit", "part"} <= kinds

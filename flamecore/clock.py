@@ -37,6 +37,7 @@ class Front:
         ended: It had come to its end before `start`, and is not read again.
         journal: In a front of the wall clock that goes on: times given before, as (first, how many), to be given
             again to the first records it reads.
+        end: In a front of the sequence clock that goes on: the time at which it has come to its end before.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Front:
         kept: bool = False,
         ended: bool = False,
         journal: Iterable[tuple[int, int]] = (),
+        end: int | None = None,
     ) -> None:
         self.name = name
         self.number = number
@@ -69,6 +71,12 @@ class Front:
         self._admitted: deque[Admitted] = deque()
         self._uncut: deque[Admitted] = deque()
         self._journal = deque(journal)
+        self._end = end
+
+    @property
+    def left(self) -> int | None:
+        """How many records there are until it comes to its end, if it has been there before."""
+        return None if self._end is None else max(self._end - self.next_time, 0)
 
     @property
     def given(self) -> int | None:

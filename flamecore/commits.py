@@ -21,7 +21,7 @@ from flamecore.host import CONTROL, Post, RearHost
 from flamecore.keeper import Keeper, PartWriter
 from flamecore.messages import Committed, Prepare, Prepared
 from flamecore.plan import Plan
-from flamecore.recovery import encode_journal
+from flamecore.recovery import encode_journal, end_of
 from flamecore.snapshot import Manifest, Part, journal_blob, part_blob
 from flamecore.store import Store
 from flamecore.worker import Cut, Worker
@@ -127,7 +127,7 @@ class WorkerCommits:
             blob = journal_blob(self.epoch, worker.index, self._journal_number)
             if not await self.store.create(blob, encode_journal(given)):
                 raise StoreError(f"there is a blob {blob} already", store=self.store.name, blob=blob)
-            self._journals.append((blob, max(first + records for _, first, records in given)))
+            self._journals.append((blob, end_of(given)))
             worker.written(given)
             self._flush()
 
@@ -228,6 +228,8 @@ class Commits:
             self._taken(manifest)
 
     def _tell(self) -> None:
+        if self._history.beginning:
+            return  # which may have to be gone back to
         oldest = self._history.kept[0]
         positions = tuple((front.number, front.position) for front in oldest.fronts)
         for worker in range(self._plan.workers):

@@ -1,7 +1,8 @@
 """The job's control: hears which fronts have ended and what the rears have stored, and so knows when the job is done.
 
 Plain state, driven by messages like every part. A job is done when all its fronts have ended and every rear has
-stored all that they sent; it has failed when every rear has delivered what comes before a record that failed.
+stored all that they sent; it has failed when every rear has delivered what comes before a record that failed. Where
+some were stopped for another run to go on with them, it is done with what is below the least time they have come to.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Control:
     def __init__(self, plan: Plan) -> None:
         self._open = set(range(1, len(plan.fronts) + 1))
         self._end = plan.start
+        self._stopped: list[int] = []
         self._start = plan.start
         self._stored = dict.fromkeys(plan.rears, MIN_TIME)
         self._reached: dict[str, Failure] = {}
@@ -35,6 +37,8 @@ class Control:
             self._stored[message.rear] = max(self._stored[message.rear], message.time)
         elif isinstance(message, FrontEnded):
             self._open.discard(message.front)
+            if message.stopped:
+                self._stopped.append(message.end)
             self._end = max(self._end, message.end)
         elif isinstance(message, Reached):
             self._reached[message.rear] = message.failure
@@ -43,10 +47,11 @@ class Control:
 
     @property
     def done(self) -> bool:
-        """Whether all that was admitted is stored."""
+        """Whether all that was admitted is stored; or, where fronts were stopped, all that can be in this run."""
         if self._open or self._reached:
             return False
-        return self._end == self._start or all(time >= self._end for time in self._stored.values())
+        end = min(self._stopped, default=self._end)
+        return end <= self._start or all(time >= end for time in self._stored.values())
 
     @property
     def stored(self) -> int:

@@ -2,7 +2,8 @@
 
 Every start of a job, and every new start after a fault, is an *epoch*. It begins by creating the epoch's blob, which
 says what it goes on from; of several that try only one succeeds, and whatever an earlier epoch still writes is not in
-that list, so it does not count. Two snapshots are kept: if the newest turns out damaged, the one before is used.
+that list, so it does not count. Two snapshots are kept: if the newest turns out damaged, the one before is used; before
+the first one there is the beginning.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from flamecore.errors import CorruptError, FencedError, JobError
 from flamecore.front import Source
 from flamecore.graph import Graph
 from flamecore.messages import Prepared, Resume
+from flamecore.recovery import decode_journal, end_of
 from flamecore.snapshot import (
     EpochRecord,
     FrontState,
     Manifest,
     Part,
+    commit_blob,
     decode_epoch,
     decode_manifest,
     encode_record,
     epoch_blob,
     state_facts,
+    unseal,
 )
 from flamecore.store import Store
 
@@ -39,15 +43,19 @@ class Found(NamedTuple):
 
     Attributes:
         epochs: Records of its epochs, oldest first, as far as they can be read.
+        last: That of the epoch which wrote what counts; None: there is none.
         snapshots: What can be gone back to, newest first.
+        beginning: The beginning can be gone back to as well: at most one snapshot has been taken.
         damaged: What should be there and cannot be used.
         journals: Blobs of the journals that count, oldest first.
     """
 
-    epochs: tuple[EpochRecord, ...]
-    snapshots: tuple[Manifest, ...]
-    damaged: tuple[CorruptError, ...]
-    journals: tuple[str, ...]
+    epochs: tuple[EpochRecord, ...] = ()
+    last: EpochRecord | None = None
+    snapshots: tuple[Manifest, ...] = ()
+    beginning: bool = True
+    damaged: tuple[CorruptError, ...] = ()
+    journals: tuple[str, ...] = ()
 
 
 async def look(store: Store) -> Found:
@@ -59,7 +67,7 @@ async def look(store: Store) -> Found:
     """
     names = await store.names("epoch/")
     if not names:
-        return Found((), (), (), ())
+        return Found()
     epochs = [decode_epoch(await store.read(names[-1]), names[-1])]
     damaged: list[CorruptError] = []
     for name in reversed(names[:-1]):
@@ -67,16 +75,24 @@ async def look(store: Store) -> Found:
             epochs.insert(0, decode_epoch(await store.read(name), name))
         except CorruptError as error:
             damaged.append(error)
-    last = epochs[-1]
-    own = await store.names(f"commit/{last.epoch:08d}/")
-    snapshots = []
-    for name in (*reversed(own), *last.commits):
-        try:
-            snapshots.append(decode_manifest(await store.read(name), name))
-        except CorruptError as error:
-            damaged.append(error)
-    written = await store.names(f"journal/{last.epoch:08d}/")
-    return Found(tuple(epochs), tuple(snapshots), tuple(damaged), (*last.journals, *written))
+    for last in reversed(epochs):
+        own = await store.names(f"commit/{last.epoch:08d}/")
+        blobs = [(name, await store.read(name)) for name in (*reversed(own), *last.commits)]
+        snapshots = []
+        for name, blob in blobs:
+            if blob is None and own:
+                continue  # an earlier one, which has been forgotten since
+            try:
+                snapshots.append(decode_manifest(blob, name))
+            except CorruptError as error:
+                damaged.append(error)
+        if not blobs or any(blob is not None for _, blob in blobs):
+            break
+        # What it was to go on from is gone: the epoch before was still at work when it looked. So it never began.
+    first = not last.commits and own[-1:] == [commit_blob(last.epoch, 1)]
+    journals = (*last.journals, *await store.names(f"journal/{last.epoch:08d}/"))
+    beginning = last.beginning and (first or not own)
+    return Found(tuple(epochs), last, tuple(snapshots), beginning, tuple(damaged), journals)
 
 
 class History:
@@ -96,10 +112,13 @@ class History:
         self.identity = ""
         self.journals: tuple[str, ...] = ()
         self.kept: list[Manifest] = []  # what could be gone back to, oldest first
+        self.beginning = True  # the beginning could be gone back to as well
         self.fronts: tuple[FrontState, ...] = ()
         self._new: set[int] = set()
+        self._behind_end = False
         self._floor = 0
         self._unusable: set[str] = set()
+        self._tidy = False
 
     @property
     def snapshot(self) -> Manifest | None:
@@ -117,7 +136,9 @@ class History:
         return self.epoch > 1
 
     async def look(self) -> None:
-        """Find what to go on from: sets `identity`, `epoch` (the next one), `kept` and `journals`. Owns nothing yet.
+        """Find what to go on from: sets `identity`, `epoch` (the next one), `kept`, `fronts` and `journals`.
+
+        Owns nothing yet.
 
         Raises:
             StoreError: The store fails.
@@ -126,7 +147,7 @@ class History:
         """
         found = await look(self.store)
         usable = [manifest for manifest in found.snapshots if manifest.blob not in self._unusable]
-        if not usable and (found.snapshots or found.damaged):
+        if not usable and not found.beginning:
             raise CorruptError(
                 "no snapshot of the state can be used: " + "; ".join(error.what for error in found.damaged),
                 hint="Bring the state back from a copy; or delete it, and the outputs, to start from nothing.",
@@ -135,16 +156,25 @@ class History:
             )
         if usable:
             check_facts(usable[0], self.graph)
-        last = found.epochs[-1] if found.epochs else None
-        self.identity = last.identity if last else secrets.token_hex(16)
-        self.epoch = last.epoch + 1 if last else 1
+        self.identity = found.last.identity if found.last else secrets.token_hex(16)
+        self.epoch = found.epochs[-1].epoch + 1 if found.epochs else 1
         self.journals = found.journals
         self.kept = usable[:_KEPT][::-1]
-        known = {front.number: front for front in last.fronts} if last else {}
-        if self.snapshot is not None:
+        self.beginning = found.beginning
+        self.fronts = self._fronts_of(found)
+        self._new, self._behind_end = set(), False
+
+    def _fronts_of(self, found: Found) -> tuple[FrontState, ...]:
+        """Where the fronts go on: those of the snapshot there, those that are newer where they began."""
+        if found.last is None:
+            return ()
+        known = {front.number: front for front in found.last.fronts}
+        if self.snapshot is None:
+            for record in reversed(found.epochs):  # the earliest that knows a front says where it began
+                known.update({front.number: front for front in record.fronts})
+        elif self.snapshot.blob not in found.last.commits[:1]:  # otherwise the epoch has put it right already
             known.update({front.number: front for front in self.snapshot.fronts})
-        self.fronts = tuple(known[number] for number in sorted(known))
-        self._new = set()
+        return tuple(known[number] for number in sorted(known))
 
     def find_fronts(self, graph: Graph, sources: Mapping[str, Source]) -> tuple[FrontState, ...]:
         """Every front of a job that goes on, by number: those of the state, then those of partitions that are new.
@@ -170,41 +200,85 @@ class History:
                     "read to its end",
                     hint="Bring it back; or delete the state, and the outputs, to start from nothing.",
                 )
-        if fronts and all(front.ended for front in fronts):  # a job that was done goes on with what has come since
+        if self.fronts and all(front.ended for front in self.fronts):  # a job that was done goes on with what has come since
             fronts = [front._replace(ended=(front.source, front.partition_name) not in there) for front in fronts]
+            self._goes_on()
         self._new = {front.number for front in fronts[len(self.fronts) :]}
         self.fronts = tuple(fronts)
         return self.fronts
 
+    def _goes_on(self) -> None:
+        """The job was done, and goes on behind its end: nothing before that counts any more."""
+        self.kept, self.beginning, self._behind_end = self.kept[-1:], not self.kept, True
+
+    async def verify(self) -> None:
+        """Make sure that every part of the snapshot can be read; if not, goes back to the one before. After `look`.
+
+        Raises:
+            StoreError: The store fails.
+            CorruptError: None can be used.
+        """
+        while self.snapshot is not None:
+            try:
+                for part in self.snapshot.parts:
+                    unseal(await self.store.read(part.blob), part.blob)
+            except CorruptError as error:
+                if not self.refuse(error.blob):
+                    raise
+                await self.look()
+            else:
+                return
+
     async def begin(self, held: Mapping[str, int]) -> None:
         """Begin the epoch: own the state from now on.
+
+        The sinks are open, and so theirs is nobody else's any more: what an earlier epoch writes down from now on it
+        cannot deliver. What it has written down since `look` counts.
 
         Args:
             held: For each sink the time up to which it holds its outputs. New times, and new fronts, begin there.
 
         Raises:
-            FencedError: Another run was faster.
+            FencedError: Another run was faster, or is still at work.
+            CorruptError: A journal is damaged: nobody knows which times were given.
             StoreError: The store fails.
         """
+        found = await look(self.store)
+        last = found.epochs[-1].epoch if found.epochs else 0
+        newest = next((each.blob for each in found.snapshots if each.blob not in self._unusable), None)
+        if last != self.epoch - 1 or newest != (self.snapshot.blob if self.snapshot is not None else None):
+            raise self._fenced(last)
+        self.journals = await self._needed(found.journals)
         self._floor = max([self.start, *held.values()])
         self.fronts = tuple(
             front._replace(next_time=self._floor) if front.number in self._new else front for front in self.fronts
         )
         commits = tuple(manifest.blob for manifest in reversed(self.kept))
-        record = EpochRecord(self.identity, self.epoch, time.time(), commits, self.journals, self.fronts)
+        record = EpochRecord(
+            self.identity, self.epoch, time.time(), commits, self.beginning, self.journals, self.fronts
+        )
         if not await self.store.create(epoch_blob(self.epoch), encode_record(record)):
             raise self._fenced(self.epoch)
+
+    async def _needed(self, journals: Sequence[str]) -> tuple[str, ...]:
+        """Of the journals those that going on from any snapshot could need."""
+        if self._behind_end:
+            return ()
+        if self.beginning:
+            return tuple(journals)
+        given = [(blob, decode_journal(await self.store.read(blob), blob)) for blob in journals]
+        return tuple(blob for blob, entries in given if end_of(entries) > self.kept[0].time)
 
     def refuse(self, blob: str) -> bool:
         """A part of the newest snapshot cannot be used: the next epoch goes on from the one before.
 
         Returns:
-            Whether there is one before.
+            Whether there is one before, or the beginning can be gone back to.
         """
         if self.snapshot is None or blob not in {self.snapshot.blob, *(part.blob for part in self.snapshot.parts)}:
             return False
         self._unusable.add(self.snapshot.blob)
-        return len(self.kept) > 1
+        return len(self.kept) > 1 or self.beginning
 
     def resume(self) -> Resume:
         """What the workers go on from."""
@@ -241,27 +315,41 @@ class History:
             tuple(parts),
         )
         manifest = manifest._replace(parts=manifest.live_parts())
-        if await self.store.names(epoch_blob(self.epoch + 1)):
-            raise self._fenced(self.epoch + 1)
+        await self._check_fence()
         if not await self.store.create(manifest.blob, encode_record(manifest)):
             raise self._fenced(self.epoch)
         self.fronts = manifest.fronts
         self.kept.append(manifest)
+        self.beginning = self.beginning and len(self.kept) < _KEPT
+        await self._check_fence()  # whoever has taken over meanwhile may need what is no longer needed here
         if len(self.kept) > _KEPT:
             await self._forget(self.kept.pop(0))
+        if not self._tidy:
+            self._tidy = True
+            await self.tidy()
         return manifest
+
+    async def _check_fence(self) -> None:
+        last = (await self.store.names("epoch/"))[-1]
+        if last > epoch_blob(self.epoch):
+            raise self._fenced(self.epoch + 1)
 
     async def _forget(self, old: Manifest) -> None:
         needed = {part.blob for manifest in self.kept for part in manifest.parts}
         await self.store.delete([old.blob, *(part.blob for part in old.parts if part.blob not in needed)])
 
     async def tidy(self) -> int:
-        """Delete what no epoch will go back to: what faults have left behind. Returns how many blobs that were."""
-        needed = {epoch_blob(self.epoch), epoch_blob(self.epoch - 1), *self.journals}
+        """Delete what faults have left behind: all of earlier epochs that nobody will go back to. The first snapshot of
+        an epoch does it.
+
+        Returns:
+            How many blobs that were.
+        """
+        needed = {epoch_blob(self.epoch - 1), *self.journals}
         for manifest in self.kept:
             needed |= {manifest.blob, *(part.blob for part in manifest.parts)}
-        own = tuple(f"{kind}/{self.epoch:08d}/" for kind in ("commit", "part", "journal"))
-        left = [name for name in await self.store.names() if name not in needed and not name.startswith(own)]
+        own = f"{self.epoch:08d}"  # what a later epoch has written is not ours to judge
+        left = [name for name in await self.store.names() if name.split("/")[1] < own and name not in needed]
         await self.store.delete(left)
         return len(left)
 

@@ -1,13 +1,13 @@
 """A worker's side of snapshots: what it has committed, and the part it writes for the next one.
 
 The keeper holds the state as it was at the last snapshot, by key group. A cut brings what has changed; the part for it
-holds these changes and, in turn, one of the key groups in full: so what the oldest parts hold is written anew little
-by little, and they can be dropped. No snapshot costs more than what has changed and that one group.
+holds these changes and one of the key groups in full, the one that has waited longest: so what the oldest parts hold is
+written anew little by little, and they can be dropped. No snapshot costs more than what has changed and that one group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from flamecore.codec import Codec
@@ -28,6 +28,8 @@ class Keeper:
         group_of: For each stateful operation, by name of its vertex: the key group of a name.
         codec: Encodes state.
         held: The state of the snapshot that the worker goes on from.
+        waiting: (vertex, key group) of what has changed there since it was last written in full, longest first: see
+            `flamecore.snapshot.Manifest.waiting`.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Keeper:
         group_of: Mapping[str, Callable[[Any], int]],
         codec: Codec,
         held: Mapping[str, Groups] | None = None,
+        waiting: Iterable[tuple[str, int]] = (),
     ) -> None:
         self._group_of = group_of
         self._codec = codec
@@ -42,8 +45,9 @@ class Keeper:
         for vertex, groups in (held or {}).items():
             for group, values in groups.items():
                 self._held[vertex][group] = dict(values)
-        self._turn: dict[str, int] = dict.fromkeys(group_of, -1)
-        self._dirty: dict[str, set[int]] = {name: set() for name in group_of}
+        self._waiting: dict[str, dict[int, None]] = {name: {} for name in group_of}  # in the order of their turns
+        for vertex, group in waiting:
+            self._waiting[vertex][group] = None
 
     def sections(self, changes: Changes) -> Iterator[tuple[Section, bytes]]:
         """Take what has changed; yields the sections of the part, a moment's work each.
@@ -54,14 +58,15 @@ class Keeper:
             names = list(changed)
             for start in range(0, len(names), _CHUNK):
                 section = self._changes(vertex, changed, names[start : start + _CHUNK])
-                yield section, self._codec.encode(tuple(section))
+                if section.names or section.gone:
+                    yield section, self._codec.encode(tuple(section))
         for vertex in self._group_of:
             full = self._in_turn(vertex)
             if full is not None:
                 yield full, self._codec.encode(tuple(full))
 
     def _changes(self, vertex: str, changed: Mapping[Any, Any], names: list[Any]) -> Section:
-        group_of, held, dirty = self._group_of[vertex], self._held[vertex], self._dirty[vertex]
+        group_of, held, waiting = self._group_of[vertex], self._held[vertex], self._waiting[vertex]
         section = Section(vertex, False, [], [], [], [])
         for name in names:
             group = group_of(name)
@@ -79,17 +84,16 @@ class Keeper:
                 del values[name]
             else:
                 continue
-            dirty.add(group)
+            waiting.setdefault(group)
         return section
 
     def _in_turn(self, vertex: str) -> Section | None:
-        """The next of the key groups that have changed since they were last written in full."""
-        dirty = self._dirty[vertex]
-        if not dirty:
+        """Of the key groups that have changed since they were last written in full, the one that has waited longest."""
+        waiting = self._waiting[vertex]
+        if not waiting:
             return None
-        later = [group for group in dirty if group > self._turn[vertex]]
-        group = self._turn[vertex] = min(later or dirty)
-        dirty.discard(group)
+        group = next(iter(waiting))
+        del waiting[group]
         values = self._held[vertex].get(group, {})
         return Section(vertex, True, [group], list(values), list(values.values()), [])
 

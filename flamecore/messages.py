@@ -47,10 +47,14 @@ class Released(NamedTuple):
 
 
 class FrontEnded(NamedTuple):
-    """A front has ended; all its items have times below `end`."""
+    """A front sends no more; all its items have times below `end`.
+
+    `stopped`: it has not come to its end, and the state is kept for a next run. The minimum time does not pass `end`.
+    """
 
     front: int
     end: int
+    stopped: bool = False
 
 
 class Reached(NamedTuple):

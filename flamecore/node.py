@@ -27,7 +27,7 @@ from flamecore.observe import Observers
 from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.pump import Ended, FrontPump
 from flamecore.rear import Sink
-from flamecore.recovery import Kept, load_journal, load_manifest, load_state
+from flamecore.recovery import Journal, Kept, load_journal, load_manifest, load_state
 from flamecore.snapshot import Groups, state_facts
 from flamecore.stats import Histogram, NodeStats
 from flamecore.transport import Endpoint
@@ -135,7 +135,7 @@ class Node:
 
     async def _fronts(self, numbers: Sequence[int]) -> list[Front]:
         plan, kept = self.plan, self.kept
-        journal: dict[int, list[tuple[int, int]]] = {}
+        journal = Journal({}, {})
         if kept is not None:
             journal = await load_journal(kept.store, kept.resume.journals, plan.start)
         fronts = []
@@ -151,7 +151,8 @@ class Node:
                 position=position,
                 kept=kept is not None,
                 ended=ended,
-                journal=journal.get(number, ()),
+                journal=journal.given.get(number, ()),
+                end=journal.ends.get(number),
             )
             fronts.append(front)
         return fronts
@@ -165,13 +166,15 @@ class Node:
         }
         manifest = await load_manifest(kept.store, kept.resume)
         held: Mapping[str, Groups] = {}
+        waiting: Sequence[tuple[str, int]] = ()
         if manifest is not None:
-            own = [group for group, owner in enumerate(self.plan.owners) if owner == worker.index]
+            own = {group for group, owner in enumerate(self.plan.owners) if owner == worker.index}
             held = await load_state(kept.store, kept.codec, manifest, own, operations)
             worker.restore(held)
+            waiting = [(name, group) for name, group in manifest.waiting() if name in operations and group in own]
         commits = host.commits = WorkerCommits(
             worker,
-            Keeper({name: operation.group_of for name, operation in operations.items()}, kept.codec, held),
+            Keeper({name: operation.group_of for name, operation in operations.items()}, kept.codec, held, waiting),
             kept.store,
             kept.codec,
             kept.resume.epoch,

@@ -58,6 +58,8 @@ class FrontPump:
         # The sequence clock counts records: its time stands still without them, and there is nothing to tell.
         self._interval = plan.heartbeat_interval_s if plan.clock == "wall" else None
         self._stop = stop
+        self._kept = plan.kept
+        self._exhausted = front.ended
         self._limit = 16
         self._room = asyncio.Event()
 
@@ -67,9 +69,13 @@ class FrontPump:
 
     async def run(self) -> None:
         """To the end of the partition, or until stopped."""
+        front, host = self.front, self._host
+        if self._kept:  # it may go on from a later time than others
+            host.worker.heartbeat(front.number)
+            host.flush()
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            while not self._stop.is_set() and not self.front.ended:
+            while not self._stop.is_set() and not front.ended:
                 batch = await self._next(stopping)
                 if batch is None:
                     break
@@ -77,21 +83,31 @@ class FrontPump:
                 await asyncio.sleep(0)  # everyone else's turn
         finally:
             stopping.cancel()
-        end = self._host.worker.end_front(self.front.number)
-        self._host.flush()
-        self._host.post.send(CONTROL, FrontEnded(self.front.number, end))
+        stopped = self._kept and not self._exhausted
+        end = (host.worker.stop_front if stopped else host.worker.end_front)(front.number)
+        host.flush()
+        host.post.send(CONTROL, FrontEnded(front.number, end, stopped))
 
     async def _next(self, stopping: asyncio.Task[Any]) -> Batch | None:
         """The next batch, when there is credit for it; None at the end or when stopped."""
+        if self.front.left == 0:
+            self._exhausted = True
+            return None
         while self.front.in_flight >= self._credit or self._waits_for_a_snapshot():
             self._room.clear()
             room = asyncio.ensure_future(self._room.wait())
             await self._first(room, stopping)
             if stopping.done():
                 return None
-        reading = asyncio.ensure_future(self._reader.read(min(self._limit, self._credit - self.front.in_flight)))
+        limit = min(self._limit, self._credit - self.front.in_flight)
+        left = self.front.left
+        reading = asyncio.ensure_future(self._reader.read(limit if left is None else min(limit, left)))
         await self._first(reading, stopping)
-        return reading.result() if reading.done() and not reading.cancelled() else None
+        if reading.cancelled():
+            return None
+        batch = reading.result()
+        self._exhausted = batch is None
+        return batch
 
     def _waits_for_a_snapshot(self) -> bool:
         return self._uncommitted is not None and self.front.uncommitted >= self._uncommitted

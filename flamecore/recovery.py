@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flamecore.codec import Codec
 from flamecore.errors import CodecError, CorruptError
@@ -55,19 +56,39 @@ async def load_state(
     return restored.held
 
 
-async def load_journal(store: Store, blobs: Sequence[str], start: int) -> dict[int, list[tuple[int, int]]]:
-    """Times from `start` on that were given before: for each front, in order, (first, how many).
+class Journal(NamedTuple):
+    """What fronts have done before, by number.
+
+    Attributes:
+        given: Times that were given: (first, how many), in order.
+        ends: The time at which a front has ended; what has come since is not for this run.
+    """
+
+    given: dict[int, list[tuple[int, int]]]
+    ends: dict[int, int]
+
+
+async def load_journal(store: Store, blobs: Sequence[str], start: int) -> Journal:
+    """What was written down of times from `start` on.
 
     Raises:
         CorruptError: A blob is damaged.
     """
     given: dict[int, list[tuple[int, int]]] = {}
+    ends: dict[int, int] = {}
     for blob in blobs:
         for front, first, records in decode_journal(await store.read(blob), blob):
+            if not records:
+                ends[front] = first
             skipped = min(max(start - first, 0), records)
             if records > skipped:
                 given.setdefault(front, []).append((first + skipped, records - skipped))
-    return {front: sorted(entries) for front, entries in given.items()}
+    return Journal({front: sorted(entries) for front, entries in given.items()}, ends)
+
+
+def end_of(given: Sequence[Given]) -> int:
+    """Where a journal ends: a snapshot of that time or a later one does not need it."""
+    return max(first + max(records, 1) for _, first, records in given)
 
 
 def encode_journal(given: Sequence[Given]) -> bytes:

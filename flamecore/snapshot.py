@@ -114,6 +114,16 @@ class Manifest(NamedTuple):
             covered.update(part.full)
         return tuple(reversed(live))
 
+    def waiting(self) -> tuple[tuple[str, int], ...]:
+        """(vertex, key group) of what has changed since it was last written in full, the longest ago first."""
+        waiting: dict[tuple[str, int], None] = {}
+        for part in self.parts:
+            for group in part.changed:
+                waiting.setdefault(group)
+            for group in part.full:
+                waiting.pop(group, None)
+        return tuple(waiting)
+
 
 class Section(NamedTuple):
     """State of one operation inside a part: names with their values, and the key group of each.
@@ -140,7 +150,8 @@ class EpochRecord(NamedTuple):
         identity: Of the state.
         epoch: Its number, from 1.
         created: Seconds since the epoch of Unix.
-        commits: Blobs of the snapshots it may go on from, newest first; none: it starts from nothing.
+        commits: Blobs of the snapshots it may go on from, newest first.
+        beginning: It may go on from nothing, too: nothing has been forgotten yet that the first records would need.
         journals: Blobs of the journals that count, of all epochs before it, oldest first.
         fronts: Where every front goes on. What a front that is new starts from is decided once.
     """
@@ -149,6 +160,7 @@ class EpochRecord(NamedTuple):
     epoch: int
     created: float
     commits: tuple[str, ...]
+    beginning: bool
     journals: tuple[str, ...]
     fronts: tuple[FrontState, ...]
 

@@ -27,7 +27,10 @@ from flamecore.snapshot import Groups
 
 
 class Given(NamedTuple):
-    """Times of the wall clock that a front has given to records: to be written down before they are used."""
+    """Times of the wall clock that a front has given to records: to be written down before they are used.
+
+    No records: the front has ended, at that time.
+    """
 
     front: int
     first: int
@@ -157,14 +160,35 @@ class Worker:
                     self.reporter.unregister(number)
 
     def end_front(self, number: int) -> int:
-        """The front will send no more. Returns the time below which all its items are."""
+        """The front has come to its end. Returns the time below which all its items are.
+
+        Where snapshots are taken, a front of the sequence clock has its end written down before the minimum time
+        passes it: if the source has grown until the job goes on after a fault, what is new must not be given times
+        that others have left behind.
+        """
         front = self.fronts[number]
+        if self.plan.kept and self.plan.clock == "sequence" and not front.ended:
+            self.given.append(Given(number, front.next_time, 0))
+            self._promised[number] = front.next_time
         front.ended = True
         if number in self._promised:
             self._closing.add(number)
         else:
             self.reporter.unregister(number)
         return front.next_time
+
+    def stop_front(self, number: int) -> int:
+        """The front is to be read no further, though it has not ended: the next run goes on with it.
+
+        Returns:
+            The time below which all its items are. The minimum time will not pass it.
+        """
+        front = self.fronts[number]
+        if number in self._promised:
+            return front.next_time
+        end = front.promise()
+        self.reporter.heartbeat(number, end)
+        return end
 
     def cut(self, time: int) -> Cut:
         """What this worker adds to a snapshot at `time`, which the sinks hold all outputs below. Cheap: what is found

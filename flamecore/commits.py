@@ -212,9 +212,12 @@ class Commits:
             try:
                 async with asyncio.timeout(limit):
                     await self._complete.wait()
+                    answers = [self._answers[worker] for worker in range(self._plan.workers)]
+                    if not self._history.changed_by(answers):
+                        self._time = time
+                        return
                     for rear in self._rears:
                         await rear.sync(time)
-                    answers = [self._answers[worker] for worker in range(self._plan.workers)]
                     manifest = await self._history.commit(self._number, time, answers)
             except TimeoutError:
                 late = sorted(set(range(self._plan.workers)) - self._answers.keys())

@@ -260,7 +260,6 @@ class Deployment:
         draining = asyncio.create_task(self._tell_when_draining(post))
         try:
             await epoch.outcome
-            await epoch.commit()  # it ends well: what was delivered is in a snapshot
         finally:
             await _cancelled(draining)
         await epoch.aclose()

@@ -78,6 +78,7 @@ class Epoch:
         self._control = Control(plan)
         self._failing, self._taken = failing, taken
         self._commits: Commits | None = None
+        self._finishing = False
         self._post: Post | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -122,9 +123,10 @@ class Epoch:
         """Hear of fronts, rears and snapshots: of the job's progress to its end, and beyond, for the last snapshot."""
         control = self._control
         while True:
-            if not self.outcome.done():
+            if not self.outcome.done() and not self._finishing:
                 if control.done:
-                    self.outcome.set_result(None)
+                    self._finishing = True
+                    self._start(self._finish())
                 elif (error := control.error) is not None:
                     self.fail(error)
                 elif control.failing:
@@ -137,10 +139,12 @@ class Epoch:
             else:
                 control.receive(message)
 
-    async def commit(self) -> None:
-        """Take a snapshot now, if state is kept and there is anything new."""
+    async def _finish(self) -> None:
+        """It ends well: what was delivered is in a snapshot. Until then it can fail as before."""
         if self._commits is not None:
             await self._commits.commit()
+        if not self.outcome.done():
+            self.outcome.set_result(None)
 
     def fail(self, error: BaseException) -> None:
         """It cannot go on."""

@@ -114,11 +114,12 @@ class History:
         self.kept: list[Manifest] = []  # what could be gone back to, oldest first
         self.beginning = True  # the beginning could be gone back to as well
         self.fronts: tuple[FrontState, ...] = ()
+        self._begun = 0  # the last epoch that was begun here
         self._new: set[int] = set()
         self._behind_end = False
         self._floor = 0
         self._unusable: set[str] = set()
-        self._tidy = False
+        self._tidied = 0
 
     @property
     def snapshot(self) -> Manifest | None:
@@ -200,7 +201,9 @@ class History:
                     "read to its end",
                     hint="Bring it back; or delete the state, and the outputs, to start from nothing.",
                 )
-        if self.fronts and all(front.ended for front in self.fronts):  # a job that was done goes on with what has come since
+        if self.fronts and all(
+            front.ended for front in self.fronts
+        ):  # a job that was done goes on with what has come since
             fronts = [front._replace(ended=(front.source, front.partition_name) not in there) for front in fronts]
             self._goes_on()
         self._new = {front.number for front in fronts[len(self.fronts) :]}
@@ -246,7 +249,9 @@ class History:
         found = await look(self.store)
         last = found.epochs[-1].epoch if found.epochs else 0
         newest = next((each.blob for each in found.snapshots if each.blob not in self._unusable), None)
-        if last != self.epoch - 1 or newest != (self.snapshot.blob if self.snapshot is not None else None):
+        changed = newest != (self.snapshot.blob if self.snapshot is not None else None)
+        # A snapshot of our own that was being recorded when we gave it up may have come to be.
+        if last != self.epoch - 1 or (changed and last != self._begun):
             raise self._fenced(last)
         self.journals = await self._needed(found.journals)
         self._floor = max([self.start, *held.values()])
@@ -259,6 +264,7 @@ class History:
         )
         if not await self.store.create(epoch_blob(self.epoch), encode_record(record)):
             raise self._fenced(self.epoch)
+        self._begun = self.epoch
 
     async def _needed(self, journals: Sequence[str]) -> tuple[str, ...]:
         """Of the journals those that going on from any snapshot could need."""
@@ -285,6 +291,15 @@ class History:
         commit = self.snapshot.blob if self.snapshot is not None else ""
         fronts = tuple((front.position, front.next_time, front.ended) for front in self.fronts)
         return Resume(self.identity, self.epoch, commit, self.journals, fronts, self._floor)
+
+    def changed_by(self, answers: Sequence[Prepared]) -> bool:
+        """Whether a snapshot would say anything that the newest does not: time alone does not count."""
+        if self.snapshot is None or any(answer.part for answer in answers):
+            return True
+        now = {front.number: (front.position, front.ended) for front in self.snapshot.fronts}
+        return any(
+            now.get(front) != (position, ended) for answer in answers for front, position, _, ended in answer.fronts
+        )
 
     async def commit(self, number: int, at: int, answers: Sequence[Prepared]) -> Manifest:
         """Record a snapshot whose parts are all stored; forgets those that are kept no longer.
@@ -324,8 +339,8 @@ class History:
         await self._check_fence()  # whoever has taken over meanwhile may need what is no longer needed here
         if len(self.kept) > _KEPT:
             await self._forget(self.kept.pop(0))
-        if not self._tidy:
-            self._tidy = True
+        if self._tidied != self.epoch:
+            self._tidied = self.epoch
             await self.tidy()
         return manifest
 

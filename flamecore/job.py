@@ -158,6 +158,8 @@ class Job:
         self.graph.check(barrier=settings.barrier)
         async with AsyncExitStack() as stack:
             history = await open_history(stack, self.store, self.graph, settings.workers)
+            if history is not None:
+                await history.verify()
             plan = make_plan(self.graph, self._sources, settings, history=history)
             codec = Codec.of(self.graph)
             transport = self._make_transport(TransportContext(job=settings.name, codec=codec))
@@ -199,8 +201,6 @@ class Job:
                 node.listen()
                 node.begin()
                 await outcome
-                if commits is not None:
-                    await commits.commit()  # it ends well: what was delivered is in a snapshot
             finally:
                 for task in tasks:
                     task.cancel()
@@ -217,11 +217,12 @@ class Job:
         self, control: Control, commits: Commits | None, endpoint: Endpoint, outcome: asyncio.Future[None]
     ) -> None:
         """Hear of the job's progress, to its end and beyond, for the last snapshot."""
+        finishing: asyncio.Task[None] | None = None
         try:
             while True:
-                if not outcome.done():
+                if not outcome.done() and finishing is None:
                     if control.done:
-                        outcome.set_result(None)
+                        finishing = asyncio.create_task(self._finish(commits, outcome))
                     elif (error := control.error) is not None:
                         outcome.set_exception(error)
                     elif control.failing and self._node is not None:
@@ -233,6 +234,20 @@ class Job:
                     control.receive(message)
         except Exception as error:  # noqa: BLE001 - ends the job
             self._fail(error)
+        finally:
+            if finishing is not None:
+                finishing.cancel()
+                await asyncio.wait((finishing,))
+
+    async def _finish(self, commits: Commits | None, outcome: asyncio.Future[None]) -> None:
+        """It ends well: what was delivered is in a snapshot."""
+        try:
+            if commits is not None:
+                await commits.commit()
+        except Exception as error:  # noqa: BLE001 - ends the job
+            self._fail(error)
+        if not outcome.done():
+            outcome.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
         """End the job with the first error there is."""

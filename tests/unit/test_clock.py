@@ -134,3 +134,131 @@ def test_an_idle_front_holds_nothing(clock: ClockName) -> None:
     assert idle.in_flight == 0
     assert idle.delivered(10**6) == []
     assert idle.where(0) == ""
+
+
+# -- fronts that go on -------------------------------------------------------------------------------------------------
+
+
+def kept(clock: ClockName = "sequence", **settings: Any) -> Front:
+    return Front(FrontId("numbers", 0), 1, clock=clock, kept=True, **{"now_us": Wall(), **settings})
+
+
+def test_a_cut_says_where_the_next_run_begins() -> None:
+    front = kept(position="before", start=10)
+    assert front.cut(10) == ("before", 10)
+    front.stamp(["a", "b", "c"], 0.0)
+    front.stamp(["d"], 0.0)
+    assert front.uncommitted == 4
+    assert front.cut(10) == ("before", 10)
+    assert front.cut(12) == ("b", 12), "in the midst of a batch"
+    assert front.uncommitted == 2
+    assert front.cut(14) == ("d", 14)
+    assert front.cut(20) == ("d", 20), "time went on without it: it has ended, and if there is more that comes later"
+    assert front.uncommitted == 0
+
+
+def test_what_is_not_kept_is_not_remembered_for_cuts() -> None:
+    counting = front()
+    counting.stamp(range(5), 0.0)
+    assert counting.uncommitted == 0
+
+
+def test_a_cut_in_a_gap_of_the_wall_clock_gives_the_next_time_that_was_given() -> None:
+    wall = Wall(100)
+    live = kept("wall", now_us=wall)
+    live.stamp(["a"], 0.0)
+    wall.now = 200
+    live.stamp(["b"], 0.0)
+    assert live.cut(150) == ("a", 200)
+    assert live.cut(201) == ("b", 201)
+
+
+@pytest.mark.parametrize("now", [0, 3_600_000_000, 7_200_000_000])
+def test_times_of_the_journal_are_given_again_whatever_the_clock_says(now: int) -> None:
+    """It was put back by an hour, or forward; what was given once is given again, and what is new comes after it."""
+    given = 3_600_000_000
+    live = kept("wall", start=given, journal=[(given, 3), (given + 50, 2)], now_us=Wall(now))
+    assert live.given == 3
+    assert live.promise() == given, "nothing is promised that is to be given again"
+    assert live.stamp(["a", "b"], 0.0) == given
+    assert live.promise() == given + 2
+    assert live.given == 1
+    assert live.stamp(["c"], 0.0) == given + 2
+    assert live.promise() == given + 50
+    assert live.stamp([], 0.0) <= given + 50, "nothing takes no time of the journal"
+    assert live.stamp(["d", "e"], 0.0) == given + 50
+    assert live.given is None
+    assert live.stamp(["f"], 0.0) == max(given + 52, now)
+
+
+@pytest.mark.parametrize("now", [0, 900, 5_000])
+def test_what_is_new_begins_at_the_floor(now: int) -> None:
+    """What sinks hold already goes further than the journal does, and the clock was put back."""
+    live = kept("wall", start=1_000, journal=[(400, 2)], now_us=Wall(now))
+    assert live.stamp(["a", "b"], 0.0) == 400
+    assert live.promise() == max(1_000, now)
+    assert live.stamp(["c"], 0.0) == max(1_000, now)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), max_size=5),
+    st.lists(st.tuples(st.integers(-30, 30), st.integers(1, 4)), max_size=10),
+    st.integers(0, 100),
+)
+def test_with_a_journal_times_grow_promises_are_kept_and_given_times_come_back(
+    runs: list[tuple[int, int]], reads: list[tuple[int, int]], floor: int
+) -> None:
+    journal, next_time = [], 0
+    for gap, count in runs:
+        journal.append((next_time + gap, count))
+        next_time += gap + count
+    wall = Wall(50)
+    live = kept("wall", start=floor, journal=journal, now_us=wall)
+    before = [first + each for first, count in journal for each in range(count)]
+    got: list[int] = []
+    for moved, count in reads:
+        wall.now += moved
+        promised = live.promise()
+        count = min(count, live.given or count)
+        first = live.stamp(range(count), 0.0)
+        assert first >= promised
+        got += range(first, first + count)
+    assert got == sorted(set(got))
+    again = min(len(before), len(got))
+    assert got[:again] == before[:again]
+    assert all(time >= floor for time in got[again:])
+
+
+def test_a_front_that_had_ended_ends_there_again() -> None:
+    """The source has grown since; but the time of others has gone on."""
+    front = kept(start=5, end=8)
+    assert front.left == 3
+    front.stamp(["a", "b"], 0.0)
+    assert front.left == 1
+    front.stamp(["c"], 0.0)
+    assert front.left == 0
+    assert kept(start=9, end=8).left == 0
+    assert kept().left is None
+
+
+@given(
+    st.lists(st.integers(1, 5), max_size=8),
+    st.lists(st.integers(0, 30), max_size=6).map(sorted),
+    st.booleans(),
+)
+def test_from_any_cut_the_rest_gets_the_same_times(counts: list[int], cuts: list[int], ranges: bool) -> None:
+    front = kept()
+    times: dict[int, int] = {}
+    for count in counts:
+        batch = range(len(times), len(times) + count)
+        first = front.stamp(batch if ranges else list(batch), 0.0)
+        times.update(zip(batch, range(first, first + count), strict=True))
+    for cut in cuts:
+        cut = min(cut, len(times))
+        position, start = front.cut(cut)
+        left = [each for each in times if position is None or each > position]
+        assert left == [each for each, time in times.items() if time >= cut]
+        assert front.uncommitted == len(left)
+        again = kept(start=start, position=position)
+        assert again.stamp(left, 0.0) == start or not left
+        assert not left or start == times[left[0]]

@@ -1,0 +1,74 @@
+"""The job's control: when a job is done, and what is stored."""
+
+from __future__ import annotations
+
+import pytest
+
+import flamecore as fc
+from flamecore.control import Control
+from flamecore.errors import JobError
+from flamecore.messages import Delivered, FrontEnded, Prepare
+from flamecore.meta import MIN_TIME, FrontId
+from flamecore.plan import Plan
+
+
+def control(start: int = 0, fronts: int = 2) -> Control:
+    flow = fc.Flow("two-sinks")
+    numbers = flow.source("numbers", int)
+    numbers.sink("a")
+    numbers.sink("b")
+    return Control(Plan(flow.graph(), 1, tuple(FrontId("numbers", n) for n in range(fronts)), start=start))
+
+
+def test_a_job_is_done_when_every_front_has_ended_and_every_rear_has_stored_all() -> None:
+    job = control()
+    for message in (FrontEnded(1, 10), Delivered("a", 10), Delivered("b", 10), FrontEnded(2, 12)):
+        assert not job.done
+        job.receive(message)
+    assert not job.done
+    job.receive(Delivered("a", 12))
+    assert not job.done
+    job.receive(Delivered("b", 15))
+    assert job.done
+    assert job.stored == 12
+
+
+def test_a_job_with_nothing_to_read_is_done_at_once() -> None:
+    for start in (0, 40):
+        job = control(start)
+        job.receive(FrontEnded(1, start))
+        job.receive(FrontEnded(2, start))
+        assert job.done
+
+
+def test_what_is_stored_is_what_every_rear_has_stored() -> None:
+    job = control()
+    assert job.stored == MIN_TIME
+    job.receive(Delivered("a", 7))
+    assert job.stored == MIN_TIME
+    job.receive(Delivered("b", 5))
+    job.receive(Delivered("b", 3))
+    assert job.stored == 5
+
+
+def test_a_job_that_is_stopped_is_done_with_what_all_fronts_have_come_to() -> None:
+    """What some have read beyond that comes again in the next run."""
+    job = control()
+    job.receive(FrontEnded(1, 20, stopped=True))
+    job.receive(FrontEnded(2, 30, stopped=True))
+    for rear in "ab":
+        assert not job.done
+        job.receive(Delivered(rear, 20))
+    assert job.done
+
+
+def test_a_front_that_had_ended_does_not_hold_up_one_that_is_stopped() -> None:
+    job = control(start=5)
+    job.receive(FrontEnded(1, 500))
+    job.receive(FrontEnded(2, 5, stopped=True))
+    assert job.done, "nothing of it was read"
+
+
+def test_what_is_not_for_it_is_told() -> None:
+    with pytest.raises(JobError, match="Prepare"):
+        control().receive(Prepare(1, 2))

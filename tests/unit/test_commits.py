@@ -23,7 +23,6 @@ from flamecore.messages import Committed, Delivered, Prepare, Prepared, Resume
 from flamecore.meta import FrontId
 from flamecore.plan import Plan
 from flamecore.recovery import (
-    Given,
     decode_journal,
     encode_journal,
     end_of,
@@ -33,7 +32,7 @@ from flamecore.recovery import (
 )
 from flamecore.snapshot import FrontState, Manifest, Part, commit_blob, journal_blob, part_blob, seal
 from flamecore.store import StoreContext
-from flamecore.worker import Worker
+from flamecore.worker import Given, Worker
 from flamestream_stores.memory import Memory
 
 

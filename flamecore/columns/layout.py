@@ -39,7 +39,8 @@ SHAPE: Final = 13
 UNION: Final = 14
 """[UNION, node, …]: a column that says which of the nodes each value belongs to, then the values of each."""
 RECORD: Final = 15
-"""[RECORD, number in the table, node, …]: a class with fields; the table has its name and the names of the fields."""
+"""[RECORD, number in the table, node, …]: a class with fields; the table has its name and the names of the fields.
+Without fields: a column of nils, so that no value comes of no bytes."""
 ENUM: Final = 16
 """[ENUM, number in the table]: a column of names of members, each once, and one that says which each value is."""
 FLAGS: Final = 17

@@ -179,6 +179,8 @@ class Compiler:
 
         def read(source: Source, count: int) -> list[Any]:
             source.enter(count)
+            if not reads:
+                source.column(count)
             return make(count, [one(source, count) for one in reads])
 
         return read

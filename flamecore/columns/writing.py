@@ -174,6 +174,8 @@ class Writer:
             parts = record.take_apart(values)
         except AttributeError as error:
             raise _at(path, unset(record, values, error)) from error
+        if not record.fields:  # no value comes of no bytes
+            self.columns.append(_encode([None] * len(values)))
         columns = zip(record.fields, parts, strict=True)
         return [lay.RECORD, number, *[self.column(part, depth + 1, f"{path}.{field}") for field, part in columns]]
 

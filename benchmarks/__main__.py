@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import idle, latency, machine, memory, start, throughput
+from benchmarks import codec, idle, latency, machine, memory, start, throughput
 from benchmarks.corpora import default_dump
 from benchmarks.processes import RunError, say
 from benchmarks.report import Table
@@ -29,10 +29,11 @@ class Sizes:
     runs: int
     starts: int
     idle_s: float
+    payloads: int
 
 
-_FULL = Sizes(words=1_000_000, pages=10_000, lines=5_000, runs=5, starts=15, idle_s=5.0)
-_QUICK = Sizes(words=100_000, pages=500, lines=500, runs=1, starts=3, idle_s=0.5)
+_FULL = Sizes(words=1_000_000, pages=10_000, lines=5_000, runs=5, starts=15, idle_s=5.0, payloads=20_000)
+_QUICK = Sizes(words=100_000, pages=500, lines=500, runs=1, starts=3, idle_s=0.5, payloads=1_000)
 
 
 def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
@@ -56,6 +57,7 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
         "import": lambda: start.compare_imports(rounds=sizes.starts),
         "memory": lambda: memory.compare(words=sizes.words, rounds=1),
         "idle": lambda: idle.compare(seconds=sizes.idle_s, rounds=1),
+        "codec": lambda: codec.compare(rounds=runs, total=sizes.payloads),
     }
     return found
 

@@ -42,6 +42,7 @@ class Record(ABC):
         self.name = name
         self.defaults = fields
         self.fields = tuple(fields)
+        self.places = tuple(f".{field}" for field in fields)
 
     @abstractmethod
     def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:

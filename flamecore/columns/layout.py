@@ -28,30 +28,32 @@ NOTHING: Final = 0
 """No values: no column."""
 NONE, BOOL, INT, FLOAT, STR, BYTES = range(1, 7)
 """Plain values: one column."""
-TUPLE: Final = 7
+SIMPLE: Final = 7
+"""Lists and dictionaries that are made of nothing but lists, dictionaries and plain values, as MessagePack has them."""
+TUPLE: Final = 8
 """[TUPLE, node, …]: tuples of one length; a node for each place."""
-LIST, TUPLES, SET, FROZENSET = range(8, 12)
+LIST, TUPLES, SET, FROZENSET = range(9, 13)
 """[LIST, node]: a column of lengths, then all elements one after the other; TUPLES are tuples of several lengths."""
-DICT: Final = 12
+DICT: Final = 13
 """[DICT, node, node]: a column of lengths, then all keys, then all values."""
-SHAPE: Final = 13
+SHAPE: Final = 14
 """[SHAPE, [key, …], node, …]: dictionaries of the same texts as keys, in the same order; a node for each key."""
-UNION: Final = 14
+UNION: Final = 15
 """[UNION, node, …]: a column that says which of the nodes each value belongs to, then the values of each."""
-RECORD: Final = 15
+RECORD: Final = 16
 """[RECORD, number in the table, node, …]: a class with fields; the table has its name and the names of the fields.
 Without fields: a column of nils, so that no value comes of no bytes."""
-ENUM: Final = 16
+ENUM: Final = 17
 """[ENUM, number in the table]: a column of names of members, each once, and one that says which each value is."""
-FLAGS: Final = 17
+FLAGS: Final = 18
 """[FLAGS, number in the table, node]: members of an enum.Flag and combinations of them, as numbers."""
-CODED: Final = 18
+CODED: Final = 19
 """[CODED, number in the table, node]: what a codec of the type has made; the table has its name and version."""
-PACKED: Final = 19
+PACKED: Final = 20
 """[PACKED, data type]: numpy scalars; the column is the bytes of an array of them."""
-ITEMS, RELEASED = 20, 21
+ITEMS, RELEASED = 21, 22
 """[ITEMS, node], [RELEASED, node, node]: messages of the engine that carry payloads, at the root only."""
-TOLD: Final = 22
+TOLD: Final = 23
 """[TOLD, name]: messages of the engine that carry none, at the root only: one column, the message as an array."""
 
 MAX_DEPTH: Final = 200
@@ -62,6 +64,10 @@ MAX_SCHEMA_BYTES: Final = 2**21
 """Longest schema."""
 MAX_VALUES: Final = 2**25
 """Most values, counting containers and what they contain, each once."""
+
+MAX_SIMPLE_DEPTH: Final = 100
+MAX_SIMPLE_BYTES: Final = 2**24
+"""Deepest and longest of what is written as SIMPLE; what is more is written otherwise."""
 
 _VERSION: Final = bytes((VERSION,))
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -98,12 +104,20 @@ def split(data: bytes) -> tuple[bytes, list[bytes]]:
     if not data or data[0] != VERSION:
         found = f"bytes of version {data[0]}" if data else "no bytes"
         raise unreadable(f"{found}, and version {VERSION} is read here")
-    if array_length(data, 1) > MAX_COLUMNS + 1:
+    # Nearly always there are few columns, and one byte says so.
+    if data[1:2] > b"\x9f" and array_length(data, 1) > MAX_COLUMNS + 1:
         raise unreadable(f"bytes that claim {array_length(data, 1)} columns; {MAX_COLUMNS} is the limit")
     schema, *columns = _split(memoryview(data)[1:])
     if len(schema) > MAX_SCHEMA_BYTES:
         raise unreadable(f"bytes with a schema of {len(schema)} bytes; {MAX_SCHEMA_BYTES} is the limit")
     return schema, columns
+
+
+def array_head(length: int) -> bytes:
+    """The first bytes of a MessagePack array of that length."""
+    if length < 16:
+        return bytes((0x90 | length,))
+    return b"\xdc" + length.to_bytes(2, "big") if length < 2**16 else b"\xdd" + length.to_bytes(4, "big")
 
 
 def array_length(data: bytes, start: int = 0) -> int:

@@ -8,8 +8,8 @@ must be used. What comes of bytes that are not the codec's is an error and nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import Any, Final
+from itertools import islice, repeat
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -25,6 +25,11 @@ from flamecore.type_codec import TypeCodec
 Read = Callable[["Source", int], Sequence[Any]]
 """(where the columns come from, how many values) → the values."""
 
+
+def _no_extension(code: int, data: memoryview) -> NoReturn:
+    raise unreadable(f"bytes with an extension of the unknown type {code}")
+
+
 _TYPES: Final[dict[int, Any]] = {
     lay.NONE: None,
     lay.BOOL: bool,
@@ -34,9 +39,13 @@ _TYPES: Final[dict[int, Any]] = {
     lay.BYTES: bytes,
 }
 _decoders: Final = {node: msgspec.msgpack.Decoder(list[kind]).decode for node, kind in _TYPES.items()}  # type: ignore[valid-type]
+_simple: Final = msgspec.msgpack.Decoder(list, ext_hook=_no_extension).decode
 _integers: Final = _decoders[lay.INT]
 _texts: Final = _decoders[lay.STR]
 _schema: Final = msgspec.msgpack.Decoder(tuple[list[list[Any]], Any]).decode
+
+
+_HEADS: Final = tuple(map(lay.array_head, range(100)))
 
 
 class Source:
@@ -69,7 +78,7 @@ class Source:
     def column(self, count: int) -> bytes:
         """The next column, which must be an array of that length."""
         column = self.raw()
-        if lay.array_length(column) != count:
+        if not column.startswith(_HEADS[count] if count < len(_HEADS) else lay.array_head(count)):
             raise unreadable(f"bytes with {lay.array_length(column)} values where {count} belong")
         return column
 
@@ -162,7 +171,7 @@ class Compiler:
         def read(source: Source, count: int) -> list[dict[str, Any]]:
             source.enter(count)
             rows = zip(*[one(source, count) for one in reads], strict=True)
-            return [dict(zip(keys, row, strict=True)) for row in rows]
+            return list(map(dict, map(zip, repeat(keys), rows)))
 
         return read
 
@@ -262,6 +271,17 @@ def _leaf(decode: Callable[[bytes], list[Any]]) -> Read:
     return read
 
 
+def _read_simple(source: Source, count: int) -> list[Any]:
+    source.enter(count)
+    column = source.column(count)
+    if len(column) > lay.MAX_SIMPLE_BYTES:
+        raise unreadable(f"bytes with {len(column)} bytes where {lay.MAX_SIMPLE_BYTES} are the limit")
+    values = _simple(column)
+    if not set(map(type, values)) <= {list, dict}:
+        raise unreadable("bytes with other values where lists and dictionaries belong")
+    return values
+
+
 def _nothing(source: Source, count: int) -> Sequence[Any]:
     if count:
         raise unreadable(f"bytes with {count} values and none of them")
@@ -310,6 +330,7 @@ def _otherwise(name: str, how: str) -> CodecError:
 
 _LEAVES: Final[dict[int, Read]] = {
     lay.NOTHING: _nothing,
+    lay.SIMPLE: _read_simple,
     **{node: _leaf(decode) for node, decode in _decoders.items()},
 }
 _COMPILE: Final[dict[int, Callable[[Compiler, list[Any], int], Read]]] = {

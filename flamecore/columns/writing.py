@@ -20,16 +20,24 @@ from flamecore.columns.standard import INTEGERS, Standard
 from flamecore.errors import CodecError
 from flamecore.type_codec import TypeCodec
 
+Path = tuple[()] | tuple["Path", int | str | tuple[str]]
+"""A place in a value: the one it is in, and which of its places; put in words only for errors."""
 Node = Any
 """A number, or a list that begins with one: see `flamecore.columns.layout`."""
 
 _PLAIN: Final = {type(None): lay.NONE, bool: lay.BOOL, int: lay.INT, float: lay.FLOAT, str: lay.STR, bytes: lay.BYTES}
+_SCALARS: Final = frozenset(_PLAIN)
+_SIMPLE_CONTAINERS: Final = frozenset((list, dict))
+_SIMPLE: Final = _SCALARS | _SIMPLE_CONTAINERS
 _SORTED_AS_THEY_ARE: Final = ({int}, {str}, {bytes})
 
 _NARROW, _WIDE = 4, 64
 """Tuples get a column for each place if they are narrow, or many and not wide."""
 _FEW: Final = 4
 """Fewer dictionaries than this are not worth a column for each key."""
+
+_LONGEST_PATH: Final = 80
+"""In characters, in errors."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -56,13 +64,13 @@ class Writer:
         """
         return lay.join([self.table, node], self.columns)
 
-    def column(self, values: Sequence[Any], depth: int = 0, path: str = "") -> Node:
+    def column(self, values: Sequence[Any], depth: int = 0, path: Path = ()) -> Node:
         """Write values that stand at one place of what is written; returns their node.
 
         Args:
             values: In order.
             depth: How deep the place is.
-            path: The place in words, for errors.
+            path: The place, for errors.
 
         Raises:
             CodecError: One of them cannot cross; the text says which, and what to do.
@@ -86,7 +94,7 @@ class Writer:
             raise _at(path, error) from None
         return _BY_ENTRY[type(entry)](self, entry, values, depth, path)
 
-    def _plain(self, node: int, values: Sequence[Any], depth: int, path: str) -> Node:
+    def _plain(self, node: int, values: Sequence[Any], depth: int, path: Path) -> Node:
         try:
             self.columns.append(_encode(values))
         except OverflowError:
@@ -97,11 +105,11 @@ class Writer:
             raise _refused(what, hint, "str", path) from error
         return node
 
-    def _union(self, values: Sequence[Any], depth: int, path: str) -> Node:
+    def _union(self, values: Sequence[Any], depth: int, path: Path) -> Node:
         kinds = list(map(type, values))
         return self._parted(values, kinds, dict.fromkeys(kinds), depth, path)
 
-    def _parted(self, values: Sequence[Any], labels: list[Any], known: Iterable[Any], depth: int, path: str) -> Node:
+    def _parted(self, values: Sequence[Any], labels: list[Any], known: Iterable[Any], depth: int, path: Path) -> Node:
         """Values of several kinds, told by a label for each: a column for each label."""
         parts: dict[Any, list[Any]] = {label: [] for label in known}
         numbers = {label: number for number, label in enumerate(parts)}
@@ -112,32 +120,67 @@ class Writer:
 
     # -- containers ------------------------------------------------------------------------------------------------
 
-    def _tuples(self, values: Sequence[tuple[Any, ...]], depth: int, path: str) -> Node:
+    def _tuples(self, values: Sequence[tuple[Any, ...]], depth: int, path: Path) -> Node:
         width, count = len(values[0]), len(values)
         narrow = 0 < width <= _NARROW or (_NARROW < width <= _WIDE and count >= 2 * width)
         if not narrow or (count > 1 and len(set(map(len, values))) > 1):
             return self._sequences(lay.TUPLES, values, depth, path)
         parts = enumerate(zip(*values, strict=True))
-        return [lay.TUPLE, *[self.column(part, depth + 1, f"{path}[{place}]") for place, part in parts]]
+        return [lay.TUPLE, *[self.column(part, depth + 1, (path, place)) for place, part in parts]]
 
-    def _lists(self, values: Sequence[list[Any]], depth: int, path: str) -> Node:
-        return self._sequences(lay.LIST, values, depth, path)
+    def _lists(self, values: Sequence[list[Any]], depth: int, path: Path) -> Node:
+        lengths = self._lengths(values, depth, path)
+        parts = _joined(values)
+        if self._simple(values, parts):
+            return lay.SIMPLE
+        self.columns.append(_encode(lengths))
+        return [lay.LIST, self.column(parts, depth + 1, (path, "[…]"))]
 
-    def _sequences(self, kind: int, values: Sequence[Sequence[Any]], depth: int, path: str) -> Node:
-        self._lengths(values, depth, path)
-        parts = values[0] if len(values) == 1 else list(chain.from_iterable(values))
-        return [kind, self.column(parts, depth + 1, f"{path}[…]")]
+    def _sequences(self, kind: int, values: Sequence[Sequence[Any]], depth: int, path: Path) -> Node:
+        self.columns.append(_encode(self._lengths(values, depth, path)))
+        return [kind, self.column(_joined(values), depth + 1, (path, "[…]"))]
 
-    def _lengths(self, values: Sequence[Any], depth: int, path: str) -> None:
+    def _lengths(self, values: Sequence[Any], depth: int, path: Path) -> list[int]:
         lengths = list(map(len, values))
         if sum(lengths) > self._room:  # before it is made room for: few lists can be many elements
             raise _beyond(values, depth, path)
-        self.columns.append(_encode(lengths))
+        return lengths
 
-    def _sets(self, values: Sequence[set[Any]], depth: int, path: str) -> Node:
+    def _simple(self, values: Sequence[Any], parts: Sequence[Any]) -> bool:
+        """Write lists or dictionaries that are made of nothing but their like and plain values; whether they are."""
+        if not self._are_simple(parts):
+            return False
+        try:
+            column = _encode(values)
+        except (OverflowError, UnicodeEncodeError):  # a number that is too large, a text that is none
+            return False
+        if len(column) > lay.MAX_SIMPLE_BYTES:
+            return False
+        self.columns.append(column)
+        return True
+
+    def _are_simple(self, level: Sequence[Any]) -> bool:
+        room = self._room
+        for _ in range(lay.MAX_SIMPLE_DEPTH):
+            kinds = set(map(type, level))
+            if kinds <= _SCALARS:
+                return True
+            if not kinds <= _SIMPLE:
+                return False
+            parts: list[Any] = []
+            for kind in kinds & _SIMPLE_CONTAINERS:
+                ones: Sequence[Any] = [one for one in level if type(one) is kind] if len(kinds) > 1 else level
+                room -= sum(map(len, ones))
+                if room < 0 or (kind is dict and not set(map(type, chain.from_iterable(ones))) <= _SCALARS):
+                    return False
+                parts.extend(chain.from_iterable(ones if kind is list else map(dict.values, ones)))
+            level = parts
+        return False
+
+    def _sets(self, values: Sequence[set[Any]], depth: int, path: Path) -> Node:
         return self._sequences(lay.SET, list(map(self._in_order, values)), depth, path)
 
-    def _frozensets(self, values: Sequence[frozenset[Any]], depth: int, path: str) -> Node:
+    def _frozensets(self, values: Sequence[frozenset[Any]], depth: int, path: Path) -> Node:
         return self._sequences(lay.FROZENSET, list(map(self._in_order, values)), depth, path)
 
     def _in_order(self, value: set[Any] | frozenset[Any]) -> list[Any]:
@@ -152,23 +195,25 @@ class Writer:
         writer = Writer(self.catalogue)
         return writer.bytes_of(writer.column((value,)))
 
-    def _dicts(self, values: Sequence[dict[Any, Any]], depth: int, path: str) -> Node:
-        first = values[0]
-        if len(values) >= _FEW and 0 < len(first) <= _WIDE and len(set(map(tuple, values))) == 1:
-            keys = list(first)
-            # Equal keys may be of several types: 1 and True, a text and a member of an enum.
-            if set(map(type, chain.from_iterable(values))) == {str}:
-                columns = zip(keys, zip(*map(dict.values, values), strict=True), strict=True)
-                return [lay.SHAPE, keys, *[self.column(part, depth + 1, f"{path}[{key!r}]") for key, part in columns]]
-        self._lengths(values, depth, path)
-        keys = list(chain.from_iterable(values))
-        parts = list(chain.from_iterable(map(dict.values, values)))
-        node = self.column(keys, depth + 1, f"{path}.keys()")
-        return [lay.DICT, node, self.column(parts, depth + 1, f"{path}.values()")]
+    def _dicts(self, values: Sequence[dict[Any, Any]], depth: int, path: Path) -> Node:
+        lengths = self._lengths(values, depth, path)
+        keys, parts = _joined(values), _joined([*map(dict.values, values)])
+        kinds = set(map(type, keys))
+        if kinds <= _SCALARS and self._simple(values, parts):
+            return lay.SIMPLE
+        # Equal keys may be of several types: 1 and True, a text and a member of an enum.
+        some = kinds == {str} and len(values) >= _FEW and len(values[0]) <= _WIDE
+        if some and len(set(map(tuple, values))) == 1:
+            columns = zip(values[0], zip(*map(dict.values, values), strict=True), strict=True)
+            nodes = [self.column(part, depth + 1, (path, (key,))) for key, part in columns]
+            return [lay.SHAPE, list(values[0]), *nodes]
+        self.columns.append(_encode(lengths))
+        node = self.column(keys, depth + 1, (path, ".keys()"))
+        return [lay.DICT, node, self.column(parts, depth + 1, (path, ".values()"))]
 
     # -- classes ---------------------------------------------------------------------------------------------------
 
-    def _records(self, record: Record, values: Sequence[Any], depth: int, path: str) -> Node:
+    def _records(self, record: Record, values: Sequence[Any], depth: int, path: Path) -> Node:
         number = self._number(record.name, *record.fields)
         try:
             parts = record.take_apart(values)
@@ -176,10 +221,10 @@ class Writer:
             raise _at(path, unset(record, values, error)) from error
         if not record.fields:  # no value comes of no bytes
             self.columns.append(_encode([None] * len(values)))
-        columns = zip(record.fields, parts, strict=True)
-        return [lay.RECORD, number, *[self.column(part, depth + 1, f"{path}.{field}") for field, part in columns]]
+        columns = zip(record.places, parts, strict=True)
+        return [lay.RECORD, number, *[self.column(part, depth + 1, (path, place)) for place, part in columns]]
 
-    def _members(self, kind: Enumeration, values: Sequence[Any], depth: int, path: str) -> Node:
+    def _members(self, kind: Enumeration, values: Sequence[Any], depth: int, path: Path) -> Node:
         number = self._number(kind.name)
         if kind.flags:
             return [lay.FLAGS, number, self.column(list(map(attrgetter("_value_"), values)), depth + 1, path)]
@@ -188,7 +233,7 @@ class Writer:
         self.columns += (_encode(list(places)), _encode(list(map(places.__getitem__, names))))
         return [lay.ENUM, number]
 
-    def _coded(self, codec: TypeCodec | Standard, values: Sequence[Any], depth: int, path: str) -> Node:
+    def _coded(self, codec: TypeCodec | Standard, values: Sequence[Any], depth: int, path: Path) -> Node:
         assert codec.encode is not None
         try:
             made = list(map(codec.encode, values))
@@ -199,7 +244,7 @@ class Writer:
             raise _refused(what, "", codec.type.__qualname__, path) from error
         return [lay.CODED, self._number(codec.name, codec.version), self.column(made, depth + 1, path)]
 
-    def _scalars(self, scalars: arrays.Scalars, values: Sequence[Any], depth: int, path: str) -> Node:
+    def _scalars(self, scalars: arrays.Scalars, values: Sequence[Any], depth: int, path: Path) -> Node:
         try:
             types = scalars.types(values)
         except CodecError as error:
@@ -218,14 +263,14 @@ class Writer:
         return number
 
 
-_BY_TYPE: Final[dict[type, Callable[[Writer, Any, int, str], Node]]] = {
+_BY_TYPE: Final[dict[type, Callable[[Writer, Any, int, Path], Node]]] = {
     tuple: Writer._tuples,
     list: Writer._lists,
     dict: Writer._dicts,
     set: Writer._sets,
     frozenset: Writer._frozensets,
 }
-_BY_ENTRY: Final[dict[type, Callable[[Writer, Any, Any, int, str], Node]]] = {
+_BY_ENTRY: Final[dict[type, Callable[[Writer, Any, Any, int, Path], Node]]] = {
     **dict.fromkeys((Tuples, Dataclasses, Structs), Writer._records),
     Enumeration: Writer._members,
     **dict.fromkeys((TypeCodec, Standard), Writer._coded),
@@ -233,20 +278,34 @@ _BY_ENTRY: Final[dict[type, Callable[[Writer, Any, Any, int, str], Node]]] = {
 }
 
 
-def _beyond(values: Sequence[Any], depth: int, path: str) -> CodecError:
+def _joined(values: Sequence[Iterable[Any]]) -> list[Any]:
+    return list(values[0]) if len(values) == 1 else list(chain.from_iterable(values))
+
+
+def _beyond(values: Sequence[Any], depth: int, path: Path) -> CodecError:
     if depth > lay.MAX_DEPTH:
-        what, path = f"a value that is nested more than {lay.MAX_DEPTH} deep, or contains itself,", f"{path[:40]}…"
+        what = f"a value that is nested more than {lay.MAX_DEPTH} deep, or contains itself,"
     else:
         what = f"a value of more than {lay.MAX_VALUES} parts"
     kind = type(values[0]).__qualname__
     return _refused(f"{what} cannot cross a process boundary", "Make it smaller, or flatter.", kind, path)
 
 
-def _at(path: str, error: CodecError) -> CodecError:
+def _at(path: Path, error: CodecError) -> CodecError:
     """The same error, with the place."""
-    what = f"{error.what} (at {path})" if path else error.what
-    return CodecError(what, hint=error.hint, type_name=error.type_name, path=path)
+    place = _in_words(path)
+    what = f"{error.what} (at {place})" if place else error.what
+    return CodecError(what, hint=error.hint, type_name=error.type_name, path=place)
 
 
-def _refused(what: str, hint: str, type_name: str, path: str) -> CodecError:
-    return _at(path, CodecError(what, hint=hint, type_name=type_name, path=path))
+def _in_words(path: Path) -> str:
+    words: list[str] = []
+    while path:
+        path, place = path
+        words.append(place if isinstance(place, str) else f"[{place}]" if isinstance(place, int) else f"[{place[0]!r}]")
+    text = "".join(reversed(words))
+    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}…"
+
+
+def _refused(what: str, hint: str, type_name: str, path: Path) -> CodecError:
+    return _at(path, CodecError(what, hint=hint, type_name=type_name))

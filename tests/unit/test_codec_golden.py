@@ -204,7 +204,7 @@ def test_no_entry_has_gone() -> None:
 
 def test_numbers_of_the_format_are_never_changed() -> None:
     """They are in bytes that have been written. Those of messages may change: these live no longer than a job."""
-    plain = ("NOTHING", "NONE", "BOOL", "INT", "FLOAT", "STR", "BYTES")
+    plain = ("NOTHING", "NONE", "BOOL", "INT", "FLOAT", "STR", "BYTES", "SIMPLE")
     containers = ("TUPLE", "LIST", "TUPLES", "SET", "FROZENSET", "DICT", "SHAPE", "UNION")
     classes = ("RECORD", "ENUM", "FLAGS", "CODED", "PACKED")
     names = (*plain, *containers, *classes)

@@ -186,9 +186,8 @@ def compare(*, rounds: int, total: int = TOTAL) -> tuple[Table, dict[str, Any]]:
             )
             kept = "yes" if found["same"] else "no"
             table.add(kind, name, f"{found['bytes']:.1f}", f"{encode:.2f}", f"{decode:.2f}", *against, kept)
-            if name == OURS:
-                if not found["same"]:
-                    table.failed[f"{kind}: {name}"] = "other payloads came back"
+            if name == OURS and not found["same"]:
+                table.failed[f"{kind}: {name}"] = "other payloads came back"
     return table, {"payloads": facts}
 
 

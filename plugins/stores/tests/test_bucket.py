@@ -156,7 +156,7 @@ def test_a_bucket_that_is_not_there(answers: Answers) -> None:
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, Any]]:
     """Options for a server that speaks S3, with a bucket `flame`."""
-    reason = "needs pip install s3fs 'moto[server]'"
+    reason = "no S3 server: tox -e py311-s3, or pip install s3fs 'moto[server]'"
     s3fs = pytest.importorskip("s3fs", reason=reason)
     server_of = pytest.importorskip("moto.server", reason=reason)
     server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -139,10 +139,14 @@ class Epoch:
             else:
                 control.receive(message)
 
-    async def _finish(self) -> None:
-        """It ends well: what was delivered is in a snapshot. Until then it can fail as before."""
+    async def commit(self) -> None:
+        """Take a snapshot now, if state is kept and there is anything new."""
         if self._commits is not None:
             await self._commits.commit()
+
+    async def _finish(self) -> None:
+        """It ends well: what was delivered is in a snapshot. Until then it can fail as before."""
+        await self.commit()
         if not self.outcome.done():
             self.outcome.set_result(None)
 

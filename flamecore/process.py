@@ -180,7 +180,7 @@ class Process:
             receiving.cancel()
             await asyncio.wait((receiving,))
         raise JobError(
-            f"the job at {self.bootstrap['control']} has not answered {self.name} within {limit_s:g} s",
+            f"job {self.bootstrap['job']!r} has not answered {self.name} within {limit_s:g} s",
             hint="Does its supervisor run, and wait for nodes still?",
         )
 

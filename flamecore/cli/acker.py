@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from flamecore.cli.joining import join_options
@@ -12,6 +14,6 @@ from flamecore.cli.worker import serve
 @click.option("--join", "address", required=True, metavar="ADDRESS", help="Where the job's supervisor listens.")
 @click.option("--name", help="Name of this acker.")
 @join_options
-def command(address: str, name: str | None, job: str, settings: tuple[str, ...]) -> None:
+def command(address: str, name: str | None, **options: Any) -> None:
     """Join a job to host its trackers and nothing else; the job says [deploy] acker = "own"."""
-    serve(address, job=job, name=name, role="acker", settings=settings)
+    serve(address, name=name, role="acker", **options)

@@ -7,6 +7,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -32,13 +33,21 @@ def join_options(function: F) -> F:
                 metavar="TABLE.KEY=VALUE",
                 help="An option of the transport or registry, such as transport.grpc.tls_ca=ca.pem.",
             ),
+            click.option(
+                "--config",
+                "config_file",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="A file with such options, in the form of a job file.",
+            ),
         )
     ):
         function = option(function)
     return function
 
 
-def bootstrap_of(address: str, *, job: str, name: str | None, role: str, settings: tuple[str, ...]) -> dict[str, Any]:
+def bootstrap_of(
+    address: str, *, job: str, name: str | None, role: str, settings: tuple[str, ...], config_file: Path | None
+) -> dict[str, Any]:
     """What a node must know to join a job.
 
     Args:
@@ -48,6 +57,7 @@ def bootstrap_of(address: str, *, job: str, name: str | None, role: str, setting
         name: Name of the node; default: host and process.
         role: See `flamecore.messages.Join`.
         settings: Options of the transport and the registry, as for `--set`.
+        config_file: A file with such options.
 
     Raises:
         ConfigError: The address is none, or the token is missing.
@@ -67,7 +77,7 @@ def bootstrap_of(address: str, *, job: str, name: str | None, role: str, setting
             hint=f"Set {TOKEN} to the same secret for the supervisor and everybody who joins.",
             path=TOKEN,
         )
-    config = read_config(None, command=layers.from_command(settings, sources=(), sinks=(), workers=None))
+    config = read_config(config_file, command=layers.from_command(settings, sources=(), sinks=(), workers=None))
     # Without a registry outside of its supervisor a job has been claimed once: its epoch is 1.
     where: dict[str, Any] = {
         "transport": "grpc",

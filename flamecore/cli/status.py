@@ -17,11 +17,11 @@ from flamecore.cli.output import json_option, print_json, wants_json
 @join_options
 @json_option
 @click.pass_context
-def command(ctx: click.Context, /, address: str, job: str, settings: tuple[str, ...]) -> None:
+def command(ctx: click.Context, /, address: str, **options: Any) -> None:
     """Show a running job: its nodes and what they host, key groups, minimum time, counts and rates."""
     from flamecore.process import Process
 
-    bootstrap = bootstrap_of(address, job=job, name=None, role="observer", settings=settings)
+    bootstrap = bootstrap_of(address, name=None, role="observer", **options)
     try:
         facts = asyncio.run(Process(bootstrap).look())
     finally:
@@ -41,6 +41,6 @@ def command(ctx: click.Context, /, address: str, job: str, settings: tuple[str, 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
         return "  ".join(f"{key}={_text(part)}" for key, part in value.items())
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -43,6 +43,12 @@ class _Wire(TcpTransport):
             held, self._held = self._held, b""
             super().write(held + payload)  # type: ignore[no-untyped-call]
 
+    async def connect_tls(self, *arguments: Any, **named: Any) -> None:
+        await super().connect_tls(*arguments, **named)
+        # What the library builds does not know that it is over TLS, and asyncio warns of that when it ends.
+        protocol: Any = None if self._io_writer is None else self._io_writer.transport.get_protocol()
+        protocol._over_ssl = True
+
 
 class DirectClient(Client):
     """A client whose handlers are called while it reads: they must be quick, and are in nobody's way.

@@ -102,5 +102,5 @@ class Members:
                 "pid": node.pid,
                 "parts": sorted(address for address, host in self.hosts.items() if host == name),
             }
-            for name, node in self.nodes.items()
+            for name, node in sorted(self.nodes.items())
         }

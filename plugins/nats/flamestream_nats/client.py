@@ -7,6 +7,7 @@ that the library keeps to itself are used here and nowhere else; the tests see w
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Srv
 from nats.aio.transport import TcpTransport
 
 _NOBODY = b"NATS/1.0 503"
+_CLOSE_S = 1.0
 
 
 class Heard(NamedTuple):
@@ -48,6 +50,15 @@ class _Wire(TcpTransport):
         # What the library builds does not know that it is over TLS, and asyncio warns of that when it ends.
         protocol: Any = None if self._io_writer is None else self._io_writer.transport.get_protocol()
         protocol._over_ssl = True
+
+    async def wait_closed(self) -> None:
+        # Over TLS a close is answered. A server that does not answer any more would be waited for half a minute.
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await super().wait_closed()  # type: ignore[no-untyped-call]
+        except TimeoutError:
+            if self._io_writer is not None:
+                self._io_writer.transport.abort()
 
 
 class DirectClient(Client):

@@ -17,7 +17,7 @@ from nats.aio.client import Server
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from flamecore.errors import ConnectError, FlameError, TransportError
+from flamecore.errors import ConnectError, FlameError, SendTimeout, TransportError
 from flamestream_nats.client import DirectClient, Heard
 from flamestream_nats.explain import explained, is_tls, reason
 from flamestream_nats.options import ServerOptions, check_seed, ssl_context
@@ -193,14 +193,28 @@ class Connection:
             self._client.say(letters)
 
     async def flush(self, limit_s: float) -> None:
-        """Wait until the server has everything that was posted, or until it breaks."""
+        """Wait until the server has everything that was posted, or until it breaks.
+
+        Raises:
+            SendTimeout: It is connected, and silent.
+            ConnectError: It says no.
+        """
         self._push()
         if self.is_up:
             try:
                 await self._client.flush(math.ceil(limit_s))
-            except errors.Error:
+            except errors.TimeoutError as error:
                 if self.is_up:
-                    raise
+                    raise SendTimeout(
+                        f"{self.options.shown} has not said within {limit_s:g} s that it has what was sent",
+                        hint="Is the network between here and there in order?",
+                        address=self.name,
+                        peer=self.options.shown,
+                        timeout_s=limit_s,
+                    ) from error
+            except errors.Error as error:
+                if self.is_up:
+                    raise self._explain(error) from error
 
     async def aclose(self) -> None:
         """Leave the server, at once."""

@@ -544,7 +544,10 @@ class Deployment:
         elif isinstance(message, Halted):
             members.halted.add(message.node)
         elif isinstance(message, NodeFailed):
-            error = JobError(f"{message.node} failed: {message.text}")
+            text, lost = message.text, members.at(message.lost)
+            if lost is not None:  # who found out knows only where it was
+                text = text.replace(message.lost, f"{lost} at {message.lost}", 1)
+            error = JobError(f"{message.node} failed: {text}")
             if message.kind in _FAULTS:
                 self._fault(error, message.blob)
             else:

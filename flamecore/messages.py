@@ -268,9 +268,11 @@ class NodeFailed(NamedTuple):
         kind: Name of the error's class.
         text: Of the error.
         blob: What of the state is damaged, if that is the error.
+        lost: Location of the process that it cannot reach any more, if that is the error.
     """
 
     node: str
     kind: str
     text: str
     blob: str = ""
+    lost: str = ""

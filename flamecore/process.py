@@ -240,8 +240,13 @@ class Process:
 
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
-    def _part_failed(self, error: BaseException) -> None:
-        """Tell the control; it says whether the job goes on from a snapshot, or ends."""
+    def _part_failed(self, error: BaseException, lost: str = "") -> None:
+        """Tell the control; it says whether the job goes on from a snapshot, or ends.
+
+        Args:
+            error: Why it cannot go on.
+            lost: Location of the process that is gone, if that is why.
+        """
         if self._failed is not None or self._over is None or self._over.done():
             return None
         self._failed = error
@@ -249,7 +254,7 @@ class Process:
             return self._end(error)
         text, blob = str(error), getattr(error, "blob", "")
         try:
-            self._post.send(CONTROL, NodeFailed(self.name, type(error).__name__, text, blob))
+            self._post.send(CONTROL, NodeFailed(self.name, type(error).__name__, text, blob, lost))
         except FlameError as gone:
             self._end(gone)
 
@@ -260,7 +265,7 @@ class Process:
         parts = (place for address, place in self._locations.items() if not address.startswith("node/"))
         if self._incarnation is None or location not in parts:
             return None  # it has no part in what runs now
-        self._part_failed(PeerGoneError(lost.what, address=self.name, peer=location))
+        self._part_failed(PeerGoneError(lost.what, address=self.name, peer=location), location)
         return None
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

@@ -62,6 +62,10 @@ class Command:
         assert code in (found, None), f"ended with code {found}; it said:\n{self.said}"
         return self.said
 
+    def terminate(self) -> None:
+        """Send SIGTERM to it alone, not to what it has started."""
+        self._process.terminate()
+
     def end(self) -> None:
         """End it and all that it has started."""
         if self._process.poll() is None:
@@ -92,6 +96,7 @@ class Machines:
             for number, name in enumerate(self.names, 1):
                 self._join(name, f"10.77.0.{number}")
             addresses = [f"10.77.0.{number} {name}" for number, name in enumerate(self.names, 1)]
+            addresses.append("10.77.0.1 acker")  # which has a name of its own where it has a container of its own
             (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *addresses]) + "\n")
         except BaseException:
             self.__exit__()

@@ -1,4 +1,4 @@
-"""Jobs on several hosts: docs/how-to/several-hosts.md is worked through, on machines that are network namespaces.
+"""Jobs on several hosts: the pages of docs/how-to are worked through, on machines that are network namespaces.
 
 A block whose first line is a comment with a file's name becomes that file, on every machine; the table of certificates
 is copied as it says; in a console block each command runs on the machine before its `$`, and prints what stands below
@@ -10,7 +10,9 @@ from __future__ import annotations
 import doctest
 import re
 import shutil
+import subprocess
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("installed")
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "several-hosts.md"
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE_NAME = re.compile(r"# ([\w/.-]+\.\w+)\n")
-PROMPT = re.compile(r"^(node1|node2|node3|laptop)\$ ", re.MULTILINE)
+FILE_NAME = re.compile(r"# ([\w/@.-]+\.\w+|Dockerfile)\n")
+PROMPT = re.compile(r"^(node1|node2|node3|laptop|)\$ ", re.MULTILINE)
 LINES = 1_500
 
 
@@ -36,10 +38,19 @@ def need(*modules: str) -> None:
             pytest.skip(f"module {module} is not installed")
 
 
+def page(name: str) -> str:
+    return (PAGES / name).read_text("utf-8")
+
+
 def section(title: str) -> str:
-    """A section of the page; that before all others if it is empty."""
-    parts = re.split(r"^## (.*)\n", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    """A section of the page of several hosts."""
+    parts = re.split(r"^## (.*)\n", page("several-hosts.md"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))[title]
+
+
+def blocks(name: str) -> dict[str, str]:
+    """The blocks of a page that are files, by name."""
+    return {named[1]: text for _, text in BLOCK.findall(page(name)) if (named := FILE_NAME.match(text))}
 
 
 class Reader:
@@ -66,8 +77,9 @@ class Reader:
             elif kind == "console":
                 _, *parts = PROMPT.split(source)
                 for machine, step in zip(parts[::2], parts[1::2], strict=True):
-                    command, _, wanted = step.partition("\n")
-                    self.do(machine, command, wanted)
+                    # A command goes on in the next line after a backslash.
+                    command, wanted = re.match(r"((?:.*\\\n)*.*)\n?((?:.*\n?)*)", step).groups()  # type: ignore[union-attr]
+                    self.do(machine or "laptop", command, wanted)
 
     def do(self, machine: str, command: str, wanted: str) -> None:
         """Run one command of the page."""
@@ -101,11 +113,13 @@ class Reader:
         same = doctest.OutputChecker().check_output(wanted, found, doctest.ELLIPSIS)
         return "" if same else f"{command}\nprints\n{found}\nand the page says\n{wanted}"
 
-    def copy_certificates(self, text: str) -> None:
-        """As the table says."""
+    def copy_certificates(self, text: str, machines: Sequence[str] = ()) -> None:
+        """As the table says, for some machines or all."""
         rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", text, re.MULTILINE)
         assert [row[0] for row in rows] == list(self.machines.names)
         for machine, sources, targets in rows:
+            if machines and machine not in machines:
+                continue
             folder = self.machines.files(machine) / "certs"
             folder.mkdir()
             names = (re.findall("`(.*?)`", cell) for cell in (sources, targets))
@@ -136,6 +150,14 @@ def delivered(machines: Machines, machine: str) -> str:
     return (machines.files(machine) / "counts.jsonl").read_text("utf-8")
 
 
+def wait_for_output(machines: Machines) -> None:
+    out = machines.files("node1") / "counts.jsonl"
+    end = time.monotonic() + 30
+    while not (out.exists() and out.stat().st_size):
+        assert time.monotonic() < end, "nothing is delivered"
+        time.sleep(0.05)
+
+
 def run_embedded(machines: Machines) -> str:
     """What the job gives in one process."""
     machines.environ.clear()
@@ -155,16 +177,23 @@ def test_over_nats(machines: Machines, reader: Reader) -> None:
     assert delivered(machines, "node1") == run_embedded(machines)
 
 
+def test_over_grpc_by_way_of_a_registry(machines: Machines, reader: Reader) -> None:
+    need("grpc", "nats")
+    reader.work_through(section("A registry, so that nobody needs to know who runs where"))
+    assert delivered(machines, "node1") == run_embedded(machines)
+
+
+def test_on_one_host(machines: Machines) -> None:
+    need("grpc", "nats")
+    Reader(machines).work_through(page("several-processes.md"))
+
+
 def lose_a_host(machines: Machines, reader: Reader, title: str, **options: str) -> None:
     """Start what a section starts, cut one host from the network, and see how everybody ends."""
     machines.environ |= {f"FLAMESTREAM__TRANSPORT__{key}": value for key, value in options.items()}
     text = section(title).partition("laptop$ flamestream status")[0] + "```\n"
     reader.work_through(re.sub(r"(node1\$ flamestream check).*?(?=^```$)", "", text, flags=re.MULTILINE | re.DOTALL))
-    out = machines.files("node1") / "counts.jsonl"
-    end = time.monotonic() + 30
-    while not (out.exists() and out.stat().st_size):
-        assert time.monotonic() < end, "nothing is delivered"
-        time.sleep(0.05)
+    wait_for_output(machines)
     machines.cut("node3")
     everybody = [(text, started) for all_ in reader.started.values() for text, started in all_]
     (supervisor,) = (started for text, started in everybody if text.startswith("flamestream run "))
@@ -185,3 +214,78 @@ def test_a_host_that_is_cut_off_ends_the_job_over_grpc(machines: Machines, reade
 def test_a_host_that_is_cut_off_ends_the_job_over_nats(machines: Machines, reader: Reader) -> None:
     need("nats")
     lose_a_host(machines, reader, "Over NATS", NATS__SILENCE_TIMEOUT_S="1", NATS__SEND_TIMEOUT_S="2")
+
+
+def start_all(machines: Machines, reader: Reader, commands: dict[str, tuple[str, str]]) -> dict[str, Command]:
+    """Start commands, each on its machine, with the token in the environment."""
+    return {
+        name: machines.start(machine, reader.whole(machine, f"exec {command}"))
+        for name, (machine, command) in commands.items()
+    }
+
+
+def test_units_of_systemd_do_what_they_say(machines: Machines, reader: Reader) -> None:
+    """What they start runs the job, and drains it when the supervisor is told to end."""
+    need("grpc")
+
+    def command(unit: str, machine: str, name: str = "") -> tuple[str, str]:
+        lines = dict(line.split("=", 1) for line in blocks("systemd.md")[unit].splitlines() if "=" in line)
+        assert lines["WorkingDirectory"] == "/srv/words"
+        program, _, arguments = lines["ExecStart"].partition(" ")
+        assert program == "/srv/words/venv/bin/flamestream"
+        return machine, f"flamestream {arguments.replace('%i', name).replace('%H', machine)}"
+
+    started = start_all(
+        machines,
+        reader,
+        {
+            "job": command("flamestream-words.service", "node1"),
+            "a1": command("flamestream-acker@.service", "node1", "a1"),
+            "w2": command("flamestream-worker@.service", "node2", "w2"),
+            "w3": command("flamestream-worker@.service", "node3", "w3"),
+        },
+    )
+    wait_for_output(machines)
+    started["job"].terminate()
+    for each in started.values():
+        each.wait()
+    part, whole = delivered(machines, "node1"), run_embedded(machines)
+    assert 0 < len(part) < len(whole)
+    assert whole.startswith(part) or sorted(part.splitlines()) < sorted(whole.splitlines())
+
+
+def test_units_of_systemd_are_units(tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+    there = tmp_path / "flamestream"
+    there.write_text("#!/bin/sh\n")
+    there.chmod(0o755)
+    for name, text in blocks("systemd.md").items():
+        if name.endswith(".service"):
+            unit = tmp_path / name.replace("@", "@one")
+            unit.write_text(text.replace("/srv/words/venv/bin/flamestream", str(there)))
+            done = subprocess.run(
+                [program, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_commands_of_containers_run_the_job(machines: Machines, reader: Reader) -> None:
+    need("grpc")
+    for machine in ("node1", "node2", "node3"):
+        shutil.rmtree(machines.files(machine) / "certs")
+    machines.run("node1", "rm -r authority; flamestream certs init authority --hosts node1,node2,node3,acker")
+    reader.copy_certificates(section("The same folder everywhere"), ("node1", "node2", "node3"))
+    (machines.files("node1") / "out").mkdir()
+    services = re.findall(
+        r"^  (\w+):\n    build: \.\n    command: (?:>-)?((?:.*\n      )*.*)",
+        blocks("containers.md")["compose.yaml"],
+        re.MULTILINE,
+    )
+    assert [name for name, _ in services] == ["node1", "acker", "node2", "node3"]
+    commands = {name: ("node1" if name == "acker" else name, " ".join(text.split())) for name, text in services}
+    for each in start_all(machines, reader, commands).values():
+        each.wait()
+    found = (machines.files("node1") / "out" / "counts.jsonl").read_text("utf-8")
+    assert found == run_embedded(machines)

@@ -6,9 +6,10 @@ import asyncio
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from msgspec import structs
@@ -19,6 +20,10 @@ from flamecore.errors import ConfigError, RegistryError
 from flamecore.placement import TOKEN
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_FIND_S: Final = 5.0
+"""How long a job is looked for in a registry that was named."""
+_AGAIN_S: Final = 0.25
 
 
 def join_options(function: F) -> F:
@@ -134,4 +139,15 @@ def _looked_up(config: JobConfig, job: str, token: str) -> dict[str, Any] | None
         finally:
             await registry.aclose()
 
-    return asyncio.run(look())
+    async def look_until_there() -> dict[str, Any] | None:
+        # Who starts a cluster does not start one host after another: the supervisor may come a little later.
+        end = time.monotonic() + _FIND_S
+        while True:
+            try:
+                return await look()
+            except RegistryError:
+                if not asked_for or time.monotonic() > end:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+    return asyncio.run(look_until_there())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from typing import Any
 
 import click
 
@@ -19,7 +20,7 @@ _LIMIT_S = 120.0
 @join_options
 @json_option
 @click.pass_context
-def command(ctx: click.Context, /, address: str, workers: int, job: str, settings: tuple[str, ...]) -> None:
+def command(ctx: click.Context, /, address: str, workers: int, **options: Any) -> None:
     """Change the number of workers of a running job that keeps state; says for how long it stood still.
 
     Key groups move to the workers that are to have them. Nothing is lost, and nothing comes twice.
@@ -27,7 +28,7 @@ def command(ctx: click.Context, /, address: str, workers: int, job: str, setting
     from flamecore.messages import Rescale
     from flamecore.process import Process
 
-    bootstrap = bootstrap_of(address, job=job, name=None, role="operator", settings=settings)
+    bootstrap = bootstrap_of(address, name=None, role="operator", **options)
     try:
         facts = asyncio.run(Process(bootstrap).ask(Rescale(workers), _LIMIT_S))
     finally:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from flamecore.acker import MinTime, Report, Tracker
 from flamecore.collect import Collector
 from flamecore.errors import CodecError, JobError
-from flamecore.messages import Committed, Delivered, Prepare, Reached, Released
+from flamecore.messages import Committed, Delivered, Items, Prepare, Reached, Released
 from flamecore.meta import MIN_TIME
 from flamecore.moments import Moments
 from flamecore.plan import Plan
@@ -145,6 +145,12 @@ class WorkerHost:
         self._seen = MIN_TIME
         self._moments = Moments(worker.plan.rears)
         self._timer: asyncio.TimerHandle | None = None
+
+    def greet(self) -> None:
+        """Have the ways to the other workers opened, so that nothing waits for that which others wait for."""
+        for index in range(self.worker.plan.workers):
+            if index != self.worker.index:
+                self.post.send(f"worker/{index}", Items([], ()))
 
     def flush(self) -> None:
         """Send what the worker has to send, and see to it that what it keeps back is sent when it is due."""

@@ -215,6 +215,8 @@ class Node:
 
     def begin(self) -> None:
         """Start the fronts: everybody listens."""
+        for host in self.workers:
+            host.greet()
         self._start(self.pumps)
 
     async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> None:

@@ -89,11 +89,15 @@ class FrontPump:
         host.post.send(CONTROL, FrontEnded(front.number, end, stopped))
 
     async def _next(self, stopping: asyncio.Task[Any]) -> Batch | None:
-        """The next batch, when there is credit for it; None at the end or when stopped."""
+        """The next batch, when there is credit for it; None at the end or when stopped.
+
+        Credit comes back bit by bit: waiting for a batch's worth of it keeps batches from becoming ever smaller.
+        """
         if self.front.left == 0:
             self._exhausted = True
             return None
-        while self.front.in_flight >= self._credit or self._waits_for_a_snapshot():
+        wanted = min(self._limit, max(self._credit // 4, 1))
+        while self._credit - self.front.in_flight < wanted or self._waits_for_a_snapshot():
             self._room.clear()
             room = asyncio.ensure_future(self._room.wait())
             await self._first(room, stopping)

@@ -148,7 +148,10 @@ class WorkerHost:
 
     def greet(self) -> None:
         """Have the ways to the other workers opened, so that nothing waits for that which others wait for."""
-        for index in range(self.worker.plan.workers):
+        plan = self.worker.plan
+        if all(vertex.route is None for vertex in plan.graph.vertices):
+            return
+        for index in range(plan.workers):
             if index != self.worker.index:
                 self.post.send(f"worker/{index}", Items([], ()))
 

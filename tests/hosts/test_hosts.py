@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.pipelines.conftest import Command, Machines
+    from tests.hosts.conftest import Command, Machines
 
 pytestmark = pytest.mark.usefixtures("installed")
 

@@ -48,6 +48,7 @@ async def load_state(
 
     Raises:
         CorruptError: A part is missing or damaged.
+        CodecError: A class that it has values of is declared no more, or has changed its form.
     """
     restored = Restored(frozenset(groups), frozenset(vertices))
     for part in manifest.parts:

@@ -264,13 +264,17 @@ def decode_sections(codec: Codec, blob: bytes | None, name: str) -> list[Section
     """The sections of a part.
 
     Raises:
-        CorruptError: It is none, or holds values of types that the flow does not declare any more.
+        CorruptError: It is none.
+        CodecError: It is one, of values that the flow does not declare any more, or that have changed their form.
     """
     data = unseal(blob, name)
     try:
         return [Section(*codec.decode(section)) for section in codec.decode(data)]
-    except (CodecError, TypeError) as error:
-        raise _corrupt(name, getattr(error, "what", str(error))) from error
+    except CodecError as error:  # the bytes are what was written, so another snapshot would do no better
+        what = f"blob {name} of the state cannot be read: {error.what}"
+        raise CodecError(what, hint=error.hint, type_name=error.type_name, path=error.path) from error
+    except TypeError as error:
+        raise _corrupt(name, str(error)) from error
 
 
 def _corrupt(name: str, why: str) -> CorruptError:

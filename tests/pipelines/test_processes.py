@@ -40,6 +40,68 @@ SLOW = """
     flow.source("lines", str).rebalance().map(slowly).key_by(len).count().sink("counts")
 """
 
+TYPES = """
+    import enum
+    from collections import deque
+    from dataclasses import dataclass
+    from datetime import datetime, timedelta
+    from decimal import Decimal
+    from typing import NamedTuple
+
+    import flamecore as fc
+
+    flow = fc.Flow("types")
+
+
+    class Size(enum.Enum):
+        SMALL = "s"
+        LARGE = "l"
+
+
+    class Word(NamedTuple):
+        text: str
+        size: Size
+
+
+    @dataclass(frozen=True)
+    class Line:
+        words: tuple[Word, ...]
+        at: datetime
+        price: Decimal
+
+
+    class Last:
+        def __init__(self, lengths: tuple[int, ...]) -> None:
+            self.lengths = lengths
+
+        def __repr__(self) -> str:
+            return f"Last{self.lengths}"
+
+
+    flow.codec(Last, encode=lambda last: last.lengths, decode=Last, name="last")
+
+
+    def parsed(line: str) -> Line:
+        words = tuple(Word(word, Size.LARGE if len(word) > 2 else Size.SMALL) for word in line.split())
+        return Line(words, datetime(2024, 1, 1) + timedelta(hours=len(line)), Decimal(len(line)) / 10)
+
+
+    def noted(last: Last, line: Line) -> tuple[Last, list[Last]]:
+        after = Last((*last.lengths, len(line.words))[-3:])
+        return after, [after]
+
+
+    def undeclared(line: str) -> object:
+        return deque(line)
+
+
+    lines = flow.source("lines", str).rebalance()
+    notes = lines.map(parsed).key_by(lambda line: line.price % 3).stateful_map(Last(()), noted)
+    notes.key_by(lambda last: len(last.lengths)).group(2).map(repr).sink("notes")
+    wrong = fc.Flow("wrong")
+    wrong.source("lines", str).rebalance().map(undeclared).key_by(len).count().sink("counts")
+"""
+
 FAILING = """
     import flamecore as fc
 
@@ -129,6 +191,28 @@ def test_what_is_piped_in_is_read(tmp_path: Path, over: list[str]) -> None:
     source = ["--source", "lines=stdin", "--sink", "counts=stdout", "-q"]
     ended = run("run", app, *source, *over, "-w", "2", stdin="a b\na\n")
     assert (ended.returncode, ended.stdout) == (0, "a 1\nb 1\na 2\n"), ended.stderr
+
+
+def test_payloads_of_any_declared_type_cross(tmp_path: Path, over: list[str]) -> None:
+    app = write(tmp_path, "app.py", TYPES)
+    lines = write(tmp_path, "lines.txt", words(200))
+    source = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "notes=stdout", "-q"]
+    wanted = run("run", f"{app}:flow", *source)
+    assert wanted.returncode == 0, wanted.stderr
+    assert "Last(5, 5)" in wanted.stdout
+    several = run("run", f"{app}:flow", *source, *over, "-w", "2")
+    assert several.returncode == 0, several.stderr
+    assert several.stdout == wanted.stdout
+
+
+def test_a_payload_that_cannot_cross_ends_the_job_and_is_named(tmp_path: Path, over: list[str]) -> None:
+    app = write(tmp_path, "app.py", TYPES)
+    lines = write(tmp_path, "lines.txt", words(20))
+    source = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=stdout", "-q"]
+    ended = run("run", f"{app}:wrong", *source, *over, "-w", "2")
+    assert ended.returncode == 1
+    for part in ("CodecError", "collections.deque", "'count', from 'map:undeclared'", "flow.codec(deque"):
+        assert part in ended.stderr
 
 
 def test_a_failing_function_ends_the_job_with_the_record(tmp_path: Path, over: list[str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 import flamecore as fc
 from flamecore.codec import Codec
 from flamecore.errors import CodecError, GraphError
+from flamecore.snapshot import decode_sections, encode_sections
 
 SERIALISED = {"transport.inproc.serialise": True}
 
@@ -327,6 +328,16 @@ def test_members_of_an_enum_go_by_name() -> None:
     assert "alias" in caught.value.hint
     alias = enum.Enum("Colour", {"REDDISH": 2, "RED": 2, "BLUE": 1}, module="app")
     assert Codec([alias]).decode(data) == [alias.REDDISH, alias.BLUE]
+
+
+def test_state_of_a_class_that_changed_is_not_taken_for_damage() -> None:
+    before, after = record("dataclass", "State", a=...), record("dataclass", "State", a=..., b=...)
+    writer = Codec([before])
+    blob = encode_sections(writer, [writer.encode(("totals", True, [5], ["key"], [before(1)], []))])
+    with pytest.raises(CodecError, match=r"blob part/1 of the state.*'app:State' have no field 'b'") as caught:
+        decode_sections(Codec([after]), blob, "part/1")
+    assert (caught.value.type_name, caught.value.path) == ("app:State", "b")
+    assert "default" in caught.value.hint
 
 
 def test_a_subclass_is_a_class_of_its_own() -> None:

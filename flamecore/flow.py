@@ -85,8 +85,8 @@ class Flow:
     ) -> Any:
         """Let values of a type leave their process: between workers, and into snapshots.
 
-        Classes that the hints of the flow's functions name, and that are dataclasses, NamedTuples, enums or
-        `msgspec.Struct`s, need no word of this.
+        Classes that the hints of the flow's functions name, and that are dataclasses, NamedTuples, enums or structs of
+        msgspec, need no word of this.
 
         Args:
             type: The class; or a `flamecore.TypeCodec`, such as a library may bring for its types.

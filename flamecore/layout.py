@@ -213,6 +213,7 @@ class Layout:
             "transport": choice("transport", config.transport),
             "acker": choice("acker", config.acker),
             "registry": {"use": config.registry.use, "options": redacted(config.registry.options)},
+            "state": {"use": config.state.use, "options": redacted(config.state.options)} if config.state.use else None,
             "sources": ends("source", self.graph.sources if self.graph else (), config.source),
             "sinks": ends("sink", self.graph.sinks if self.graph else (), config.sink),
             "dead_letter": self.drivers.get(DEAD_LETTER),

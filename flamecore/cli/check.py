@@ -62,6 +62,8 @@ def _lines(layout: Layout, described: dict[str, Any]) -> list[str]:
     lines += [f"{key:<14} {_use(described[key])}" for key in ("transport", "acker")]
     if described["registry"]["use"] != "supervisor":
         lines.append(f"registry       {_use(described['registry'])}")
+    if described["state"]:
+        lines.append(f"{'state':<14} {_use(described['state'])}")
     if layout.is_listed:
         lines.append(f"{'registry':<14} {_use(described['registry'])}")
     for name, edge in described["sources"].items():

@@ -228,6 +228,13 @@ def test_a_supervisor_that_is_found_in_a_registry(monkeypatch: pytest.MonkeyPatc
     assert "flamestream worker --join ADDRESS --job words --name NAME" in done.stdout
 
 
+def test_where_state_is_kept() -> None:
+    done = check("[state]\nuse = 'sqlite'\npath = 'state.db'")
+    assert done.exit_code == 0, done.stderr
+    assert "state          sqlite (path = 'state.db')\n" in done.stdout
+    assert not Path("state.db").exists()
+
+
 def test_a_transport_that_reaches_nobody() -> None:
     done = check("[deploy]\nstart = 'join'")
     assert "deploy.start = \"join\", and transport 'inproc' reaches no other process" in problems(done)

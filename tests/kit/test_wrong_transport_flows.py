@@ -91,7 +91,7 @@ def test_one_that_changes_payloads_is_caught_and_what_differs_is_told() -> None:
 def test_the_good_one_passes() -> None:
     ran = check_flows(InprocTransport)
     assert [each.cell for each in ran] == all_cells(InprocTransport)
-    assert sum(each.replays for each in ran) > 1_000, "there was something to repair"
+    assert sum(each.replays for each in ran), "there was something to repair"
 
 
 class SeveralProcesses(InprocTransport):

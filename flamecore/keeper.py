@@ -39,63 +39,81 @@ class Keeper:
         held: Mapping[str, Groups] | None = None,
         waiting: Iterable[tuple[str, int]] = (),
     ) -> None:
-        self._group_of = group_of
         self._codec = codec
-        self._held: dict[str, dict[int, dict[Any, Any]]] = {name: {} for name in group_of}
-        for vertex, groups in (held or {}).items():
-            for group, values in groups.items():
-                self._held[vertex][group] = dict(values)
-        self._waiting: dict[str, dict[int, None]] = {name: {} for name in group_of}  # in the order of their turns
+        self._kept = {
+            vertex: _Kept(vertex, function, (held or {}).get(vertex, {})) for vertex, function in group_of.items()
+        }
         for vertex, group in waiting:
-            self._waiting[vertex][group] = None
+            self._kept[vertex].waiting[group] = None
 
     def sections(self, changes: Changes) -> Iterator[tuple[Section, bytes]]:
-        """Take what has changed; yields the sections of the part, a moment's work each.
+        """Take what has changed; yields the sections of the part, a moment's work each, in the order of the part.
 
         Exhaust it before the next call.
         """
         for vertex, changed in changes.items():
             names = list(changed)
             for start in range(0, len(names), _CHUNK):
-                section = self._changes(vertex, changed, names[start : start + _CHUNK])
+                section = self._kept[vertex].change(changed, names[start : start + _CHUNK])
                 if section.names or section.gone:
                     yield section, self._codec.encode(tuple(section))
-        for vertex in self._group_of:
-            full = self._in_turn(vertex)
-            if full is not None:
-                yield full, self._codec.encode(tuple(full))
+        for kept in self._kept.values():
+            for section in kept.next_in_full():
+                yield section, self._codec.encode(tuple(section))
 
-    def _changes(self, vertex: str, changed: Mapping[Any, Any], names: list[Any]) -> Section:
-        group_of, held, waiting = self._group_of[vertex], self._held[vertex], self._waiting[vertex]
-        section = Section(vertex, False, [], [], [], [])
-        for name in names:
-            group = group_of(name)
-            values = held.get(group)
-            if values is None:
-                values = held[group] = {}
-            value = changed[name]
-            if value is not GONE:
-                section.groups.append(group)
-                section.names.append(name)
-                section.values.append(value)
-                values[name] = value
-            elif name in values:
-                section.gone.append((group, name))
-                del values[name]
-            else:
-                continue
-            waiting.setdefault(group)
-        return section
 
-    def _in_turn(self, vertex: str) -> Section | None:
-        """Of the key groups that have changed since they were last written in full, the one that has waited longest."""
-        waiting = self._waiting[vertex]
-        if not waiting:
-            return None
-        group = next(iter(waiting))
-        del waiting[group]
-        values = self._held[vertex].get(group, {})
-        return Section(vertex, True, [group], list(values), list(values.values()), [])
+class _Kept:
+    """The committed state of one operation, by name; and which names each key group has."""
+
+    def __init__(self, vertex: str, group_of: Callable[[Any], int], held: Groups) -> None:
+        self._vertex = vertex
+        self._group_of = group_of
+        self._values: dict[Any, Any] = {}
+        self._groups: dict[Any, int] = {}  # of every name that was ever here: to find it takes a hash
+        self._names: dict[int, list[Any]] = {}
+        for group, values in held.items():
+            self._values.update(values)
+            self._groups.update(dict.fromkeys(values, group))
+            self._names[group] = list(values)
+        self.waiting: dict[int, None] = {}  # key groups that have changed since they were written in full, by turns
+
+    def change(self, changed: Mapping[Any, Any], names: list[Any]) -> Section:
+        """Take some of what has changed. Nearly all of the work is done by loops in C."""
+        groups = list(map(self._groups.get, names))
+        if None in groups:
+            for place, group in enumerate(groups):
+                if group is None:
+                    groups[place] = self._meet(names[place])
+        values = [changed[name] for name in names]
+        gone: list[tuple[int, Any]] = []
+        if GONE in values:
+            there = [place for place, value in enumerate(values) if value is not GONE]
+            for place, value in enumerate(values):
+                if value is GONE and self._values.pop(names[place], GONE) is not GONE:
+                    gone.append((groups[place], names[place]))  # type: ignore[arg-type]
+            groups, names, values = ([column[place] for place in there] for column in (groups, names, values))
+        self._values.update(zip(names, values, strict=True))
+        for group in sorted({*groups, *(group for group, _ in gone)}):  # type: ignore[type-var]
+            self.waiting.setdefault(group)  # type: ignore[arg-type]
+        return Section(self._vertex, False, groups, names, values, gone)  # type: ignore[arg-type]
+
+    def _meet(self, name: Any) -> int:
+        group = self._groups[name] = self._group_of(name)
+        self._names.setdefault(group, []).append(name)
+        return group
+
+    def next_in_full(self) -> Iterator[Section]:
+        """Of the key groups that have changed since they were last written in full, the one that has waited longest:
+        its beginning, which takes the place of what was there, and then what is more of it."""
+        group = next(iter(self.waiting), None)
+        if group is None:
+            return
+        del self.waiting[group]
+        names = [name for name in self._names[group] if name in self._values]
+        for start in range(0, max(len(names), 1), _CHUNK):
+            some = names[start : start + _CHUNK]
+            values = [self._values[name] for name in some]
+            yield Section(self._vertex, start == 0, [group] * len(some) if start else [group], some, values, [])
 
 
 class PartWriter:
@@ -143,8 +161,8 @@ class Restored:
         return any(group in self._groups and vertex in self._vertices for vertex, group in (*part.full, *part.changed))
 
     def apply(self, sections: list[Section]) -> None:
-        """Take the sections of the next part."""
-        for vertex, full, groups, names, values, gone in sorted(sections, key=lambda section: section.full):
+        """Take the sections of the next part, in their order."""
+        for vertex, full, groups, names, values, gone in sections:
             if vertex not in self._vertices:
                 continue
             held = self.held[vertex]

@@ -130,8 +130,8 @@ class Section(NamedTuple):
 
     Attributes:
         vertex: Name of the operation.
-        full: Everything of one key group; otherwise changes of any.
-        groups, names, values: One entry each for every name.
+        full: Takes the place of all there was of one key group; otherwise changes of any.
+        groups, names, values: One entry each for every name; for a full section `groups` has one entry in all.
         gone: (key group, name) of what is no longer there.
     """
 

@@ -17,6 +17,9 @@ from flamecore.snapshot import Groups, Part, Section, encode_sections
 _CHUNK: Final = 2048
 """Most names in a section of changes: what is encoded without a break."""
 
+_BURDEN: Final = 4
+"""With how many times as many changes in one part a key group that is written in full is soon written again."""
+
 Changes = Mapping[str, Mapping[Any, Any]]
 """For each operation what has changed, by name."""
 
@@ -57,8 +60,9 @@ class Keeper:
                 section = self._kept[vertex].change(changed, names[start : start + _CHUNK])
                 if section.names or section.gone:
                     yield section, self._codec.encode(tuple(section))
+        count = sum(map(len, changes.values()))
         for kept in self._kept.values():
-            for section in kept.next_in_full():
+            for section in kept.next_in_full(count):
                 yield section, self._codec.encode(tuple(section))
 
 
@@ -102,14 +106,20 @@ class _Kept:
         self._names.setdefault(group, []).append(name)
         return group
 
-    def next_in_full(self) -> Iterator[Section]:
+    def next_in_full(self, beside: int) -> Iterator[Section]:
         """Of the key groups that have changed since they were last written in full, the one that has waited longest:
-        its beginning, which takes the place of what was there, and then what is more of it."""
+        its beginning, which takes the place of what was there, and then what is more of it.
+
+        Args:
+            beside: How many changes are in the same part.
+        """
         group = next(iter(self.waiting), None)
         if group is None:
             return
         del self.waiting[group]
         names = [name for name in self._names[group] if name in self._values]
+        if beside > _BURDEN * len(names):  # the part is to be dropped some day, and so not to be needed for this
+            self.waiting[group] = None
         for start in range(0, max(len(names), 1), _CHUNK):
             some = names[start : start + _CHUNK]
             values = [self._values[name] for name in some]

@@ -169,7 +169,7 @@ def test_a_group_moves_with_all_its_parts() -> None:
         story = Story(workers, story)
         for worker, keeper in enumerate(story.keepers):
             own = {group for group, owner in enumerate(story.owners) if owner == worker}
-            assert set(keeper._held["one"]) <= own
+            assert set(keeper._kept["one"]._names) <= own
         story.snapshot({"one": dict.fromkeys(range(0, 300, workers), workers)})
         story.check()
 

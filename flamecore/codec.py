@@ -145,15 +145,19 @@ class Codec:
         return writer.bytes_of(node)
 
     def _at_vertex(self, message: Items, error: CodecError) -> CodecError:
-        """The error with the vertex that the first payload which cannot cross was on its way to."""
-        for index, _, _, _, payloads in message.pieces:
+        """The error of the first payload that cannot cross, with the vertex it was on its way to."""
+        index = message.pieces[0][0]
+        for to, _, _, _, payloads in message.pieces:
             for payload in payloads:
                 try:
                     self._value(payload)
                 except CodecError as first:
-                    known = index < len(self._vertices)
-                    return first.going_to(*(self._vertices[index] if known else (str(index), f"vertex {index}")))
-        return error
+                    return first.going_to(*self._vertex(to))
+        return error.going_to(*self._vertex(index))  # each of them can, but not all together
+
+    def _vertex(self, index: int) -> tuple[str, str]:
+        """The name of a vertex, and what it is in words."""
+        return self._vertices[index] if index < len(self._vertices) else (str(index), f"vertex {index}")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

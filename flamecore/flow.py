@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from flamecore.errors import GraphError
 from flamecore.graph import Graph, Ordering
 from flamecore.stream import Stream, same
 from flamecore.type_codec import TypeCodec, full_name
@@ -114,6 +115,8 @@ class Flow:
         else:
             called = name or full_name(type)
             made = TypeCodec(type, called, encode, decode, version, older or {}, tuple(formerly))
+        if any(known.type is made.type for known in self._graph.codecs):
+            raise GraphError(f"flow {self.name!r} has a codec for {made.type.__qualname__} already", vertex=None)
         self._graph.codecs.append(made)
         return made.type
 

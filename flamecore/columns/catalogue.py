@@ -46,6 +46,7 @@ class Catalogue:
         self._by_type: dict[type, Entry] = dict(_own())
         self._by_name: dict[str, Entry] = {entry.name: entry for entry in self._by_type.values()}
         self._by_name[INTEGERS.name] = INTEGERS
+        self._registered: set[str] = set()
         self._clashes: dict[str, set[type]] = {}
         self._seen: dict[int, Any] = {}
 
@@ -59,13 +60,15 @@ class Catalogue:
         if entry is None:
             raise self.refusal(codec.type, codec.type)
         for name in (codec.name, *codec.formerly):
-            other = self._by_name.setdefault(name, entry)
-            if other is not entry:
+            other = self._by_name.get(name, entry)
+            if _type_of(other) is not codec.type:
                 raise CodecError(
                     f"two types are called {name!r} in bytes: {_title(_type_of(other))} and {_title(codec.type)}",
                     hint="Give the codec of one of them another name.",
                     type_name=codec.type.__qualname__,
                 )
+            self._by_name[name] = entry
+            self._registered.add(name)
         self._by_type[codec.type] = entry
         if codec.encode is None:
             self._declare(hints_of(codec.type).values())
@@ -85,8 +88,9 @@ class Catalogue:
             if isinstance(hint, list):  # of parameters: Callable[[A, B], C]
                 todo += hint
                 continue
-            if self._seen.setdefault(id(hint), hint) is not hint:
+            if id(hint) in self._seen:
                 continue
+            self._seen[id(hint)] = hint
             todo += (*get_args(hint), *_behind(hint))
             kind = get_origin(hint) or hint
             if not isinstance(kind, type):
@@ -102,10 +106,10 @@ class Catalogue:
         if name in self._clashes or name in self._by_name:
             # Nothing in bytes could tell the two apart. It is an error if a value of either comes.
             clash = self._clashes.setdefault(name, set())
-            if (other := self._by_name.pop(name, None)) is not None:
+            clash.add(kind)
+            if name not in self._registered and (other := self._by_name.pop(name, None)) is not None:
                 clash.add(_type_of(other))
                 del self._by_type[_type_of(other)]
-            clash.add(kind)
             return False
         self._by_type[kind] = self._by_name[name] = entry
         return True

@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import inspect
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -118,24 +119,14 @@ class Dataclasses(Record):
             fields[field.name] = factory if factory is not dataclasses.MISSING else _default_of(default)
         super().__init__(kind, name, fields)
         object.__new__(kind)  # a TypeError where that is not how its values are made
-        descriptors = [inspect.getattr_static(kind, field, None) for field in fields]
-        self._plain = hasattr(kind, "__dict__") and not any(hasattr(type(one), "__set__") for one in descriptors)
-        self._plain = self._plain and bool(kind.__dictoffset__)
 
     def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
         return [list(map(attrgetter(field), values)) for field in self.fields]
 
     def make(self, count: int, columns: Columns) -> list[Any]:
-        kind, new = self.kind, object.__new__
-        made: list[Any] = [new(kind) for _ in range(count)]
-        if self._plain:
-            for one, row in zip(made, zip(*columns, strict=True), strict=True) if columns else ():
-                one.__dict__.update(zip(self.fields, row, strict=True))
-            return made
-        put = object.__setattr__  # also where the class is frozen
+        made: list[Any] = list(map(object.__new__, repeat(self.kind, count)))
         for field, column in zip(self.fields, columns, strict=True):
-            for one, part in zip(made, column, strict=True):
-                put(one, field, part)
+            deque(map(object.__setattr__, made, repeat(field), column), maxlen=0)  # also where the class is frozen
         return made
 
 

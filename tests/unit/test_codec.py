@@ -357,6 +357,11 @@ SCALARS = st.one_of(
     st.sampled_from([*Colour, *Level, Right.READ, Right(3)]),
     st.builds(Point, st.integers(), st.floats()),
     st.builds(Place, st.text(), st.builds(Point, st.integers()), st.sampled_from(Colour)),
+    st.builds(Struct, st.text()),
+    st.builds(Keyword, a=st.integers(), b=st.text()),
+    st.builds(Slotted, a=st.integers(), b=st.text(), e=st.floats(allow_nan=False)),
+    st.sampled_from([Empty(), Nothing(), Pair("1 2"), Loose(1), Tone.DEEP, PurePosixPath("a/b"), Path("c")]),
+    st.binary().map(bytearray),
 )
 HASHABLE = st.recursive(
     st.one_of(
@@ -381,6 +386,9 @@ PAYLOADS = st.recursive(
         st.sets(HASHABLE, max_size=3),
         st.frozensets(HASHABLE, max_size=3),
         st.builds(Crate, inner),
+        st.builds(Box, inner),
+        st.lists(st.builds(Crate, inner), min_size=8, max_size=10),
+        st.lists(st.fixed_dictionaries({"a": inner, "b": st.integers()}), min_size=3, max_size=6),
     ),
     max_leaves=12,
 )

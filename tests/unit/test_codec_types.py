@@ -201,6 +201,21 @@ def test_two_types_of_one_name() -> None:
         Codec(codecs=[fc.TypeCodec(Money, "Decimal", vars, Money)])
 
 
+def test_a_type_is_registered_once() -> None:
+    flow = fc.Flow("prices")
+    flow.codec(MONEY)
+    with pytest.raises(GraphError, match="codec for Money already"):
+        flow.codec(Money, encode=vars, decode=Money)
+
+
+def test_a_registered_name_is_not_given_to_a_declared_class() -> None:
+    name = f"{Line.__module__}:Line"
+    codec = Codec([Line], [fc.TypeCodec(Money, "money", lambda money: money.cents, Money, formerly=(name,))])
+    assert returned(Money(5), codec) == Money(5)
+    with pytest.raises(CodecError, match="same name"):
+        codec.encode(Line("x"))
+
+
 def test_a_standard_type_may_be_told_otherwise() -> None:
     from decimal import Decimal
 
@@ -443,6 +458,18 @@ def test_hints_that_only_a_type_checker_knows_do_not_hide_the_others() -> None:
     codec = Codec.of(flow.graph())
     codec.register(MONEY)
     assert returned(Order("x", Money(1)), codec) == Order("x", Money(1))
+
+
+def test_hints_that_contain_themselves() -> None:
+    class Alias:
+        """As the statement `type Alias = …` makes them."""
+
+        __value__: Any
+
+    alias = Alias()
+    alias.__value__ = dict[str, alias] | list[Line]  # type: ignore[valid-type]
+    codec = Codec([list[alias]])  # type: ignore[valid-type]
+    assert returned(Line("x"), codec) == Line("x")
 
 
 def test_functions_in_other_clothes_declare_types_too() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # or gRPC writes to stderr whenever a process closes
+from flamestream_grpc import environment
+
+os.environ.update(environment.missing())  # before gRPC is imported, which reads it then
 
 from flamecore.plugin import hookimpl
 from flamecore.transport import Transport

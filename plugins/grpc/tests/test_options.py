@@ -18,7 +18,7 @@ import structlog
 from flamecore.errors import ConfigError, ConnectError, PeerGoneError, TransportClosedError, TransportError
 from flamecore.events import TRANSPORT_EXPOSED
 from flamecore.transport import Endpoint, TransportContext
-from flamestream_grpc import GrpcTransport, Options
+from flamestream_grpc import GrpcTransport, Options, environment
 from flamestream_grpc.options import joined, parse
 from flamestream_grpc.safety import exposed
 
@@ -305,6 +305,16 @@ def test_an_address_nobody_has_bound(mesh: Any) -> None:
                 await a.bind("a/2")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("client", "named"), [("1.76.0", True), ("1.85.1", True), ("1.86.0", False), ("2.0", False)])
+def test_grpc_is_told_only_what_it_knows(monkeypatch: pytest.MonkeyPatch, client: str, named: bool) -> None:
+    for name in ("GRPC_VERBOSITY", "GRPC_EXPERIMENTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(environment, "version", lambda _: client)
+    assert ("GRPC_EXPERIMENTS" in environment.missing()) == named
+    monkeypatch.setenv("GRPC_EXPERIMENTS", "mine")
+    assert environment.missing() == {"GRPC_VERBOSITY": "ERROR"}
 
 
 def test_importing_the_transport_is_all_that_imports_its_client() -> None:

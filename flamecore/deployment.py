@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -376,6 +376,9 @@ class Deployment:
             return self._answer(request.client, Refusal("the job is just being changed, or ends; try again"), post)
         self._request = request
         await epoch.commit()
+        if epoch.outcome.done():
+            self._request = None
+            return self._answer(request.client, Refusal("the job has met a fault meanwhile, or ends; try again"), post)
         epoch.fail(TurnError())
         return None
 
@@ -527,8 +530,15 @@ class Deployment:
             if message.role == "observer":
                 self._answer(client, Status(self.described()), post)
         elif isinstance(message, Rescale):
-            task = asyncio.create_task(self._rescale(client, message.workers, post))
-            task.add_done_callback(self._task_ended)
+            self._see_to(asyncio.create_task(self._asked(client, self._rescale(client, message.workers, post), post)))
+
+    async def _asked(self, client: str, work: Awaitable[None], post: Post) -> None:
+        """Do what was asked for; whoever asked is told if it cannot be done, and the job goes on."""
+        try:
+            await work
+        except (FlameError, FaultError, TurnError) as error:
+            self._request = None
+            self._answer(client, Refusal(f"it could not be done: {error}"), post)
 
     def _hear(self, message: Any) -> None:
         members, epoch = self.members, self._epoch

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -43,6 +44,8 @@ from flamecore.scope import plain
 from flamecore.transport import Transport, TransportContext
 
 _REPORT_S: Final = 0.5
+_SAME_REPORT_S: Final = 5.0
+"""How often a node reports, and how often if it has nothing new to say."""
 _ASSIGN_TIMEOUT_S: Final = 60.0
 _LOOK_TIMEOUT_S: Final = 5.0
 _PR_SET_PDEATHSIG: Final = 1
@@ -233,10 +236,15 @@ class Process:
             await incarnation.leave(orderly=orderly)
 
     async def _report(self, post: Post) -> None:
+        told: dict[str, Any] = {}
+        told_at = 0.0
         while True:
             await asyncio.sleep(_REPORT_S)
             stats = self._incarnation.stats() if self._incarnation is not None else {}
-            post.send(CONTROL, NodeReport(self.name, stats))
+            now = time.monotonic()
+            if {**stats, "at": 0} != told or now >= told_at + _SAME_REPORT_S:
+                told, told_at = {**stats, "at": 0}, now
+                post.send(CONTROL, NodeReport(self.name, stats))
 
     # -- what goes wrong -------------------------------------------------------------------------------------------
 

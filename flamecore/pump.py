@@ -56,7 +56,9 @@ class FrontPump:
         self._credit = max(plan.max_in_flight // len(plan.fronts), 1)
         self._policy = plan.policies.get(front.name.source, "fail")
         # The sequence clock counts records: its time stands still without them, and there is nothing to tell.
-        self._interval = plan.heartbeat_interval_s if plan.clock == "wall" else None
+        # An only front keeps nobody waiting either.
+        ticking = plan.clock == "wall" and len(plan.fronts) > 1
+        self._interval = plan.heartbeat_interval_s if ticking else None
         self._stop = stop
         self._kept = plan.kept
         self._exhausted = front.ended

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import codec, idle, latency, machine, memory, start, throughput
+from benchmarks import away, codec, idle, latency, machine, memory, several, start, throughput
 from benchmarks.corpora import default_dump
 from benchmarks.processes import RunError, say
 from benchmarks.report import Table
@@ -26,14 +26,17 @@ class Sizes:
     words: int
     pages: int
     lines: int
+    costly: int
     runs: int
     starts: int
     idle_s: float
     payloads: int
 
 
-_FULL = Sizes(words=1_000_000, pages=10_000, lines=5_000, runs=5, starts=15, idle_s=5.0, payloads=20_000)
-_QUICK = Sizes(words=100_000, pages=500, lines=500, runs=1, starts=3, idle_s=0.5, payloads=1_000)
+_FULL = Sizes(
+    words=1_000_000, pages=10_000, lines=5_000, costly=150_000, runs=5, starts=15, idle_s=5.0, payloads=20_000
+)
+_QUICK = Sizes(words=100_000, pages=500, lines=500, costly=5_000, runs=1, starts=3, idle_s=0.5, payloads=1_000)
 
 
 def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
@@ -52,6 +55,8 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
         title = f"Inverted index, dump of {dump.stat().st_size / 1e6:.1f} MB"
         found["index_dump"] = lambda: throughput.compare("index", title, size=0, rounds=runs, dump=str(dump))
     found |= {
+        "several": lambda: several.compare(lines=sizes.costly, rounds=few),
+        "away": lambda: away.compare(lines=sizes.lines, rounds=few),
         "latency": lambda: latency.compare(lines=sizes.lines, rounds=few),
         "start": lambda: start.compare(rounds=sizes.starts),
         "import": lambda: start.compare_imports(rounds=sizes.starts),

@@ -48,6 +48,7 @@ class Table:
     rows: list[tuple[str, ...]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     targets: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, *cells: object) -> None:
         """Add a row."""
@@ -57,6 +58,11 @@ class Table:
         """A row without figures: a contender whose outputs are wrong."""
         self.failed[name] = why
         self.rows.append((name, *["-"] * (len(self.columns) - 2), f"DIFFERS: {why}"))
+
+    def note(self, text: str) -> None:
+        """Say something below the table; what is said already is not said again."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def target(self, name: str, wanted: str, reached: Spread, limit: float, *, at_most: bool = False) -> None:
         """Hold the median of a figure against a limit: at least, or at most."""
@@ -76,8 +82,9 @@ class Table:
 
         rule = "|" + "|".join("-" * (width + 1) + ("-" if n == 0 else ":") for n, width in enumerate(widths)) + "|"
         lines = [f"## {self.title}", "", line(rows[0]), rule, *map(line, rows[1:])]
-        if self.targets:
+        if self.targets or self.notes:
             lines.append("")
+        lines += [f"- {note}" for note in self.notes]
         for target in self.targets:
             mark = "met" if target["met"] else "NOT MET"
             reached = Spread(*target["reached"].values())

@@ -1,0 +1,122 @@
+"""Release latency on two processes at a fixed rate, seen from outside: from a line's hand-over to its last update.
+
+A feeder process writes lines into the standard input of the job, which is that of the first worker; this process reads
+the job's standard output, which is the supervisor's, and notes when each update arrives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.deployed import TRANSPORTS, Run, missing, transport
+from benchmarks.processes import LIMIT_S, ROOT, RunError, say
+from benchmarks.report import Spread, Table
+
+RATE: Final = 1000
+"""Lines a second."""
+WORKERS: Final = 2
+WANTED_MS: Final = {"grpc": 3.0, "nats": 5.0}
+
+
+def _once(over: list[str], lines: int, settings: list[str]) -> dict[str, float]:
+    """Run a feeder and a job; returns latencies in ms, the processor's share of each, and messages by line."""
+    with tempfile.TemporaryDirectory() as folder:
+        stamps = Path(folder, "stamps.json")
+        into, lines_out = os.pipe()
+        edges = ["--source", "lines=stdin", "--sink", "counts=stdout"]
+        with os.fdopen(into, "rb") as stdin:
+            run = Run("numbered_words", [*edges, "-w", str(WORKERS), *over, *settings], stdin=stdin, stdout=-1)
+        with os.fdopen(lines_out, "wb", buffering=0) as feed:
+            feed.write(b"-1 begin\n")
+            _expect(run, b"begin 1 -1\n")
+            feeder = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.feeder", str(RATE), str(lines), str(stamps)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=feed,
+                text=True,
+            )
+        try:
+            time.sleep(0.3)  # what is left of the start is over, and the feeder has made its lines
+            before = dict(run.look())
+            assert feeder.stdin is not None
+            feeder.stdin.write("go\n")
+            feeder.stdin.close()
+            arrived = _arrivals(run, lines)
+            after = dict(run.look())
+            feeder.wait(timeout=LIMIT_S)
+            summary = run.finish()
+        finally:
+            feeder.kill()
+            run.process.kill()
+        handed = json.loads(stamps.read_text())
+    took = sorted((arrived[number] - at) / 1e6 for number, at in enumerate(handed))
+    spent = [after[pid] - before.get(pid, 0.0) for pid in after]
+    return {
+        "p50_ms": took[len(took) // 2],
+        "p99_ms": took[len(took) * 99 // 100],
+        "max_ms": took[-1],
+        "cpu_share": sum(spent) / (lines / RATE),
+        "messages": sum(summary["messages"].values()) / lines,
+    }
+
+
+def _expect(run: Run, line: bytes) -> None:
+    assert run.process.stdout is not None
+    found = run.process.stdout.readline()
+    if found != line:
+        run.process.kill()
+        errors = run.process.communicate()[1]
+        raise RunError(f"{run.flow} began with {found!r}\n{errors.decode()[-3000:]}")
+
+
+def _arrivals(run: Run, lines: int) -> dict[int, int]:
+    """When the last update of each line came, in nanoseconds of the monotonic clock."""
+    assert run.process.stdout is not None
+    descriptor = run.process.stdout.fileno()
+    last: dict[int, int] = {}
+    updates, rest = 0, b""
+    while updates < 10 * lines:
+        chunk = os.read(descriptor, 1 << 16)
+        now = time.monotonic_ns()
+        if not chunk:
+            raise RunError(f"{run.flow}: {updates} updates came, not {10 * lines}")
+        *whole, rest = (rest + chunk).split(b"\n")
+        updates += len(whole)
+        for line in whole:
+            last[int(line.rpartition(b" ")[2])] = now
+    return last
+
+
+def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
+    """Every transport in turn, with the acker beside the supervisor and beside the first worker."""
+    columns = ("transport, acker with", "p50", "p99", "max", "CPU share", "messages/line")
+    table = Table(f"Latency in ms at {RATE:,} lines/s on 2 processes", columns)
+    runs: dict[str, list[dict[str, float]]] = {}
+    for name in TRANSPORTS:
+        if why := missing(name):
+            table.note(f"{name} is left out: {why}")
+    for _ in range(rounds):
+        for name in TRANSPORTS:
+            if missing(name):
+                continue
+            with transport(name) as over:
+                for place in ("supervisor", "worker"):
+                    say(f"away: {name}, {place}")
+                    settings = ["--set", f"deploy.acker={place}"]
+                    runs.setdefault(f"{name}, {place}", []).append(_once(over, lines, settings))
+    for contender, found in runs.items():
+        keys = ("p50_ms", "p99_ms", "max_ms", "cpu_share", "messages")
+        columns_of = [Spread.of([run[key] for run in found]) for key in keys]
+        table.add(contender, *columns_of)
+        name, _, place = contender.partition(", ")
+        if place == "supervisor":
+            table.target(contender, f"{name}: p50 in ms", columns_of[0], WANTED_MS[name], at_most=True)
+    return table, {"lines": lines, "rate": RATE, "contenders": runs, "targets": table.targets}

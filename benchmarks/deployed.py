@@ -1,0 +1,123 @@
+"""Jobs as a user starts them, in processes of their own: `flamestream run`, watched from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, Final
+
+from benchmarks.processes import LIMIT_S, ROOT, RunError
+
+FLOWS: Final = Path(__file__).parent / "flows"
+TRANSPORTS: Final = ("grpc", "nats")
+
+
+@contextmanager
+def transport(name: str) -> Iterator[list[str]]:
+    """Settings for a transport, with a server while they are needed.
+
+    Raises:
+        FlameError: Its client or its server is not installed.
+    """
+    chosen = ["--set", f"transport.use={name}"]
+    if name != "nats":
+        yield chosen
+        return
+    from flamecore.testing.nats_server import NatsServer
+
+    with NatsServer() as server:
+        yield [*chosen, "--set", f'transport.nats.servers=["{server.url}"]']
+
+
+def missing(name: str) -> str:
+    """Why jobs cannot run over a transport here; empty if they can."""
+    if find_spec({"grpc": "grpc", "nats": "nats"}[name]) is None:
+        return f"the client of {name} is not installed"
+    if name == "nats":
+        from flamecore.errors import MissingDependencyError
+        from flamecore.testing.nats_server import program
+
+        try:
+            program()
+        except MissingDependencyError as error:
+            return str(error).splitlines()[0]
+    return ""
+
+
+class Run:
+    """A job that is running.
+
+    Args:
+        flow: Name of a file in `benchmarks/flows`, without its ending.
+        arguments: Of `flamestream run`.
+        environment: Added to this process's own.
+        stdin, stdout: As of `subprocess.Popen`.
+    """
+
+    def __init__(
+        self,
+        flow: str,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        stdin: int | IO[bytes] = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.DEVNULL,
+    ) -> None:
+        self.flow = flow
+        command = [sys.executable, "-m", "flamecore", "run", str(FLOWS / f"{flow}.py"), *arguments, "-q", "--json"]
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
+        self.spent: dict[int, float] = {}
+        """Processor's seconds of each process of the job, when last looked at."""
+
+    def look(self) -> dict[int, float]:
+        """What each process of the job has spent up to now, in seconds of the processor. Empty where nobody tells."""
+        own = self.process.pid
+        try:
+            children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+        except OSError:
+            return self.spent
+        for pid in (own, *map(int, children)):
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has just ended
+            self.spent[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return self.spent
+
+    def finish(self) -> dict[str, Any]:
+        """Wait for the end; returns the job's summary.
+
+        Raises:
+            RunError: It failed, or takes too long.
+        """
+        end = time.monotonic() + LIMIT_S
+        try:
+            while True:
+                try:
+                    _, errors = self.process.communicate(timeout=0.05)
+                    break
+                except subprocess.TimeoutExpired as error:
+                    self.look()
+                    if time.monotonic() > end:
+                        raise RunError(f"{self.flow}: not done after {LIMIT_S:.0f} s") from error
+        finally:
+            self.process.kill()
+        text = errors.decode()
+        if self.process.returncode:
+            raise RunError(f"{self.flow}: exit code {self.process.returncode}\n{text[-3000:]}")
+        summary: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
+        return summary

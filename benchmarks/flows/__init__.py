@@ -1,0 +1,1 @@
+"""Flows of jobs on several processes: what their workers import."""

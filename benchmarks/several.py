@@ -1,0 +1,133 @@
+"""Throughput on two processes over gRPC against one worker in one process: word count behind a function of the user's.
+
+What starting and ending takes is left out: the same job over ten lines, run in the same round, is taken off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.corpora import zipf_lines
+from benchmarks.deployed import Run, missing, transport
+from benchmarks.processes import say
+from benchmarks.report import Spread, Table
+
+WORKERS: Final = 2
+COSTS_US: Final = (0, 5, 20, 100)
+WANTED: Final = {0: 1.0, 20: 1.5, 100: 1.5}
+_LITTLE: Final = 10
+_TURNS: Final = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run: seconds by the wall, of all processors together, and of the busiest process; digest of the outputs."""
+
+    seconds: float
+    cpu: float
+    busiest: float
+    digest: str
+    messages: int
+
+    def without(self, little: Measured) -> Measured:
+        """Less what starting and ending takes."""
+        return Measured(
+            self.seconds - little.seconds,
+            self.cpu - little.cpu,
+            self.busiest - little.busiest,
+            self.digest,
+            self.messages - little.messages,
+        )
+
+
+def turns_per_us() -> float:
+    """How often an empty loop turns in a microsecond of the processor."""
+    best = 1.0
+    for _ in range(5):
+        start = time.process_time()
+        for _ in range(_TURNS):
+            pass
+        best = min(best, time.process_time() - start)
+    return _TURNS / best / 1e6
+
+
+def _run(lines: Path, cost_us: int, per_us: float, settings: list[str]) -> Measured:
+    source = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=stdout"]
+    with tempfile.TemporaryFile() as out:
+        environment = {"TURNS": str(round(cost_us * per_us))}
+        run = Run("costly_words", [*source, *settings], environment=environment, stdout=out)
+        summary = run.finish()
+        out.seek(0)
+        digest = hashlib.file_digest(out, "sha256").hexdigest()
+    spent = run.spent.values()
+    return Measured(
+        summary["elapsed_s"], sum(spent), max(spent, default=0.0), digest, sum(summary["messages"].values())
+    )
+
+
+def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
+    """Both in turn for every cost of the function."""
+    columns = (
+        "µs a line",
+        "1 process, lines/s",
+        "2 processes",
+        "x 1 process",
+        "CPU, x 1",
+        "by CPU time",
+        "messages/line",
+    )
+    table = Table("Word count in lines/s, on 1 process and on 2 over gRPC", columns)
+    if why := missing("grpc"):
+        table.note(why)
+        return table, {"missing": why}
+    per_us = turns_per_us()
+    facts: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, transport("grpc") as over:
+        modes = {"one": ["-w", "1"], "two": ["-w", str(WORKERS), *over]}
+        little = _written(Path(folder, "little"), _LITTLE)
+        for cost in COSTS_US:
+            count = max(lines * 10 // (10 + cost), 1000)
+            full = _written(Path(folder, str(cost)), count)
+            runs: dict[str, list[Measured]] = {name: [] for name in modes}
+            for _ in range(rounds):
+                for name, settings in modes.items():
+                    say(f"several: {name}, {cost} µs")
+                    start = _run(little, cost, per_us, settings)
+                    runs[name].append(_run(full, cost, per_us, settings).without(start))
+            _judge(table, facts, cost, count, runs)
+    return table, {"costs": facts, "targets": table.targets}
+
+
+def _judge(table: Table, facts: dict[str, Any], cost: int, count: int, runs: dict[str, list[Measured]]) -> None:
+    if len({run.digest for found in runs.values() for run in found}) != 1:
+        table.fail(str(cost), "two processes give other outputs than one")
+        return
+    pairs = list(zip(runs["one"], runs["two"], strict=True))
+    wall = Spread.of([one.seconds / two.seconds for one, two in pairs])
+    cpu = Spread.of([two.cpu / one.cpu for one, two in pairs]) if pairs[0][0].cpu else None
+    # On two free cores a job takes as long as its busiest process, and at least half of what all take together.
+    free = Spread.of([one.cpu / max(two.cpu / 2, two.busiest) for one, two in pairs]) if cpu is not None else None
+    speeds = [Spread.of([count / run.seconds for run in found]) for found in runs.values()]
+    messages = Spread.of([two.messages / count for _, two in pairs])
+    table.add(cost, *speeds, wall, cpu or "-", free or "-", messages)
+    facts[str(cost)] = {
+        "lines": count,
+        "times_one": wall.facts(),
+        "cpu_times_one": cpu.facts() if cpu else None,
+        "times_one_by_cpu": free.facts() if free else None,
+        "messages_per_line": messages.facts(),
+    }
+    if cost in WANTED:
+        table.target("grpc 2w", f"{cost} µs a line, times 1 process", wall, WANTED[cost])
+        if free is not None:
+            table.target("grpc 2w", f"{cost} µs a line, the same by CPU time", free, WANTED[cost])
+
+
+def _written(path: Path, count: int) -> Path:
+    path.write_text("".join(f"{line}\n" for line in zipf_lines(count * 10)))
+    return path

@@ -68,6 +68,11 @@ class Incarnation:
             await node.add_worker(acker, index)
         node.listen()
 
+    @property
+    def silence_s(self) -> float:
+        """Who is not heard of for this long is taken for dead."""
+        return self._layout.config.deploy.silence_timeout_s
+
     def stats(self) -> dict[str, Any]:
         """Counts."""
         return asdict(self.node.stats())

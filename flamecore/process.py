@@ -45,7 +45,7 @@ from flamecore.transport import Transport, TransportContext
 
 _REPORT_S: Final = 0.5
 _SAME_REPORT_S: Final = 5.0
-"""How often a node reports, and how often if it has nothing new to say."""
+"""How often a node reports, and how often at least if it has nothing new to say."""
 _ASSIGN_TIMEOUT_S: Final = 60.0
 _LOOK_TIMEOUT_S: Final = 5.0
 _PR_SET_PDEATHSIG: Final = 1
@@ -241,8 +241,9 @@ class Process:
         while True:
             await asyncio.sleep(_REPORT_S)
             stats = self._incarnation.stats() if self._incarnation is not None else {}
+            same_s = min(_SAME_REPORT_S, self._incarnation.silence_s / 4) if self._incarnation is not None else 0.0
             now = time.monotonic()
-            if {**stats, "at": 0} != told or now >= told_at + _SAME_REPORT_S:
+            if {**stats, "at": 0} != told or now >= told_at + same_s:
                 told, told_at = {**stats, "at": 0}, now
                 post.send(CONTROL, NodeReport(self.name, stats))
 

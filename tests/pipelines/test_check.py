@@ -280,7 +280,7 @@ def test_for_programs() -> None:
         "place": "a unix socket in a folder of the job",
         "tls": None,
         "missing": [],
-        "parts": ["worker/0"],
+        "parts": ["worker/0", "acker/0"],
         "fronts": [
             {"front": 1, "source": "one", "partition": "a.txt"},
             {"front": 3, "source": "two", "partition": "c.txt"},

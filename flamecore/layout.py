@@ -318,7 +318,8 @@ class Layout:
         use = edge.use or "stdout"
         driver = self.registry.get(kind, use)
         self.drivers[path] = use
-        return driver(options_of(driver, edge.options, path, self.config.origins), context)
+        options = {**_shared(self.config, use, driver), **edge.options}
+        return driver(options_of(driver, options, path, self.config.origins), context)
 
     def _dead_letters(self, fingerprint: str) -> Sink | None:
         config = self.config

@@ -116,7 +116,7 @@ class DirectClient(Client):
             return await super()._process_msg(sid, subject, reply, data, headers)
         try:
             nobody = bool(headers) and headers.startswith(_NOBODY)
-            handle(Heard(subject.decode(), reply.decode(), data, nobody, headers))
+            handle(Heard(subject.decode(), reply.decode(), data, nobody, headers or b""))
         except Exception as error:  # noqa: BLE001 - the library would end the connection and say nothing
             self._broken(error)
         return None

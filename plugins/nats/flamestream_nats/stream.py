@@ -21,7 +21,7 @@ from flamestream_nats.connection import Connection
 _TAKEN: Final = "maximum messages per subject"
 _NOT_THE_LAST: Final = frozenset({10071, 10164})
 _NO_MESSAGE: Final = 10037
-_NO_STREAM: Final = 10059
+NO_STREAM: Final = 10059
 _STARTING: Final = frozenset({10008, 10076, 10118})  # what a server says of streams it has not come to yet
 _ATTEMPT_S: Final = 5.0
 _PAUSE_S: Final = 0.05
@@ -83,7 +83,27 @@ class Requests:
             Refused: The server does not do it.
         """
         data = msgspec.json.encode(arguments) if arguments else b""
-        return _checked(msgspec.json.decode(await self.request(f"$JS.API.{what}", data)))
+        return checked(await self.request(f"$JS.API.{what}", data))
+
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        """Store a message. Returns its number in its stream.
+
+        Raises:
+            Taken, Changed, Refused: The server does not do it.
+        """
+        return int(checked(await self.request(subject, data, headers))["seq"])
+
+    async def last_of(self, stream: str, subject: str) -> Message | None:
+        """The last message of the subjects that match, as the stream's leader knows it; None: none."""
+        try:
+            found = await self.ask(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+        except Refused as error:
+            if error.code == _NO_MESSAGE:
+                return None
+            raise
+        message = found["message"]
+        data, headers = base64.b64decode(message.get("data", "")), _headers(message.get("hdrs", ""))
+        return Message(data, headers, message["seq"], datetime.fromisoformat(message["time"]))
 
     async def request(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> bytes:
         """The answer to a request, made again while there is none."""
@@ -162,7 +182,7 @@ class Stream(Requests):
         try:
             info = await self.ask(f"STREAM.INFO.{self.name}")
         except Refused as error:
-            if error.code != _NO_STREAM:
+            if error.code != NO_STREAM:
                 raise
             info = await self.ask(f"STREAM.CREATE.{self.name}", wanted)  # two who make it at once make one
         for key in ("subjects", "storage", "max_msgs_per_subject", "discard", "discard_new_per_subject", "max_age"):
@@ -189,20 +209,11 @@ class Stream(Requests):
         if after is not None:
             sent["Nats-Expected-Last-Subject-Sequence-Subject"] = f"{self._subjects}.{after[0]}"
             sent["Nats-Expected-Last-Subject-Sequence"] = str(after[1])
-        answer = await self.request(f"{self._subjects}.{subject}", data, sent)
-        return int(_checked(msgspec.json.decode(answer))["seq"])
+        return await self.publish(f"{self._subjects}.{subject}", data, sent)
 
     async def get(self, subject: str) -> Message | None:
         """The message of a subject, or the last one of all that match, as the stream's leader knows it; None: none."""
-        try:
-            found = await self.ask(f"STREAM.MSG.GET.{self.name}", {"last_by_subj": f"{self._subjects}.{subject}"})
-        except Refused as error:
-            if error.code == _NO_MESSAGE:
-                return None
-            raise
-        message = found["message"]
-        data, headers = base64.b64decode(message.get("data", "")), _headers(message.get("hdrs", ""))
-        return Message(data, headers, message["seq"], datetime.fromisoformat(message["time"]))
+        return await self.last_of(self.name, f"{self._subjects}.{subject}")
 
     async def list(self, subject: str) -> Listing:
         """The subjects (without the stream's own) that match one with wildcards."""
@@ -227,8 +238,13 @@ def _is_starting(answer: bytes) -> bool:
     return msgspec.json.decode(answer).get("error", {}).get("err_code") in _STARTING
 
 
-def _checked(answer: Any) -> Any:
-    """An answer that is no refusal."""
+def checked(data: bytes) -> Any:
+    """An answer that is no refusal.
+
+    Raises:
+        Taken, Changed, Refused: It is one.
+    """
+    answer = msgspec.json.decode(data)
     error = answer.get("error")
     if error is None:
         return answer

@@ -1,0 +1,99 @@
+"""A job from stream to stream that keeps its state: killed again and again, and its server too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import nats
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from flamecore.testing.nats_server import NatsServer
+
+FLOW = """
+import flamecore as fc
+
+flow = fc.Flow("word-count")
+flow.source("lines", str).flat_map(str.split).key_by(str).count().sink("counts")
+"""
+JOB = """
+schema = 1
+[job]
+flow = "word_count.py"
+clock = "wall"
+guarantee = "exactly_once"
+[state]
+use = "directory"
+path = "state"
+interval_s = 0.02
+[transport.nats]
+servers = ["{url}"]
+[source.lines]
+use = "nats"
+stream = "lines"
+end = "last"
+[sink.counts]
+use = "nats"
+"""
+LINES = [f"some {number % 7} words {number % 100}" for number in range(6_000)]
+
+
+async def fill(url: str) -> None:
+    connection = await nats.connect(url)
+    jetstream = connection.jetstream(publish_async_max_pending=1000)
+    await jetstream.add_stream(name="lines", subjects=["lines"])
+    for line in LINES:
+        await jetstream.publish_async("lines", line.encode())
+    await jetstream.publish_async_completed()
+    await connection.close()
+
+
+async def outputs(url: str) -> list[bytes]:
+    connection = await nats.connect(url)
+    jetstream = connection.jetstream()
+    found: list[bytes] = []
+    config = ConsumerConfig(ack_policy=AckPolicy.NONE)
+    source = await jetstream.pull_subscribe("counts", stream="counts", config=config)
+    count = (await source.consumer_info()).num_pending or 0
+    while len(found) < count:
+        found += [message.data for message in await source.fetch(min(count - len(found), 5000), timeout=5)]
+    await connection.close()
+    return found
+
+
+def expected() -> list[bytes]:
+    counts: dict[str, int] = {}
+    found = []
+    for word in " ".join(LINES).split():
+        counts[word] = counts.get(word, 0) + 1
+        found.append(f'["{word}",{counts[word]}]'.encode())
+    return found
+
+
+@pytest.mark.parametrize("killed", ["job", "job and server"])
+def test_killed_at_any_moment_the_outputs_are_those_of_a_run_that_is_not(killed: str, tmp_path: Path) -> None:
+    chance = random.Random(killed)
+    with NatsServer(jetstream=True) as server:
+        asyncio.run(fill(server.url))
+        (tmp_path / "word_count.py").write_text(FLOW)
+        (tmp_path / "job.toml").write_text(JOB.format(url=server.url))
+        command = [sys.executable, "-m", "flamecore", "run", "job.toml", "--quiet"]
+        for _ in range(3):
+            with subprocess.Popen(command, cwd=tmp_path) as job:
+                try:
+                    job.wait(0.3 + chance.random() / 2)
+                except subprocess.TimeoutExpired:
+                    if killed == "job and server":
+                        server.kill()
+                        server.start()
+                        with contextlib.suppress(subprocess.TimeoutExpired):
+                            job.wait(chance.random() / 4)
+                    job.kill()
+        done = subprocess.run(command, cwd=tmp_path, timeout=60, check=False)
+        assert done.returncode == 0
+        assert asyncio.run(outputs(server.url)) == expected()

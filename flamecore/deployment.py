@@ -640,11 +640,11 @@ class Deployment:
             self._fault(JobError(f"the connection to {name} is lost: {error}"))
 
     def _trouble(self, error: BaseException) -> None:
-        """Something could not be sent to a node."""
-        if isinstance(error, TransportError):
-            self._fault(error)
-        else:
+        """Something could not be sent to a node. If that is gone already, it is being seen to."""
+        if not isinstance(error, TransportError):
             self._fail(error)
+        elif self.members.concerned(getattr(error, "peer", "")):
+            self._fault(error)
 
     def _fault(self, error: FlameError, blob: str = "") -> None:
         self._fail(FaultError(error, blob))

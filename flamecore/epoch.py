@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flamecore.acker import AckerPlan
 from flamecore.commits import Commits
 from flamecore.control import Control
-from flamecore.errors import FlameError
+from flamecore.errors import FlameError, TransportError
 from flamecore.history import History
 from flamecore.host import CONTROL, Post
 from flamecore.messages import Prepared
@@ -151,9 +151,10 @@ class Epoch:
             self.outcome.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """It cannot go on."""
-        if not self.outcome.done():
-            self.outcome.set_exception(error)
+        """It cannot go on. If a part is out of reach, the job may, in another epoch."""
+        if self.outcome.done():
+            return
+        self.outcome.set_exception(FaultError(error) if isinstance(error, TransportError) else error)
 
     async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> dict[str, int]:
         """End before its time. Returns up to which time each rear has delivered.

@@ -82,6 +82,10 @@ class Members:
         """The node at a location."""
         return next((name for name, node in self.nodes.items() if node.location == location), None)
 
+    def concerned(self, peer: str) -> bool:
+        """Whether an error of a transport is of a node that is here. `peer`: an address, or a location."""
+        return peer.removeprefix("node/") in self.nodes or self.at(peer) is not None
+
     def locate(self, address: str) -> str:
         """Where an address is.
 

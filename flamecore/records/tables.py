@@ -61,6 +61,15 @@ class Table:
         Raises:
             Unencodable: A payload is not of the declared type, or something in it cannot be written.
         """
+        rows = self.taken_apart(payloads)
+        return rows if trusting and self.exact else [tuple(map(cell, row)) for row in rows]
+
+    def taken_apart(self, payloads: Sequence[Any]) -> Iterable[Row]:
+        """A row for each payload, with the values as they are.
+
+        Raises:
+            Unencodable: A payload is not of the declared type.
+        """
         kind, split, width = self.kind, self.split, len(self.columns)
         if kind is not None and not {kind}.issuperset(map(type, payloads)):
             for payload in payloads:
@@ -70,8 +79,7 @@ class Table:
             for payload in payloads:
                 if len(payload) != width:
                     raise Unencodable(payload, f"it has {len(payload)} places, and the flow declares {width}")
-        rows: Iterable[Row] = payloads if split is None else map(split, payloads)
-        return rows if trusting and self.exact else [tuple(map(cell, row)) for row in rows]
+        return payloads if split is None else map(split, payloads)
 
 
 def _by_key(names: Sequence[str]) -> Callable[[Any], Row]:

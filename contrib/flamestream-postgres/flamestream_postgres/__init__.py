@@ -1,0 +1,1 @@
+"""PostgreSQL for flamestream: `sink` is the driver, `columns` says how payloads become rows, `server` starts one."""

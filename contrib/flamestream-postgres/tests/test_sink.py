@@ -1,0 +1,334 @@
+"""Sink `postgres`: its laws by the kit, columns, modes, locks, and servers that end in the midst of a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import uuid
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from flamestream_postgres.server import Server
+from flamestream_postgres.sink import Options, Postgres
+
+import flamecore as fc
+from flamecore.errors import ConfigError, SinkError, TimeRegressionError
+from flamecore.front import EdgeContext
+from flamecore.meta import MAX_TIME, MIN_TIME
+from flamecore.rear import Sink
+from flamecore.testing import SinkTests
+
+
+class Count(NamedTuple):
+    word: str
+    number: int
+
+
+COUNTS = tuple(Count(word, len(word)) for word in ("a", "b c", "три", "", 'a\tb\\n"', "two\nlines", "7"))
+
+
+@dataclasses.dataclass
+class Everything:
+    flag: bool
+    part: float | None
+    raw: bytes
+    day: datetime.date
+    moment: datetime.datetime
+    price: Decimal
+    id: uuid.UUID
+    rest: dict[str, Any]
+
+
+def query(server: Server, text: str) -> list[Any]:
+    with psycopg.connect(server.dsn) as connection:
+        return connection.execute(text).fetchall()
+
+
+def sink(server: Server, type_: Any = int, *, kept: str = "", continued: bool = False, **options: Any) -> Postgres:
+    made = Postgres(Options(**{"dsn": server.dsn, **options}), EdgeContext("out", type_, fingerprint="f"))
+    if kept:
+        made.continues(kept, continued=continued)
+    return made
+
+
+async def deliver(made: Sink, *batches: tuple[int, Sequence[Any]]) -> int:
+    held = await made.open()
+    try:
+        for time, payloads in batches:
+            await made.write(time, payloads)
+    finally:
+        await made.aclose()
+    return held
+
+
+class TestPostgres(SinkTests):
+    payloads = COUNTS
+    dsn: str
+
+    @pytest.fixture(autouse=True)
+    def server_dsn(self, server: Server) -> None:
+        self.dsn = server.dsn
+
+    def make(self, folder: Path, *, resume: bool, fingerprint: str) -> Sink:
+        options = Options(dsn=self.dsn, table=folder.name, mode="resume" if resume else "replace")
+        return Postgres(options, EdgeContext("counts", Count, fingerprint=fingerprint))
+
+    def read_back(self, folder: Path) -> Sequence[Any]:
+        with psycopg.connect(self.dsn) as connection:
+            rows = connection.execute(f"SELECT word, number FROM {folder.name} ORDER BY seq")
+            return [Count(*row) for row in rows.fetchall()]
+
+
+@pytest.mark.parametrize(
+    ("type_", "payload", "columns", "row"),
+    [
+        (int, 5, {"value": "bigint"}, (5,)),
+        (tuple[str, int | None], ("a", None), {"key": "text", "value": "bigint"}, ("a", None)),
+        (int | float, 5, {"value": "double precision"}, (5.0,)),
+        (object, {"a": [1, None]}, {"value": "jsonb"}, ({"a": [1, None]},)),
+        (str | int, "5", {"value": "jsonb"}, ("5",)),
+        (list[int], [1, 2], {"value": "jsonb"}, ([1, 2],)),
+        (
+            Everything,
+            Everything(
+                True,
+                None,
+                b"\xff\x00",
+                datetime.date(2024, 2, 29),
+                datetime.datetime(2024, 1, 2, 3, 4, 5, 6, datetime.UTC),
+                Decimal("1.50"),
+                uuid.UUID(int=7),
+                {"a": {2, 1}},
+            ),
+            {
+                "flag": "boolean",
+                "part": "double precision",
+                "raw": "bytea",
+                "day": "date",
+                "moment": "timestamp with time zone",
+                "price": "numeric",
+                "id": "uuid",
+                "rest": "jsonb",
+            },
+            (
+                True,
+                None,
+                b"\xff\x00",
+                datetime.date(2024, 2, 29),
+                datetime.datetime(2024, 1, 2, 3, 4, 5, 6, datetime.UTC),
+                Decimal("1.50"),
+                uuid.UUID(int=7),
+                {"a": [1, 2]},
+            ),
+        ),
+    ],
+)
+def test_columns_and_cells(server: Server, type_: Any, payload: Any, columns: dict[str, str], row: Any) -> None:
+    asyncio.run(deliver(sink(server, type_), (1, [payload, payload])))
+    said = query(
+        server,
+        "SELECT column_name, data_type FROM information_schema.columns"
+        " WHERE table_name = 'out' ORDER BY ordinal_position",
+    )
+    assert dict(said) == {"seq": "bigint", **columns}
+    assert query(server, "SELECT * FROM out ORDER BY seq") == [(1, *row), (2, *row)]
+
+
+def test_modes_touch_no_other_table_and_keep_what_depends_on_theirs(server: Server) -> None:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE mine (x int)")
+    asyncio.run(deliver(sink(server, int, table="other"), (3, [30])))
+    assert asyncio.run(deliver(sink(server, int, table="modes"), (5, [1]))) == MIN_TIME
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("CREATE VIEW sums AS SELECT sum(value) FROM modes")
+    assert asyncio.run(deliver(sink(server, int, table="modes", mode="append"), (2, [2]))) == MIN_TIME
+    assert asyncio.run(deliver(sink(server, int, table="modes", mode="resume"), (6, [3]))) == 2
+    assert query(server, "SELECT value FROM modes ORDER BY seq") == [(1,), (2,), (3,)]
+    assert asyncio.run(deliver(sink(server, int, table="modes"), (MAX_TIME, [4]))) == MIN_TIME
+    assert query(server, "SELECT seq, value FROM modes") == [(1, 4)]
+    assert [int(row[0]) for row in query(server, "SELECT * FROM sums")] == [4]
+    assert asyncio.run(deliver(sink(server, int, table="other", mode="resume"))) == 3
+    with pytest.raises(SinkError, match="other objects depend on it") as caught:
+        asyncio.run(deliver(sink(server, str, table="modes", mode="replace"), (1, ["a"])))
+    assert "something depends on it" in caught.value.hint
+
+
+def test_a_schema_of_its_own(server: Server) -> None:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA apart")
+    asyncio.run(deliver(sink(server, int, schema="apart", table="select"), (1, [1])))
+    assert query(server, 'SELECT value FROM apart."select"') == [(1,)]
+    assert query(server, "SELECT sink, time FROM apart.flamestream_position") == [("select", 1)]
+
+
+def test_what_cannot_be_resumed_is_said_and_left_alone(server: Server) -> None:
+    asyncio.run(deliver(sink(server, int, table="theirs", kept="a"), (5, [1])))
+    with pytest.raises(SinkError, match="it was written by another job"):
+        asyncio.run(deliver(sink(server, int, table="theirs", kept="b", continued=True)))
+    with pytest.raises(SinkError, match="has the columns seq, value, and seq, key, value are to be written"):
+        asyncio.run(deliver(sink(server, tuple[str, int], table="theirs", mode="append")))
+    query(server, "DELETE FROM flamestream_position WHERE sink = 'theirs' RETURNING 1")
+    with pytest.raises(SinkError, match="nothing says who wrote it"):
+        asyncio.run(deliver(sink(server, int, table="theirs", mode="resume")))
+    assert query(server, "SELECT value FROM theirs") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "good", "bad", "what"),
+    [
+        (int, 1, 2**63, "out of range"),
+        (str, "a", "a\0b", "NUL"),
+        (str, "a", "\ud800", "surrogates"),
+        (int, 1, "x", "invalid input syntax for type bigint"),
+        (object, 1, object(), "a payload of type object cannot be written"),
+        (Count, Count("a", 1), ("a", 1), "the flow declares Count for it"),
+    ],
+)
+def test_a_payload_that_cannot_be_stored_leaves_nothing_of_its_batch(
+    server: Server, type_: Any, good: Any, bad: Any, what: str
+) -> None:
+    async def run() -> None:
+        made = sink(server, type_, table="wrong")
+        await made.open()
+        await made.write(1, [good])
+        with pytest.raises(SinkError, match=what):
+            await made.write(2, [good, bad, good])
+        await made.write(3, [good])
+        with pytest.raises(TimeRegressionError):
+            await made.write(2, [good])
+        await made.aclose()
+
+    asyncio.run(run())
+    assert len(query(server, "SELECT * FROM wrong")) == 2
+
+
+def test_of_many_that_open_at_once_one_writes(server: Server) -> None:
+    async def run() -> None:
+        made = [sink(server, int, table="race", kept="a") for _ in range(4)]
+        await asyncio.gather(*(one.open() for one in made))
+        said = await asyncio.gather(*(one.write(10, [1, 2]) for one in made), return_exceptions=True)
+        assert [type(answer) for answer in said if answer] == [SinkError] * 3
+        for one in made:
+            await one.aclose()
+
+    asyncio.run(run())
+    assert query(server, "SELECT value FROM race ORDER BY seq") == [(1,), (2,)]
+
+
+def test_a_table_that_somebody_has_locked(server: Server) -> None:
+    async def run() -> None:
+        made = sink(server, int, table="locked", lock_timeout_s=0.05)
+        await made.open()
+        with psycopg.connect(server.dsn) as other:
+            other.execute("LOCK TABLE locked")
+            with pytest.raises(SinkError, match="lock timeout") as caught:
+                await made.write(1, [1])
+            assert "lock_timeout_s" in caught.value.hint
+        await made.write(1, [2])
+        await made.aclose()
+
+    asyncio.run(run())
+    assert query(server, "SELECT value FROM locked") == [(2,)]
+
+
+@pytest.mark.parametrize("end", [Server.crash, Server.stop])
+def test_the_server_ends_and_comes_back_while_it_is_written_to(end: Any, server: Server) -> None:
+    async def run(own: Server) -> None:
+        made = sink(own, int)
+        await made.open()
+        reached = asyncio.Event()
+
+        async def write() -> None:
+            for number in range(400):
+                await made.write(number + 1, range(3 * number, 3 * number + 3))
+                if number % 100 == 50:
+                    reached.set()
+
+        writing = asyncio.create_task(write())
+        for _ in range(3):
+            await reached.wait()
+            reached.clear()
+            await asyncio.to_thread(end, own)
+            await asyncio.to_thread(own.start)
+        await writing
+        await made.sync(1000)
+        await made.aclose()
+
+    with Server() as own:
+        asyncio.run(run(own))
+        assert query(own, "SELECT value FROM out ORDER BY seq") == [(number,) for number in range(1200)]
+        assert query(own, "SELECT time FROM flamestream_position") == [(1000,)]
+
+
+def test_a_commit_whose_answer_is_lost_is_not_made_twice(server: Server) -> None:
+    async def run() -> None:
+        made = sink(server, int, table="lost")
+        await made.open()
+        await made.write(1, [1])
+        connection = made._connection
+        assert connection is not None
+        pid = connection.info.backend_pid
+
+        async def insert(cursor: psycopg.AsyncCursor[Any]) -> None:
+            await made._insert(cursor, [(2,)])
+            # As if the server had committed and gone away before it could say so.
+            await cursor.execute("COMMIT")
+            query(server, f"SELECT pg_terminate_backend({pid})")
+
+        await made._commit(2, insert)
+        await made.write(3, [3])
+        await made.aclose()
+
+    asyncio.run(run())
+    assert query(server, "SELECT value FROM lost ORDER BY seq") == [(1,), (2,), (3,)]
+
+
+def test_a_connection_that_breaks_while_another_run_takes_over(server: Server) -> None:
+    async def run() -> None:
+        older = sink(server, int, table="broken", kept="a")
+        await older.open()
+        assert older._connection is not None
+        query(server, f"SELECT pg_terminate_backend({older._connection.info.backend_pid})")
+        newer = sink(server, int, table="broken", kept="a")
+        await newer.open()
+        with pytest.raises(SinkError, match="another run has taken over"):
+            await older.write(1, [1])
+        await newer.write(1, [2])
+        await older.aclose()
+        await newer.aclose()
+
+    asyncio.run(run())
+    assert query(server, "SELECT value FROM broken") == [(2,)]
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="cannot be opened") as caught:
+        asyncio.run(Postgres(Options(dsn=f"host={tmp_path}"), EdgeContext("out", int)).open())
+    assert "Is the server running" in caught.value.hint
+
+
+@pytest.mark.parametrize(("options", "key"), [({"table": "a b"}, "table"), ({"schema": 'x"y'}, "schema")])
+def test_names_that_cannot_be(options: Any, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Postgres(Options(**options), EdgeContext("out", int))
+    assert caught.value.path == f"sink.out.{key}"
+
+
+def test_a_job_finds_it_and_goes_on_with_it(server: Server, tmp_path: Path) -> None:
+    flow = fc.Flow("squares")
+    flow.source("numbers", int).map(lambda number: number * number).sink("squares")
+    settings = {
+        "job.guarantee": "exactly_once",
+        "state.use": "sqlite",
+        "state.path": str(tmp_path / "state"),
+        "sink.squares.use": "postgres",
+        "sink.squares.dsn": server.dsn,
+    }
+    flow.run({"numbers": [1, 2, 3]}, settings=settings)
+    flow.run({"numbers": [1, 2, 3, 4]}, settings=settings)
+    assert query(server, "SELECT value FROM squares ORDER BY seq") == [(1,), (4,), (9,), (16,)]

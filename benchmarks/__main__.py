@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import away, codec, idle, latency, machine, memory, several, start, throughput
+from benchmarks import away, codec, idle, latency, machine, memory, several, start, throughput, tracking
 from benchmarks.corpora import default_dump
 from benchmarks.processes import RunError, say
 from benchmarks.report import Table
@@ -27,6 +27,7 @@ class Sizes:
     pages: int
     lines: int
     costly: int
+    tracked: int
     runs: int
     starts: int
     idle_s: float
@@ -34,9 +35,19 @@ class Sizes:
 
 
 _FULL = Sizes(
-    words=1_000_000, pages=10_000, lines=5_000, costly=150_000, runs=5, starts=15, idle_s=5.0, payloads=20_000
+    words=1_000_000,
+    pages=10_000,
+    lines=5_000,
+    costly=150_000,
+    tracked=2_000,
+    runs=5,
+    starts=15,
+    idle_s=5.0,
+    payloads=20_000,
 )
-_QUICK = Sizes(words=100_000, pages=500, lines=500, costly=5_000, runs=1, starts=3, idle_s=0.5, payloads=1_000)
+_QUICK = Sizes(
+    words=100_000, pages=500, lines=500, costly=5_000, tracked=100, runs=1, starts=3, idle_s=0.5, payloads=1_000
+)
 
 
 def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
@@ -57,6 +68,7 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
     found |= {
         "several": lambda: several.compare(lines=sizes.costly, rounds=few),
         "away": lambda: away.compare(lines=sizes.lines, rounds=few),
+        "tracking": lambda: tracking.compare(records=sizes.tracked, bulk=10 * sizes.tracked, rounds=few),
         "latency": lambda: latency.compare(lines=sizes.lines, rounds=few),
         "start": lambda: start.compare(rounds=sizes.starts),
         "import": lambda: start.compare_imports(rounds=sizes.starts),

@@ -26,6 +26,10 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.idle import one_run as idle
 
         return idle
+    if kind == "tracking":
+        from benchmarks.tracking import one_run as tracking
+
+        return tracking
     raise SystemExit(f"unknown measurement {kind!r}")
 
 

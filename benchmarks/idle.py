@@ -1,4 +1,4 @@
-"""What a job costs that has nothing to do: a source that waits, with either clock."""
+"""What a job costs that has nothing to do: a source that waits, with either clock, in one process and on several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from benchmarks.processes import measured
+from benchmarks.deployed import Run, missing, transport
+from benchmarks.processes import measured, say
 from benchmarks.report import Spread, Table
 
 
@@ -33,9 +34,34 @@ def one_run(clock: str, workers: int, seconds: float) -> dict[str, Any]:
     return {"cpu_share": spent}
 
 
+def _on_processes(over: list[str], clock: str, workers: int, seconds: float) -> float:
+    """Share of one core that all processes of a waiting job take together."""
+    edges = ["--source", "lines=stdin", "--sink", "counts=stdout", "--set", f"job.clock={clock}"]
+    run = Run("numbered_words", [*edges, "-w", str(workers), *over], stdin=-1, stdout=-1)
+    try:
+        assert run.process.stdin is not None
+        assert run.process.stdout is not None
+        run.process.stdin.write(b"0 to\n")
+        run.process.stdin.flush()
+        run.process.stdout.readline()
+        time.sleep(1.0)  # until the first line is through, and told of
+        before, start = sum(run.look().values()), time.perf_counter()
+        time.sleep(seconds)
+        spent = (sum(run.look().values()) - before) / (time.perf_counter() - start)
+        run.process.stdin.close()
+        run.process.stdin = None
+        run.finish()
+    finally:
+        run.process.kill()
+    return spent
+
+
 def compare(*, seconds: float, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Both clocks, 1 and 4 workers."""
-    table = Table("CPU of an idle job, in % of a core", ("clock", "1 worker", "4 workers"))
+    """Both clocks, 1 and 4 workers in one process, and 4 in processes of their own."""
+    table = Table("CPU of an idle job, in % of a core", ("clock", "1 worker", "4 workers", "4 processes over gRPC"))
+    why = missing("grpc")
+    if why:
+        table.note(why)
     facts: dict[str, Any] = {}
     for clock in ("sequence", "wall"):
         cells = []
@@ -45,5 +71,12 @@ def compare(*, seconds: float, rounds: int) -> tuple[Table, dict[str, Any]]:
             cells.append(Spread.of([run["cpu_share"] * 100 for run in runs]))
             facts[f"{clock} {workers}w"] = [run["cpu_share"] for run in runs]
             table.target("flamestream", f"% of a core, {clock} clock, {workers} workers", cells[-1], 2.0, at_most=True)
-        table.add(clock, *cells)
+        if not why:
+            say(f"idle: {clock}, 4 processes")
+            with transport("grpc") as over:
+                shares = [_on_processes(over, clock, 4, max(seconds, 2.0)) for _ in range(rounds)]
+            cells.append(Spread.of([share * 100 for share in shares]))
+            facts[f"{clock} 4 processes"] = shares
+            table.target("grpc", f"% of a core, {clock} clock, 4 processes", cells[-1], 2.0, at_most=True)
+        table.add(clock, *cells, *(["-"] if why else []))
     return table, {"cpu_share": facts, "targets": table.targets}

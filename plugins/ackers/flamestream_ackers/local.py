@@ -19,7 +19,9 @@ class LocalReporter(MergingReporter):
     Args:
         inner: The reporter that sends them.
         plan: What is to be tracked.
-        interval: How long a report may wait, in seconds, from the flush that first finds it.
+        interval: How long a report may wait, in seconds. Intervals end at multiples of it on the clock: the reporters
+            of one machine send together. What was in flight on several is then done at one time, not when the last of
+            them comes round, and the tracker has one piece of news of it.
         count: How many acks may wait.
     """
 
@@ -42,7 +44,7 @@ class LocalReporter(MergingReporter):
     def flush(self, now: float) -> Sequence[tuple[int, Report]]:
         if self._count or self._heartbeats or self._ended:
             if self._deadline is None:
-                self._deadline = now + self._interval
+                self._deadline = now + (self._interval - now % self._interval if self._interval else 0.0)
             if now >= self._deadline or self._count >= self._limit:
                 return self._pass_on(now)
         due = self._inner.due()

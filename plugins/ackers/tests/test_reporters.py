@@ -93,14 +93,16 @@ def test_promises_are_not_taken_back(centralized: Reporter, local: Reporter, sha
             reporter.heartbeat(1, 6)
 
 
-def test_local_waits_for_its_interval(local: Reporter) -> None:
+@pytest.mark.parametrize("start", [10.001, 10.0025])
+def test_local_waits_for_the_end_of_its_interval(local: Reporter, start: float) -> None:
+    """Intervals end at multiples of 5 ms, so that all reporters of a machine send together."""
     local.ack(0, 1, X)
-    assert list(local.flush(10.0)) == []
+    assert list(local.flush(start)) == []
     assert local.due() == pytest.approx(10.005)
     local.ack(0, 1, Y)
     local.heartbeat(1, 2)
     assert list(local.flush(10.004)) == []
-    assert list(local.flush(10.005)) == [(0, Report(1, 1, (Ack(0, 1, X ^ Y),), ((1, 2),)))]
+    assert list(local.flush(10.0051)) == [(0, Report(1, 1, (Ack(0, 1, X ^ Y),), ((1, 2),)))]
     assert local.due() is None
 
 
@@ -116,11 +118,11 @@ def test_f3_and_f4_hold_in_local_as_well(local: Reporter) -> None:
     local.ack(0, 1, X)
     local.heartbeat(1, 2)
     local.unregister(1)
-    assert list(local.flush(0.0)) == []
-    assert list(local.flush(1.0)) == [(0, Report(1, 1, (Ack(0, 1, X),), ((1, 2),)))]
-    assert local.due() == 1.0
+    assert list(local.flush(0.001)) == []
+    assert list(local.flush(1.001)) == [(0, Report(1, 1, (Ack(0, 1, X),), ((1, 2),)))]
+    assert local.due() == 1.001
     local.ack(0, 2, Y)
-    assert list(local.flush(1.0)) == [(0, Report(1, unregistered=(1,)))]
+    assert list(local.flush(1.001)) == [(0, Report(1, unregistered=(1,)))]
     assert local.due() == pytest.approx(1.005)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from flamecore.errors import TransportError
+from flamecore.errors import ConfigError, TransportError
 from flamestream_grpc.options import Options, parse
 
 _ROLE: Final = "urn:flamestream:"
@@ -48,6 +48,17 @@ def exposed(location: str, options: Options, token: str) -> list[str]:
             peer=location,
         )
     return missing
+
+
+def is_location(text: str) -> bool:
+    """Whether a process of this transport may listen there: what others name is connected to, to see who is gone."""
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        return path.startswith("/") and len(path.encode()) <= _UNIX_PATH_BYTES and "\0" not in path
+    try:
+        return parse(text)[1] > 0
+    except ConfigError:
+        return False
 
 
 def speaks_as(shown: Mapping[str, Sequence[bytes]]) -> tuple[str, ...]:

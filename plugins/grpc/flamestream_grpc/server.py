@@ -21,7 +21,7 @@ from flamecore.frames import Frame, Framing
 from flamestream_grpc.incoming import GOODBYE, Incoming, Peer, refusal, refused
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
 from flamestream_grpc.options import Options
-from flamestream_grpc.safety import speaks_as
+from flamestream_grpc.safety import is_location, speaks_as
 
 _PEERS: Final = 1024
 """Most connections at a time."""
@@ -174,9 +174,9 @@ class Server:
             self._house.refused["token"] += 1
             await call.abort(grpc.StatusCode.UNAUTHENTICATED, "it does not show the token of this job")
         location, instance = shown.get(LOCATION, b"").decode(errors="replace"), str(shown.get(INSTANCE, ""))
-        if not location or not instance or instance in self._lost:
+        if not is_location(location) or not instance or instance in self._lost:
             self._house.refused["lost" if instance in self._lost else "unnamed"] += 1
-            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "it was given up as lost, or has no name")
+            await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "it was given up as lost, or is nowhere")
         try:
             self._house.framing.unwrap(shown.get(HELLO, b""))
         except FrameError as error:

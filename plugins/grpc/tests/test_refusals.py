@@ -35,12 +35,13 @@ async def raw(
     hello: bytes | None = None,
     until: int | None = None,
     impatient: bool = False,
+    location_shown: bytes = b"unix:/nowhere",
 ) -> tuple[grpc.StatusCode, str]:
     """Connect, say something when let in, and hear how it ends; or break it off when so many frames have arrived."""
     metadata = (
         (TOKEN, token.encode()),
         (HELLO, frame(sequence=0) if hello is None else hello),
-        (LOCATION, b"unix:/nowhere"),
+        (LOCATION, location_shown),
         (INSTANCE, secrets.token_hex(16) if instance is None else instance),
     )
     async with aio.insecure_channel(location, [("grpc.use_local_subchannel_pool", 1)]) as channel:
@@ -177,6 +178,18 @@ def test_random_and_flipped_bytes(mesh: Any) -> None:
         ({"hello": frame(epoch=2)}, "epoch"),
         ({"hello": WRONG["version"][0]}, "version"),
         ({"instance": ""}, "unnamed"),
+        *(
+            ({"location_shown": location}, "unnamed")
+            for location in (
+                b"",
+                b"\xff\0",
+                b"host",
+                b"host:0",
+                b"unix:relative",
+                b"unix:/" + b"x" * 200,
+                b"dns:///a:1",
+            )
+        ),
     ],
 )
 def test_who_does_not_show_that_it_belongs_here_is_refused(mesh: Any, shown: dict[str, Any], reason: str) -> None:

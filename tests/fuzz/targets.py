@@ -1,0 +1,360 @@
+"""What is fuzzed: each target takes any bytes at all, and whatever they do must end as its errors say, and in time.
+
+A target is a function that makes a function of bytes, and imports what it needs only then. The bytes are read as a
+script (`Script`): a fuzzer that had to guess checksums and proofs would see nothing of what is behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+Target = Callable[[bytes], None]
+
+ADDRESSES: Final = ("a/0", "b/0", "b/1", "", "b", "node/x", "a/0\0b/0", "ü/€")
+MOST_STEPS: Final = 64
+MAKE: Final = b"\xff"
+"""Bytes of the target `codec` that begin with it are a script of which bytes of values are made."""
+
+
+class Colour(enum.Enum):
+    """A declared enum."""
+
+    RED = 1
+    BLUE = "blue"
+
+
+class Point(NamedTuple):
+    """A declared NamedTuple."""
+
+    x: int
+    y: float = 0.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A declared dataclass."""
+
+    name: str
+    at: Point | None = None
+    tags: list[str] = field(default_factory=list)
+
+
+DECLARED: Final = (Colour, Place)
+
+
+class Script:
+    """Reads bytes as numbers and pieces; at their end everything is zero and empty."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def piece(self, size: int) -> bytes:
+        """The next bytes."""
+        self._at, start = self._at + size, self._at
+        return self._data[start : self._at]
+
+    def number(self, size: int = 1) -> int:
+        """The next number of so many bytes."""
+        return int.from_bytes(self.piece(size), "big")
+
+    def some(self) -> bytes:
+        """A piece that says its own length."""
+        return self.piece(self.number(2) % 4096)
+
+    def body(self) -> bytes:
+        """What a frame may carry: as often as not the bytes of a value."""
+        kind = self.number()
+        return self.some() if kind < 128 else encoded()[kind % len(encoded())]
+
+    def address(self) -> str:
+        """One of a few addresses, good and bad."""
+        return ADDRESSES[self.number() % len(ADDRESSES)]
+
+
+@cache
+def encoded() -> list[bytes]:
+    """The bytes of some values."""
+    from flamecore.acker import Ack, MinTime, Report
+    from flamecore.codec import Codec
+    from flamecore.messages import Delivered, Released
+
+    values: list[Any] = [
+        None,
+        [1, 2.5, "text", b"bytes", True, None, 2**70],
+        [(number, str(number)) for number in range(20)],
+        {"a": [{"b": 1}] * 5, "c": {1, 2, 3}, "d": frozenset({("x", 1)})},
+        [Place("p", Point(number), ["t"] * number) for number in range(5)],
+        [Colour.RED, Colour.BLUE],
+        (datetime(2020, 1, 2, tzinfo=UTC), Decimal("1.5"), 1 + 2j, bytearray(b"x")),
+        Delivered("counts", 7),
+        Released(1, 7, [(b"order", "payload")], []),
+        Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
+        MinTime(0, 5, (1, 2)),
+    ]
+    return list(map(Codec(DECLARED).encode, values))
+
+
+def wrapped(script: Script, framing: Any, numbers: Iterator[int]) -> bytes:
+    """A frame that is whole, or nearly: with numbers, addresses and body of the script, and maybe a damaged place."""
+    from flamecore.frames import Frame
+
+    kind = script.number()
+    if kind % 8 == 0:
+        return script.some()
+    if kind >= 128:  # as it should be: the next of its channel
+        return bytes(framing.wrap(Frame("a/0", "b/0", next(numbers), script.body())))
+    sequence = script.number() if kind & 64 else script.number(8)
+    data = framing.wrap(Frame(script.address(), script.address(), sequence, script.body()))
+    if kind % 8 == 1 and data:
+        place = script.number(2) % len(data)
+        data = data[:place] + bytes([data[place] ^ (script.number() or 1)]) + data[place + 1 :]
+    elif kind % 8 == 2:
+        data = data[: script.number(2)]
+    return bytes(data)
+
+
+def messages(script: Script, framing: Any) -> Iterator[bytes]:
+    """Bytes as they might come over a connection: some frames each."""
+    numbers = count(1)
+    for _ in range(MOST_STEPS):
+        if not script:
+            return
+        yield b"".join(wrapped(script, framing, numbers) for _ in range(1 + script.number() % 3))
+
+
+def frames() -> Target:
+    """Bytes, frames, sequences, payloads, as every transport takes them. Only FrameError and CodecError may come."""
+    from flamecore.codec import Codec
+    from flamecore.errors import CodecError, FrameError
+    from flamecore.frames import Framing, Sequences
+
+    framing, codec = Framing("fuzz", 1, max_body_bytes=4096), Codec(DECLARED)
+
+    def run(data: bytes) -> None:
+        sequences = Sequences()
+        for message in (data, *messages(Script(data), framing)):
+            try:
+                for frame in framing.unwrap_all(message):
+                    if sequences.admit(frame):
+                        codec.decode(frame.body)
+            except (FrameError, CodecError):
+                continue
+
+    return run
+
+
+def codec() -> Target:
+    """Bytes of values. Only CodecError may come, and what is made of them can be written, and read again as it is."""
+    from flamecore.codec import Codec
+    from flamecore.columns.classes import Record
+    from flamecore.errors import CodecError
+    from tests.fuzz.schemas import Maker
+
+    codec = Codec(DECLARED)
+    entries = codec._catalogue._by_name
+    names = {name: entry.fields if isinstance(entry, Record) else () for name, entry in entries.items()}
+    names["nobody:Knows"] = ()
+
+    def run(data: bytes) -> None:
+        if data[:1] == MAKE:
+            data = Maker(Script(data[1:]), names).bytes()
+        try:
+            value = codec.decode(data)
+            # The engine's own messages are written as their hints say, whatever was read into their fields.
+            written = b"!" if type(value).__module__.startswith("flamecore") else codec.encode(value)
+        except CodecError:
+            return
+        if b"!" in written:
+            return
+        again = codec.encode(codec.decode(written))
+        assert again == written, (written, again)
+
+    return run
+
+
+def grpc() -> Target:
+    """What comes over connections of the transport `grpc`, at both of their ends."""
+    from grpc import aio
+
+    from flamecore.codec import Codec
+    from flamecore.errors import FrameError
+    from flamecore.frames import Framing
+    from flamecore.transport import TransportContext
+    from flamestream_grpc import GrpcTransport, Options
+    from flamestream_grpc.incoming import Peer, told
+    from flamestream_grpc.outgoing import Outgoing
+
+    options = Options(max_frame_bytes=4096, window_frames=8)
+    framing, codec = Framing("fuzz", 1, max_body_bytes=4096), Codec(DECLARED)
+
+    class Call:
+        """A connection that ends."""
+
+        def __init__(self, script: Script) -> None:
+            self._messages = messages(script, framing)
+
+        async def read(self) -> Any:
+            return next(self._messages, aio.EOF)
+
+    class Line:
+        """The way of a channel, which goes nowhere."""
+
+        def __init__(self) -> None:
+            self.options = options
+            self.framing = framing
+            self.carries = True
+
+        def post(self, data: bytes) -> None:
+            """Nothing is written."""
+
+    async def listening(script: Script) -> None:
+        """Frames of a peer, over some connections."""
+        transport = GrpcTransport(options, TransportContext(job="fuzz", epoch=1, codec=codec))
+        endpoint = await transport.bind("b/0")
+        peer = Peer("unix:/nowhere", "one", options, ("a/", "b/"))
+        for _ in range(3):
+            try:
+                await transport._server._read(peer, Call(script))
+            except FrameError as error:
+                transport.count_refused(error)
+            if script.number() % 2:
+                while endpoint.receive_nowait() is not None:
+                    pass
+            told_back = list(framing.unwrap_all(peer.take_news(framing)))
+            assert len(told_back) <= len(peer.channels)
+        peer.rest()
+        await transport.aclose()
+
+    def sending(script: Script) -> None:
+        """Replies to channels on which something was sent."""
+        channels = {(one, "b/0"): Outgoing(one, "b/0", Line()) for one in ("a/0", "b/1")}
+        for message in messages(script, framing):
+            try:
+                for frame in framing.unwrap_all(message):
+                    news = told(frame)
+                    channel = channels.get((news.sender, news.receiver))
+                    if channel is not None:
+                        channel.told(news.arrived, news.read, news.nobody)
+            except FrameError:
+                continue
+            for channel in channels.values():
+                try:
+                    if channel.has_room():
+                        channel.push(b"body")
+                except Exception as error:
+                    if "nobody is bound" not in str(error):
+                        raise
+                assert len(channel.kept) <= channel._sent
+                assert channel._unread_bytes >= 0
+
+    async def both(data: bytes) -> None:
+        script = Script(data)
+        if script.number() % 2:
+            await listening(script)
+        else:
+            sending(script)
+
+    def run(data: bytes) -> None:
+        asyncio.run(both(data))
+
+    return run
+
+
+def nats() -> Target:
+    """What comes from a NATS server for the transport `nats`: letters, answers, and word that nobody is there."""
+    from flamecore.codec import Codec
+    from flamecore.errors import CodecError, FrameError
+    from flamecore.frames import Frame, Framing
+    from flamecore.transport import TransportContext
+    from flamestream_nats.client import Heard
+    from flamestream_nats.endpoint import NatsEndpoint
+    from flamestream_nats.envelope import Envelope, Kind
+    from flamestream_nats.exchange import Exchange
+    from flamestream_nats.options import Options
+
+    options, codec, framing = Options(), Codec(DECLARED), Framing("fuzz", 1)
+    kinds = list(Kind)
+
+    async def go(data: bytes) -> None:
+        script = Script(data)
+        token = "" if script.number() % 4 == 0 else "secret"
+        lost: list[str] = []
+        context = TransportContext(
+            job="fuzz", epoch=1, codec=codec, token=token, lost=lambda location, _: lost.append(location)
+        )
+        exchange = Exchange(options, context)
+        endpoint = exchange.endpoints["b/0"] = NatsEndpoint("b/0", exchange)
+        sealing = Envelope(framing, token)
+        at = exchange._subjects.at("b/0")
+        ways = [exchange._subjects.node(place, key) for place in ("x", "y") for key in ("c1", "c2", "-", "p0", "w1")]
+        ways += ["", "elsewhere", at, exchange.home]
+        exchange.connect(endpoint, "a/0")
+        good = 0
+        for _ in range(MOST_STEPS):
+            if not script:
+                break
+            if script.number() >= 128:  # as it should be: the next part of a message, or a whole one
+                good += 1
+                frame = Frame("a/0", "b/0", good, script.body())
+                letter = sealing.seal(Kind.DATA, script.number(), 0, frame, at, ways[0])
+                exchange._on_letter(endpoint, Heard(at, ways[0], letter, nobody=False))
+                continue
+            kind, reply = script.number(), ways[script.number() % len(ways)]
+            subject = at if kind & 1 else ways[script.number() % len(ways)]
+            if kind & 2:
+                letter = script.some()
+            else:
+                head = kinds[script.number() % len(kinds)], script.number(), script.number()
+                frame = Frame(script.address(), script.address(), script.number(1 if kind & 8 else 8), script.body())
+                letter = sealing.seal(*head, frame, subject, reply)
+            heard = Heard(subject, reply, letter, nobody=bool(kind & 16))
+            if kind & 1:
+                exchange._on_letter(endpoint, heard)
+            else:
+                exchange._on_answer(heard)
+            if kind & 32:
+                while endpoint.receive_nowait() is not None:
+                    pass
+            if kind & 64:
+                exchange._peers.tick()
+        assert exchange.error is None, exchange.error
+
+    def run(data: bytes) -> None:
+        try:
+            asyncio.run(go(data))
+        except (FrameError, CodecError) as error:
+            raise AssertionError("it is the transport's to count what it refuses") from error
+
+    return run
+
+
+TARGETS: Final[dict[str, Callable[[], Target]]] = {"frames": frames, "codec": codec, "grpc": grpc, "nats": nats}
+
+
+def examples() -> Iterator[bytes]:
+    """Bytes to begin with: values of many types, frames of them, and scripts."""
+    from flamecore.frames import Frame, Framing
+
+    for number in range(24):
+        yield MAKE + bytes([number * 11, number]) * 40
+    for body in encoded():
+        yield body
+        yield Framing("fuzz", 1).wrap(Frame("a/0", "b/0", 1, body))
+        size = len(body).to_bytes(2, "big")
+        # Frames in the order in which they should come, to each end, as the scripts of `wrapped` and `nats` say it.
+        for first in (0, 1):
+            yield bytes([first]) + b"".join(bytes([0, 200, 5]) + size + body for _ in range(3))
+            yield bytes([first]) + b"".join(bytes([200, 5]) + size + body + bytes([part]) for part in (1, 0, 2))
+        yield bytes([0, 0, 67, 0, 1, 1, 5]) + size + body

@@ -1,0 +1,116 @@
+"""The processes of a job under test: started as a user starts them, told apart by role, and looked after to the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+_BOOTSTRAP = re.compile(r"/((worker|acker)-\d+(\.\d+)?)\.json\0$")
+_GONE_S = 10.0
+
+
+class Node(NamedTuple):
+    """A process that a supervisor has started. `born` tells it from a later one of the same id."""
+
+    pid: int
+    role: str
+    name: str
+    born: str
+
+
+def nodes(supervisor: int) -> list[Node]:
+    """The node processes of a supervisor, as /proc has them."""
+    found = []
+    try:
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    except OSError:
+        return []
+    for pid in map(int, children):
+        with contextlib.suppress(OSError):
+            name = _BOOTSTRAP.search(Path(f"/proc/{pid}/cmdline").read_text())
+            if name is not None:
+                found.append(Node(pid, name[2], name[1], _born(pid)))
+    return found
+
+
+def _born(pid: int) -> str:
+    """When a process was started; empty if it is gone."""
+    try:
+        _, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    except OSError:
+        return ""
+    state, *fields = after.split()
+    return "" if state in "ZX" else fields[18]
+
+
+def wait_until_gone(nodes: Iterable[Node]) -> list[Node]:
+    """Those of the nodes that are still there after some seconds."""
+    end = time.monotonic() + _GONE_S
+    left = list(nodes)
+    while left and time.monotonic() < end:
+        left = [node for node in left if _born(node.pid) == node.born]
+        time.sleep(0.02)
+    return left
+
+
+class Run:
+    """A job that is started again whenever its supervisor is killed.
+
+    Args:
+        folder: Where it runs.
+        arguments: Of `flamestream run`.
+        environ: Additions to its environment.
+    """
+
+    def __init__(self, folder: Path, arguments: list[str], environ: dict[str, str] | None = None) -> None:
+        self.folder, self.arguments = folder, arguments
+        self.log = folder / "log"
+        self.environ = {**os.environ, **(environ or {})}
+        self.met: set[Node] = set()
+        self.started = 0.0
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "flamecore", "run", *self.arguments]
+        self.started = time.monotonic()
+        with self.log.open("ab") as said:
+            return subprocess.Popen(
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=self.environ
+            )
+
+    def nodes(self) -> list[Node]:
+        """Its nodes, now."""
+        found = nodes(self.process.pid)
+        self.met.update(found)
+        return found
+
+    def over(self) -> bool:
+        """Whether it has come to its end by itself. One whose supervisor was killed is started again."""
+        code = self.process.poll()
+        if code == -signal.SIGKILL:
+            self.process = self._start()
+            return False
+        return code is not None
+
+    def said(self, last: int = 6000) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-last:]
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        left = self.nodes()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for node in {*self.met, *left}:
+            if node.born and _born(node.pid) == node.born:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(node.pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ import msgspec
 from flamecore import __version__, events
 from flamecore.claim import Claim, Member
 from flamecore.codec import Codec
+from flamecore.config import DeployTable
 from flamecore.epoch import Epoch, FaultError, TurnError, acker_plan
 from flamecore.errors import ConfigError, FlameError, JobError, TransportError
 from flamecore.hashing import owned_ranges
@@ -101,7 +102,7 @@ class Deployment:
         self._fault_times: deque[float] = deque(maxlen=layout.config.deploy.restarts + 1)
         self._rest: set[asyncio.Task[None]] = set()
         self._condemned: set[str] = set()
-        self._halted_at = 0.0
+        self._still_since: float | None = None
         self._request: _Request | None = None
         self._life: _Life | None = None
 
@@ -236,24 +237,29 @@ class Deployment:
         wanted = self._wanted(plan)
         await self._fill(life, wanted)
         await self._until(
-            lambda: all(len(members.named(role)) >= count for role, count in wanted.items()), epoch, "joined"
+            lambda: all(len(members.named(role)) >= count for role, count in wanted.items()),
+            epoch,
+            "joined",
+            lambda: [name for name in life.supervisor.running() if name not in members.nodes],
         )
         nodes = self._assign(life, epoch)
         self._publish(life.claim, plan)
-        await self._until(lambda: members.opened >= nodes, epoch, "opened what they read")
+        await self._until(
+            lambda: members.opened >= nodes, epoch, "opened what they read", lambda: nodes - members.opened
+        )
         if not life.opened:  # the sources are open, so nothing that is there is replaced in vain
             life.held = await open_sinks(life.edges, self._sinks(plan), history)
             life.opened = True
         if history is not None:
             await history.begin(life.held)
         for name in nodes:
-            post.send(f"node/{name}", Load(history.resume() if history is not None else None))
+            self._tell(post, name, Load(history.resume() if history is not None else None))
         await epoch.open(self._sinks(plan), life.held, history)
-        await self._until(lambda: members.ready >= nodes, epoch, "ready")
+        await self._until(lambda: members.ready >= nodes, epoch, "loaded their state", lambda: nodes - members.ready)
         if self._epochs == 1:
             self._observers.job_started(self.settings.name, plan.workers)
         for name in nodes:
-            post.send(f"node/{name}", Begin())
+            self._tell(post, name, Begin())
         epoch.begin()
         if self._epochs > 1:
             self._see_to(asyncio.create_task(self._tell_when_moved(epoch, post)))
@@ -272,12 +278,15 @@ class Deployment:
         """
         deploy, epoch, history = self.layout.config.deploy, self._epoch, life.history
         assert epoch is not None
-        now = self._halted_at = time.monotonic()
+        now = time.monotonic()
+        self._still_since = self._still_since or now
         self.faults += 1
         self._fault_times.append(now)
         recent = sum(at > now - deploy.restart_window_s for at in self._fault_times)
-        if history is None or recent > deploy.restarts:
+        if history is None:
             raise fault.error
+        if recent > deploy.restarts:
+            raise _too_many(fault.error, recent, deploy)
         logger().warning(events.JOB_FAULTED, job=self.id, what=fault.error.what, faults=self.faults)
         await self._halt(life, epoch)
         if fault.blob and not history.refuse(fault.blob):
@@ -289,7 +298,7 @@ class Deployment:
         epoch, history = self._epoch, life.history
         assert epoch is not None
         assert history is not None
-        self._halted_at = time.monotonic()
+        self._still_since = self._still_since or time.monotonic()
         await self._halt(life, epoch)
         request.change()
         history.workers = self.settings.workers
@@ -304,9 +313,10 @@ class Deployment:
     async def _go_back(self, life: _Life, history: History) -> None:
         """Find what the next epoch goes on from."""
         await history.look()
-        if not history.fronts:  # no epoch had begun
-            history.find_fronts(self.graph, self.layout.sources)
-        life.plan = replace(life.plan, start=history.start)
+        if history.owned:
+            life.plan = replace(life.plan, start=history.start)
+        else:  # no epoch has begun, and what is new is not written down yet
+            life.plan = make_plan(self.graph, self.layout.sources, self.settings, history=history)
 
     async def _halt(self, life: _Life, epoch: Epoch) -> None:
         """End an epoch everywhere: nobody runs anything any more, or is taken for dead."""
@@ -330,11 +340,16 @@ class Deployment:
                 self._take_for_dead(name, life.supervisor)
 
     async def _tell_when_moved(self, epoch: Epoch, post: Post) -> None:
-        """Say how long the job stood still."""
-        with suppress(TimeoutError):  # nothing may come in
-            async with asyncio.timeout(_MOVE_S):
-                await epoch.moved.wait()
-        took_ms = round((time.monotonic() - self._halted_at) * 1000, 1)
+        """Say how long the job stood still: until something was delivered, or, if nothing comes, until it could be."""
+        began = time.monotonic()
+        moved = asyncio.create_task(epoch.moved.wait())
+        await asyncio.wait((moved, epoch.outcome), timeout=_MOVE_S, return_when=asyncio.FIRST_COMPLETED)
+        moved.cancel()
+        if epoch.outcome.done() and (epoch.outcome.cancelled() or epoch.outcome.exception() is not None):
+            return  # it stands still again
+        since, self._still_since = self._still_since, None
+        assert since is not None
+        took_ms = round(((time.monotonic() if epoch.moved.is_set() else began) - since) * 1000, 1)
         request, self._request = self._request, None
         if request is None:
             logger().info(events.JOB_RECOVERED, job=self.id, epoch=epoch.name, time=epoch.plan.start, took_ms=took_ms)
@@ -452,8 +467,19 @@ class Deployment:
                 trackers=tuple(int(index) for kind, index in parts if kind == "acker"),
                 locations=tuple(members.locations.items()),
             )
-            life.post.send(f"node/{name}", assignment)
+            self._tell(life.post, name, assignment)
         return nodes
+
+    def _tell(self, post: Post, name: str, message: Any) -> None:
+        """Send something to a node that has a part in this epoch.
+
+        Raises:
+            FaultError: It is gone.
+        """
+        try:
+            post.send(f"node/{name}", message)
+        except TransportError as error:
+            raise FaultError(error) from error
 
     def _publish(self, claim: Claim, plan: Plan) -> None:
         """Say in the registry who has which part."""
@@ -481,11 +507,20 @@ class Deployment:
         sinks = {**layout.sinks, **dead}
         return {name: sinks[name] for name in plan.rears}
 
-    async def _until(self, condition: Callable[[], bool], epoch: Epoch, what: str) -> None:
+    async def _until(
+        self, condition: Callable[[], bool], epoch: Epoch, what: str, late: Callable[[], Iterable[str]] = tuple
+    ) -> None:
         """Wait for all nodes, or for the epoch to end.
 
+        Args:
+            condition: Whether they have all come so far.
+            epoch: The present one.
+            what: What they are waited for to do.
+            late: Names of those who have not done it.
+
         Raises:
-            JobError: It takes too long.
+            JobError: It takes too long, and nobody can be blamed.
+            FaultError: It takes too long: those who are late are taken for dead.
         """
         timeout_s = self.layout.config.deploy.start_timeout_s
         try:
@@ -501,10 +536,16 @@ class Deployment:
                         await epoch.outcome
         except TimeoutError:
             known = ", ".join(sorted(self.members.nodes)) or "none"
-            raise JobError(
+            error = JobError(
                 f"after {timeout_s:g} s not all workers have {what}; joined: {known}",
                 hint="Look at the workers' log lines above; each must reach the supervisor and import the flow.",
-            ) from None
+            )
+            stuck = sorted(late())
+            if not stuck or self._life is None:
+                raise error from None
+            for name in stuck:
+                self._take_for_dead(name, self._life.supervisor)
+            raise FaultError(error) from None
 
     async def _listen(self, post: Post) -> None:
         """Hear of nodes."""
@@ -558,16 +599,24 @@ class Deployment:
             if lost is not None:  # who found out knows only where it was
                 text = text.replace(message.lost, f"{lost} at {message.lost}", 1)
             error = JobError(f"{message.node} failed: {text}")
-            if message.kind in _FAULTS:
-                self._fault(error, message.blob)
-            else:
+            if message.kind not in _FAULTS:
                 self._fail(error)
+            elif lost is None:
+                self._fault(error, message.blob)
+            elif epoch is not None:
+                self._lost_by(lost, error, epoch)
 
     async def _watch(self, supervisor: Supervisor) -> None:
         """Take nodes for dead that are not heard of."""
         limit_s = self.layout.config.deploy.silence_timeout_s
+        pause_s = min(limit_s / 4, 1.0)
         while True:
-            await asyncio.sleep(min(limit_s / 4, 1.0))
+            began = time.monotonic()
+            await asyncio.sleep(pause_s)
+            if time.monotonic() > began + pause_s + limit_s / 2:
+                # This process itself stood still. What the others have said meanwhile is yet to be heard.
+                for name in self.members.nodes:
+                    self.members.hear(name)
             for name in self.members.silent(limit_s):
                 self._take_for_dead(name, supervisor)
                 self._fault(
@@ -626,17 +675,27 @@ class Deployment:
         return self._fault(JobError(text, hint=hint))
         return None
 
+    def _lost_by(self, name: str, error: FlameError, epoch: Epoch) -> None:
+        """Somebody cannot reach a node any more. One that was started here and has died tells it in its last words."""
+        if self._life is None or not self._life.supervisor.watches(name):
+            return epoch.fail(FaultError(error))
+        asyncio.get_running_loop().call_later(_GRACE_S, epoch.fail, FaultError(error))
+        return None
+
     def _lost(self, location: str, error: Exception) -> None:
         name = self.members.at(location)
         if self._leaving or name is None:
-            return
-        # A process that died is told of with its last words; give that the chance to come first.
+            return None
+        if self._life is None or not self._life.supervisor.watches(name):
+            return self._lost_for_good(name, location, error)
         asyncio.get_running_loop().call_later(_GRACE_S, self._lost_for_good, name, location, error)
+        return None
 
     def _lost_for_good(self, name: str, location: str, error: Exception) -> None:
         node = self.members.nodes.get(name)
         if not self._leaving and node is not None and node.location == location:
-            self.members.leave(name)
+            if self._life is not None:
+                self._take_for_dead(name, self._life.supervisor)
             self._fault(JobError(f"the connection to {name} is lost: {error}"))
 
     def _trouble(self, error: BaseException) -> None:
@@ -705,6 +764,15 @@ _FAULTS: Final = frozenset(
     ("PeerGoneError", "SendTimeout", "TransportClosedError", "ConnectError", "FrameError", "CorruptError")
 )
 """Errors of a node that a new epoch may mend."""
+
+
+def _too_many(error: FlameError, faults: int, deploy: DeployTable) -> JobError:
+    """The end of a job that has met one fault too many: the last one, and how many there were."""
+    return JobError(
+        f"{error.what}\n  the job gives up: {faults} faults within {deploy.restart_window_s:g} s "
+        f"(deploy.restarts is {deploy.restarts})",
+        hint="What was delivered is right, and the state is kept: mend what the last lines tell of, and run it again.",
+    )
 
 
 def importable(layout: Layout) -> tuple[str, str]:

@@ -136,6 +136,11 @@ class History:
         """Whether there was an epoch before this one."""
         return self.epoch > 1
 
+    @property
+    def owned(self) -> bool:
+        """Whether an epoch was begun here."""
+        return self._begun > 0
+
     async def look(self) -> None:
         """Find what to go on from: sets `identity`, `epoch` (the next one), `kept`, `fronts` and `journals`.
 

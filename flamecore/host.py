@@ -90,11 +90,12 @@ class Post:
             while waiting:
                 await self.endpoint.send(to, waiting[0])
                 waiting.popleft()
-            del self._backlog[to]
         except CodecError as error:
             self.fail(_on_the_way(error, to))
         except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
             self.fail(error)
+        finally:  # after an error this is not for whoever has the address next
+            del self._backlog[to]
 
     def send_all(self, outgoing: Outgoing) -> None:
         """Send in order."""

@@ -294,21 +294,28 @@ def _facts(answer: Any) -> dict[str, Any]:
     return answer.facts
 
 
-def _end_with_parent() -> None:
-    """Have the kernel kill this process when its supervisor is gone, however it went (Linux)."""
+def _end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its supervisor is gone, however it went (Linux).
+
+    Args:
+        parent: The supervisor, which may have gone before this was reached.
+    """
     if sys.platform == "linux":
-        parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it went meanwhile
+        if os.getppid() != parent:
             os._exit(1)
 
 
 def main() -> int:
     """Run the node that a bootstrap file describes. Exit codes as of the command line."""
     path = Path(sys.argv[1])
-    bootstrap = json.loads(path.read_text())
-    path.unlink()
-    _end_with_parent()
+    try:
+        bootstrap = json.loads(path.read_text())
+        path.unlink()
+    except FileNotFoundError:
+        print(f"{path} is gone: the supervisor has ended meanwhile", file=sys.stderr)
+        return 1
+    _end_with_parent(bootstrap["parent"])
     logs.to_stderr()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to hear
     try:

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 _LINES_KEPT: Final = 40
 _LINE_LIMIT: Final = 64 * 1024
+_LAST_WORDS_S: Final = 0.2
+"""How long what a process has said may come in behind its end."""
 
 
 class Supervisor:
@@ -26,8 +28,7 @@ class Supervisor:
     def __init__(self, died: Callable[[str, str, Sequence[str]], None]) -> None:
         self._died = died
         self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._lines: dict[str, deque[str]] = {}
-        self._watching: list[asyncio.Task[None]] = []
+        self._watching: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
 
     async def start(self, name: str, folder: Path, bootstrap: Mapping[str, Any], *, stdin: bool | None) -> int:
@@ -41,37 +42,42 @@ class Supervisor:
         """
         path = folder / f"{name}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(bootstrap, file)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "flamecore.process",
-            str(path),
-            stdin=None if stdin is None else asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_LINE_LIMIT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
-        )
+            json.dump({**bootstrap, "parent": os.getpid()}, file)
+        # A pipe of our own: with that of asyncio, a child that the process leaves behind would hide its end.
+        ours, its = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "flamecore.process",
+                str(path),
+                stdin=None if stdin is None else asyncio.subprocess.DEVNULL,
+                stderr=its,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(its)
         self._processes[name] = process
-        self._lines[name] = deque(maxlen=_LINES_KEPT)
-        self._watching.append(asyncio.create_task(self._watch(name, process)))
+        self._watching[name] = asyncio.create_task(self._watch(name, process, ours))
         return process.pid
 
-    async def _watch(self, name: str, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, name: str, process: asyncio.subprocess.Process, said: int) -> None:
         """Pass the process's words on, keep the last of them, and notice its end."""
-        assert process.stderr is not None
-        lines = self._lines[name]
-        while True:
-            try:
-                line = await process.stderr.readline()
-            except ValueError:  # longer than the limit: what there is of it has been dropped
-                continue
-            if not line:
-                break
-            text = line.decode(errors="replace").rstrip()
-            lines.append(text)
-            print(f"[{name}] {text}", file=sys.stderr, flush=True)
-        code = await process.wait()
+        words = asyncio.StreamReader(_LINE_LIMIT)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(words), os.fdopen(said, "rb", 0)
+        )
+        lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        passing = asyncio.create_task(_pass_on(name, words, lines))
+        try:
+            code = await process.wait()
+            await asyncio.wait((passing,), timeout=_LAST_WORDS_S)
+        finally:
+            passing.cancel()
+            pipe.close()
         if not self._stopping:
             what = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             self._died(name, f"(process {process.pid}) {what}", tuple(lines))
@@ -79,6 +85,10 @@ class Supervisor:
     def running(self) -> list[str]:
         """Names of the processes that have not ended."""
         return [name for name, process in self._processes.items() if process.returncode is None]
+
+    def watches(self, name: str) -> bool:
+        """Whether the end of that process has not been told yet, and will be."""
+        return name in self._watching and not self._watching[name].done()
 
     def kill(self, name: str) -> None:
         """End a process at once, if it is one of these. That it has ended is told as of any other."""
@@ -91,9 +101,23 @@ class Supervisor:
         self._stopping = True
         if not self._watching:
             return
-        _, waiting = await asyncio.wait(self._watching, timeout=timeout_s)
+        _, waiting = await asyncio.wait(self._watching.values(), timeout=timeout_s)
         if waiting:
             for process in self._processes.values():
                 if process.returncode is None:
                     process.kill()
             await asyncio.wait(waiting, timeout=timeout_s)
+
+
+async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:
+    """Print what a process says, and keep it, until there is no more."""
+    while True:
+        try:
+            line = await words.readline()
+        except ValueError:  # longer than the limit: what there is of it has been dropped
+            continue
+        if not line:
+            break
+        text = line.decode(errors="replace").rstrip()
+        lines.append(text)
+        print(f"[{name}] {text}", file=sys.stderr, flush=True)

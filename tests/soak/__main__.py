@@ -55,7 +55,8 @@ def main() -> int:
             victims += result.victims
             moments += result.moments
             recovered += result.recovered_ms
-            print(f"  {result.killed} killed ({killed} in all) in {result.took_s:.1f} s; {dict(result.victims)}", flush=True)
+            hit = dict(+result.victims)
+            print(f"  {result.killed} killed ({killed} in all) in {result.took_s:.1f} s; {hit}", flush=True)
             if options.round is not None:
                 break
     recovered.sort()

@@ -53,8 +53,12 @@ def _born(pid: int) -> str:
 
 def wait_until_gone(nodes: Iterable[Node]) -> list[Node]:
     """Those of the nodes that are still there after some seconds."""
-    end = time.monotonic() + _GONE_S
     left = list(nodes)
+    for node in left:  # one that was stopped before it had said whose end is to be its own sees that only now
+        if _born(node.pid) == node.born:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(node.pid, signal.SIGCONT)
+    end = time.monotonic() + _GONE_S
     while left and time.monotonic() < end:
         left = [node for node in left if _born(node.pid) == node.born]
         time.sleep(0.02)

@@ -69,7 +69,8 @@ class Round(NamedTuple):
             *([f'{acker}inner="sharded"'] if self.acker == "local" and self.seed % 2 else []),
             f"deploy.acker={self.place}",
             "deploy.restarts=1000",
-            *(["deploy.silence_timeout_s=1.5"] if self.stuck else []),
+            *(["deploy.silence_timeout_s=1.5", "deploy.start_timeout_s=10"] if self.stuck else []),
+            f"job.name=soak-{self.seed}",  # rounds may share a store
             f"job.clock={self.clock}",
             "job.guarantee=exactly_once",
             "job.max_in_flight=512",

@@ -1,0 +1,24 @@
+"""What tests of whole jobs share: the transports between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+
+@pytest.fixture(params=["grpc", "nats"])
+def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Settings that choose a transport between processes."""
+    transport = request.param
+    if find_spec({"grpc": "grpc", "nats": "nats"}[transport]) is None:
+        pytest.skip(f"the client of {transport} is not installed")
+    chosen = [f"transport.use={transport}"]
+    if transport == "grpc":
+        yield chosen
+        return
+    from flamecore.testing.nats_server import NatsServer
+
+    with NatsServer() as server:
+        yield [*chosen, f'transport.nats.servers=["{server.url}"]']

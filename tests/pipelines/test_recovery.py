@@ -1,0 +1,74 @@
+"""A job that keeps state goes on after a fault, and ends with a clear error where it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from processes import wait_until_gone
+from words import Words, ended, wait_for
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
+
+
+def test_a_death_before_what_is_new_has_begun(tmp_path: Path, over: list[str]) -> None:
+    """A job that was done goes on with a file that has come since; a worker dies before that is written down."""
+    words = Words(tmp_path, over, lines=300)
+    run = words.start()
+    assert ended(run) == 0, run.said()
+    more = [f"more-{number} w{number % 7}" for number in range(100)]
+    words.write("b", more)
+    run = words.start()
+    try:
+        wait_for(lambda: run.nodes(), run)
+        os.kill(run.nodes()[0].pid, signal.SIGKILL)
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    assert "job.faulted" in run.said()
+    words.check(more)
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path: Path, over: list[str]) -> None:
+    words = Words(tmp_path, over)
+    words.trouble("import sys; print('no more of this', file=sys.stderr); os._exit(3)")
+    run = words.start(deploy__restarts=2)
+    try:
+        assert ended(run) == 1, run.said()
+        assert not wait_until_gone(run.met)
+    finally:
+        run.end()
+    said = run.said()
+    error = said[said.rindex("\nerror: ") :]
+    assert "ended with code 3" in error
+    assert "no more of this" in error, "the last words of the last one that died"
+    assert "3 faults within 60 s" in error
+    assert said.count("job.faulted") == 2
+    (tmp_path / "trouble").unlink()
+    run = words.start()
+    assert ended(run) == 0, run.said()
+    words.check()
+
+
+def test_a_worker_whose_child_outlives_it_is_told_of_with_its_last_words(tmp_path: Path, over: list[str]) -> None:
+    """The child holds the worker's stderr open."""
+    words = Words(tmp_path, over)
+    words.trouble("""
+        import subprocess, sys
+        child = subprocess.Popen(["sleep", "60"])
+        Path("child").write_text(str(child.pid))
+        print("I am leaving", file=sys.stderr)
+        os._exit(4)
+    """)
+    run = words.start(deploy__restarts=0)
+    try:
+        assert ended(run) == 1, run.said()
+    finally:
+        run.end()
+        if (tmp_path / "child").exists():
+            os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+    error = run.said()[run.said().rindex("\nerror: ") :]
+    assert "ended with code 4" in error
+    assert "I am leaving" in error

@@ -1,0 +1,135 @@
+"""A small job that keeps state, for tests of what can happen to it: it counts the words of a file, on two processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+from processes import Run
+
+APP = """
+    import os
+    import time
+    from pathlib import Path
+
+    import flamecore as fc
+
+
+    def split(line: str) -> list[str]:
+        time.sleep(0.002)
+        what = Path("trouble")
+        if line.startswith("line-1000 ") and what.exists():
+            exec(what.read_text())
+        return line.split()
+
+
+    flow = fc.Flow("words")
+    flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).count().sink("counts")
+"""
+
+LIMIT_S = 90.0
+
+
+class Words:
+    """The job in a folder.
+
+    Args:
+        folder: Empty.
+        over: Settings that choose a transport.
+        lines: How many there are to be read.
+    """
+
+    def __init__(self, folder: Path, over: list[str], lines: int = 3000) -> None:
+        self.folder, self.over = folder, over
+        self.lines = [f"line-{number} w{number % 211} w{number % 7}" for number in range(lines)]
+        (folder / "app.py").write_text(dedent(APP))
+        (folder / "lines").mkdir()
+        self.write("a", self.lines)
+
+    def write(self, name: str, lines: list[str]) -> None:
+        """Another file to be read."""
+        (self.folder / "lines" / name).write_text("".join(f"{line}\n" for line in lines))
+
+    def trouble(self, code: str) -> None:
+        """What befalls the worker that meets line 1000; nothing does without."""
+        (self.folder / "trouble").write_text(dedent(code))
+
+    def arguments(self, **settings: Any) -> list[str]:
+        """Of `flamestream run`; `__` in a key stands for a dot."""
+        chosen = {
+            "source.lines.path": "lines",
+            "sink.counts.path": "out.db",
+            "job.guarantee": "exactly_once",
+            "state.use": "sqlite",
+            "state.path": "state",
+            "state.interval_s": 0.1,
+            "deploy.start_timeout_s": 20,
+            **{key.replace("__", "."): value for key, value in settings.items()},
+        }
+        options = [f"--set={setting}" for setting in self.over]
+        options += [f"--set={key}={value}" for key, value in chosen.items() if value is not None]
+        return ["app.py", "-q", "-w", "2", "--source=lines=lines", "--sink=counts=sqlite", *options]
+
+    def start(self, **settings: Any) -> Run:
+        """Run it."""
+        return Run(self.folder, self.arguments(**settings), {"FLAMESTREAM_TOKEN": "not a secret"})
+
+    def delivered(self) -> int:
+        """How many outputs there are."""
+        try:
+            with closing(sqlite3.connect(f"file:{self.folder / 'out.db'}?mode=ro", uri=True)) as database:
+                return int(database.execute("SELECT count(*) FROM counts").fetchone()[0])
+        except sqlite3.OperationalError:
+            return 0
+
+    def check(self, *more: list[str]) -> None:
+        """Hold the output against a plain loop over all lines, and over those of files that came later."""
+        counts: Counter[str] = Counter()
+        wanted = []
+        for word in (word for lines in (self.lines, *more) for line in lines for word in line.split()):
+            counts[word] += 1
+            wanted.append((word, counts[word]))
+        with closing(sqlite3.connect(self.folder / "out.db")) as database:
+            found = database.execute("SELECT * FROM counts ORDER BY seq").fetchall()
+        assert [tuple(row[1:]) for row in found] == wanted
+
+
+def wait_for(condition: Callable[[], Any], run: Run | None = None, limit_s: float = LIMIT_S) -> None:
+    """Wait until something is so; it must come to be while the job runs, if that is given."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert run is None or run.process.poll() is None, run.said()
+        assert time.monotonic() < end, f"it has not happened in time; the log:\n{run.said() if run else ''}"
+        time.sleep(0.01)
+
+
+def ended(run: Run, limit_s: float = LIMIT_S) -> int:
+    """Wait for the end of a job. Returns its exit code."""
+    run.nodes()
+    end = time.monotonic() + limit_s
+    while run.process.poll() is None:
+        assert time.monotonic() < end, f"the job does not end; its log:\n{run.said()}"
+        run.nodes()
+        time.sleep(0.02)
+    return int(run.process.returncode)
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process stands still."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and not dead."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (ProcessLookupError, FileNotFoundError):
+        return False

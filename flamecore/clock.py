@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import time
+from asyncio import get_running_loop
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from contextvars import ContextVar
+from typing import Any, Final, Literal, NamedTuple
 
 from flamecore.meta import FrontId
 
 ClockName = Literal["sequence", "wall"]
+
+WALL_CLOCK: Final[ContextVar[Callable[[], int]]] = ContextVar("wall clock", default=lambda: time.time_ns() // 1000)
+"""Microseconds since the epoch. A simulation sets another one."""
+
+
+def monotonic() -> float:
+    """Seconds, on the clock of the event loop: those of the machine, or of a simulation."""
+    return get_running_loop().time()
 
 
 class Admitted(NamedTuple):
@@ -30,7 +40,7 @@ class Front:
         clock: "sequence" counts records from `start`: a replay gives the same times. "wall" takes microseconds since
             the epoch, so that fronts interleave by arrival.
         start: No time below it is given, but those of `journal`.
-        now_us: The wall clock, in microseconds.
+        now_us: The wall clock, in microseconds; default: `WALL_CLOCK`.
         describe: Puts a position in words.
         position: Of the last record before `start`, in a front that goes on; None: it is at its beginning.
         kept: Whether snapshots are taken: then positions are remembered until the next one.
@@ -47,7 +57,7 @@ class Front:
         *,
         clock: ClockName = "sequence",
         start: int = 0,
-        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        now_us: Callable[[], int] | None = None,
         describe: Callable[[Any], str] = str,
         position: Any = None,
         kept: bool = False,
@@ -61,7 +71,7 @@ class Front:
         self.next_time = start
         self.suffix = number.to_bytes(4, "big")
         self.in_flight = 0
-        self._now_us = now_us
+        self._now_us = now_us or WALL_CLOCK.get()
         self._describe = describe
         self.position = position
         self.ended = ended

@@ -88,11 +88,18 @@ class WorkerCommits:
             self._given.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._store_cuts())
-            group.create_task(self._write_journal())
-            group.create_task(self._acknowledge())
+        """Until cancelled.
+
+        Raises:
+            StoreError, CodecError, SourceError: State cannot be stored, or upstream not be told.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._store_cuts())
+                group.create_task(self._write_journal())
+                group.create_task(self._acknowledge())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
 
     async def _store_cuts(self) -> None:
         while True:
@@ -200,35 +207,45 @@ class Commits:
             StoreError, SinkError: What must be durable cannot be made so.
         """
         async with self._busy:
-            time = self._control.stored
-            if time <= self._time or self._control.failing:
-                return
-            self._number += 1
-            self._answers.clear()
-            self._complete.clear()
-            for worker in range(self._plan.workers):
-                self._post.send(f"worker/{worker}", Prepare(self._number, time))
-            limit = self._settings.commit_timeout_s
-            try:
-                async with asyncio.timeout(limit):
-                    await self._complete.wait()
-                    answers = [self._answers[worker] for worker in range(self._plan.workers)]
-                    if not self._history.changed_by(answers):
-                        self._time = time
-                        return
-                    for rear in self._rears:
-                        await rear.sync(time)
-                    manifest = await self._history.commit(self._number, time, answers)
-            except TimeoutError:
-                late = sorted(set(range(self._plan.workers)) - self._answers.keys())
-                raise JobError(
-                    f"snapshot {self._number} is not complete after {limit:g} s; "
-                    + (f"no answer of worker {', '.join(map(str, late))}" if late else "the store does not answer"),
-                    hint="Look at the store's speed; state.commit_timeout_s says how long a snapshot may take.",
-                ) from None
-            self._time = time
-            self._tell()
-            self._taken(manifest)
+            if self._control.stored > self._time and not self._control.failing:
+                await self._take(self._control.stored)
+
+    async def finish(self) -> None:
+        """Take the last snapshot of a job that is done: also where time stands still, for fronts have ended.
+
+        Raises as `commit`.
+        """
+        async with self._busy:
+            await self._take(max(self._control.stored, self._plan.start))
+
+    async def _take(self, time: int) -> None:
+        self._number += 1
+        self._answers.clear()
+        self._complete.clear()
+        for worker in range(self._plan.workers):
+            self._post.send(f"worker/{worker}", Prepare(self._number, time))
+        limit = self._settings.commit_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                await self._complete.wait()
+                answers = [self._answers[worker] for worker in range(self._plan.workers)]
+                if not self._history.changed_by(answers):
+                    self._time = time
+                    await self._history.tidy_once()
+                    return
+                for rear in self._rears:
+                    await rear.sync(time)
+                manifest = await self._history.commit(self._number, time, answers)
+        except TimeoutError:
+            late = sorted(set(range(self._plan.workers)) - self._answers.keys())
+            raise JobError(
+                f"snapshot {self._number} is not complete after {limit:g} s; "
+                + (f"no answer of worker {', '.join(map(str, late))}" if late else "the store does not answer"),
+                hint="Look at the store's speed; state.commit_timeout_s says how long a snapshot may take.",
+            ) from None
+        self._time = time
+        self._tell()
+        self._taken(manifest)
 
     def _tell(self) -> None:
         if self._history.beginning:

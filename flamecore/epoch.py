@@ -70,6 +70,7 @@ class Epoch:
         self.name = name
         self.plan = plan
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.outcome.add_done_callback(_heed)  # an epoch that is over already may fail once more
         self.moved = asyncio.Event()
         """Set when something has been delivered in this epoch."""
         self.node = Node(plan, Scope(transport, name), fail=self.fail, observers=observers)
@@ -146,7 +147,8 @@ class Epoch:
 
     async def _finish(self) -> None:
         """It ends well: what was delivered is in a snapshot. Until then it can fail as before."""
-        await self.commit()
+        if self._commits is not None:
+            await self._commits.finish()
         if not self.outcome.done():
             self.outcome.set_result(None)
 
@@ -161,11 +163,16 @@ class Epoch:
 
         Args:
             rest: Given what is still to be done for endpoints whose other side may be gone.
+
+        Raises:
+            SinkError: Nobody knows what a sink holds now.
         """
         await self._cancel()
-        await self.node.halt(rest)
-        if self._post is not None:
-            rest(asyncio.create_task(self._post.aclose()))
+        try:
+            await self.node.halt(rest)
+        finally:
+            if self._post is not None:
+                rest(asyncio.create_task(self._post.aclose()))
         return {rear.collector.name: rear.reached for rear in self.node.rears}
 
     async def aclose(self) -> None:
@@ -181,6 +188,11 @@ class Epoch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _heed(outcome: asyncio.Future[None]) -> None:
+    if not outcome.cancelled():
+        outcome.exception()
 
 
 def acker_plan(plan: Plan) -> AckerPlan:

@@ -144,14 +144,19 @@ class History:
     async def look(self) -> None:
         """Find what to go on from: sets `identity`, `epoch` (the next one), `kept`, `fronts` and `journals`.
 
-        Owns nothing yet.
+        Owns nothing yet. Looking again finds what was done here since, or nothing new: if another run has begun
+        meanwhile, the sinks may be its own by now.
 
         Raises:
+            FencedError: Another run has begun since the last look.
             StoreError: The store fails.
             CorruptError: There are snapshots, and none of them can be used.
             JobError: The newest snapshot is of another graph.
         """
         found = await look(self.store)
+        last = found.epochs[-1].epoch if found.epochs else 0
+        if self.epoch and last not in (self.epoch - 1, self._begun):
+            raise self._fenced(last)
         usable = [manifest for manifest in found.snapshots if manifest.blob not in self._unusable]
         if not usable and not found.beginning:
             raise CorruptError(
@@ -163,7 +168,7 @@ class History:
         if usable:
             check_facts(usable[0], self.graph)
         self.identity = found.last.identity if found.last else secrets.token_hex(16)
-        self.epoch = found.epochs[-1].epoch + 1 if found.epochs else 1
+        self.epoch = last + 1
         self.journals = found.journals
         self.kept = usable[:_KEPT][::-1]
         self.beginning = found.beginning
@@ -171,15 +176,19 @@ class History:
         self._new, self._behind_end = set(), False
 
     def _fronts_of(self, found: Found) -> tuple[FrontState, ...]:
-        """Where the fronts go on: those of the snapshot there, those that are newer where they began."""
-        if found.last is None:
-            return ()
-        known = {front.number: front for front in found.last.fronts}
-        if self.snapshot is None:
-            for record in reversed(found.epochs):  # the earliest that knows a front says where it began
-                known.update({front.number: front for front in record.fronts})
-        elif self.snapshot.blob not in found.last.commits[:1]:  # otherwise the epoch has put it right already
+        """Where the fronts go on.
+
+        As an epoch that went on from that snapshot before has put it; else where the snapshot says; fronts that it does
+        not know where they began.
+        """
+        known: dict[int, FrontState] = {}
+        for record in reversed(found.epochs):  # the earliest that knows a front says where it began
+            known.update({front.number: front for front in record.fronts})
+        if self.snapshot is not None:
             known.update({front.number: front for front in self.snapshot.fronts})
+            for record in found.epochs:
+                if record.commits[:1] == (self.snapshot.blob,):
+                    known.update({front.number: front for front in record.fronts})
         return tuple(known[number] for number in sorted(known))
 
     def find_fronts(self, graph: Graph, sources: Mapping[str, Source]) -> tuple[FrontState, ...]:
@@ -301,7 +310,7 @@ class History:
         """Whether a snapshot would say anything that the newest does not: time alone does not count."""
         if self.snapshot is None or any(answer.part for answer in answers):
             return True
-        now = {front.number: (front.position, front.ended) for front in self.snapshot.fronts}
+        now = {front.number: (front.position, front.ended) for front in self.fronts}
         return any(
             now.get(front) != (position, ended) for answer in answers for front, position, _, ended in answer.fronts
         )
@@ -344,9 +353,7 @@ class History:
         await self._check_fence()  # whoever has taken over meanwhile may need what is no longer needed here
         if len(self.kept) > _KEPT:
             await self._forget(self.kept.pop(0))
-        if self._tidied != self.epoch:
-            self._tidied = self.epoch
-            await self.tidy()
+        await self.tidy_once()
         return manifest
 
     async def _check_fence(self) -> None:
@@ -358,14 +365,20 @@ class History:
         needed = {part.blob for manifest in self.kept for part in manifest.parts}
         await self.store.delete([old.blob, *(part.blob for part in old.parts if part.blob not in needed)])
 
+    async def tidy_once(self) -> None:
+        """Tidy up, if that was not done in this epoch."""
+        if self._tidied != self.epoch and not self.beginning:
+            self._tidied = self.epoch
+            await self.tidy()
+
     async def tidy(self) -> int:
-        """Delete what faults have left behind: all of earlier epochs that nobody will go back to. The first snapshot of
-        an epoch does it.
+        """Delete what faults have left behind: all of earlier epochs that nobody will go back to.
 
         Returns:
             How many blobs that were.
         """
-        needed = {epoch_blob(self.epoch - 1), *self.journals}
+        since = min([self.epoch - 1, *(manifest.epoch for manifest in self.kept)])
+        needed = {*self.journals, *(epoch_blob(epoch) for epoch in range(since, self.epoch))}
         for manifest in self.kept:
             needed |= {manifest.blob, *(part.blob for part in manifest.parts)}
         own = f"{self.epoch:08d}"  # what a later epoch has written is not ours to judge

@@ -8,12 +8,12 @@ much that is.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from flamecore.acker import MinTime, Report, Tracker
+from flamecore.clock import monotonic
 from flamecore.collect import Collector
 from flamecore.errors import CodecError, JobError
 from flamecore.messages import Committed, Delivered, Items, Prepare, Reached, Released
@@ -158,7 +158,7 @@ class WorkerHost:
 
     def flush(self) -> None:
         """Send what the worker has to send, and see to it that what it keeps back is sent when it is due."""
-        now = time.monotonic()
+        now = monotonic()
         self.post.send_all(self.worker.flush(now))
         if self.commits is not None:
             self.commits.wake()
@@ -182,13 +182,13 @@ class WorkerHost:
         limit_s = _BURST_S
         while True:
             delivery: Delivery | None = await endpoint.receive()
-            now = time.monotonic()
+            now = monotonic()
             end = now + limit_s
             taken = 0
             while delivery is not None:
                 self._take(delivery)
                 taken += 1
-                now = time.monotonic()
+                now = monotonic()
                 delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
             self.flush()
             self._settle()
@@ -205,7 +205,7 @@ class WorkerHost:
             self.commits.committed(delivery.message)
         else:
             if kind is Delivered:
-                self._moments.note(delivery.message, time.monotonic())
+                self._moments.note(delivery.message, monotonic())
             self.worker.receive(*delivery)
 
     def _settle(self) -> None:
@@ -288,6 +288,7 @@ class RearHost:
         self.reached = collector.held
         """Everything below this time is in the sink."""
         self._writing = asyncio.Lock()
+        self._failed: Exception | None = None
         self._listeners = listeners
         self._away = away
         self._untold: list[tuple[int, float]] = []
@@ -310,7 +311,7 @@ class RearHost:
                 if self._translate is not None:
                     payloads = [self._translate(payload) for payload in payloads]
                 async with self._writing:
-                    await self.sink.write(complete.time, payloads)
+                    await self._write(complete.time, payloads)
                 self.count += len(payloads)
             self.reached = max(self.reached, complete.time)
             if complete.failure is not None:
@@ -319,10 +320,17 @@ class RearHost:
             for address in self._listeners:
                 self.post.send(address, word)
             if self._away:
-                self._untold.append((complete.time, time.monotonic()))
+                self._untold.append((complete.time, monotonic()))
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell)
             self._delivered(collector.name, complete.time, len(payloads))
+
+    async def _write(self, time: int, payloads: Sequence[Any]) -> None:
+        try:
+            await self.sink.write(time, payloads)
+        except Exception as error:
+            self._failed = error
+            raise
 
     async def sync(self, time: int) -> None:
         """Make durable what is below `time`, between two batches."""
@@ -330,13 +338,19 @@ class RearHost:
             await self.sink.sync(time)
 
     async def halt(self) -> None:
-        """Wait for the batch that is being written. No other will be."""
+        """Wait for the batch that is being written. No other will be.
+
+        Raises:
+            SinkError: A batch has failed. It may be there all the same: only opening the sink anew can tell.
+        """
         await self._writing.acquire()
+        if self._failed is not None:
+            raise self._failed
 
     def _tell(self) -> None:
         """Tell those in other processes what they have not been told yet."""
         self._timer = None
-        now = time.monotonic()
+        now = monotonic()
         word = Delivered(self.collector.name, self._untold[-1][0], tuple([(t, now - at) for t, at in self._untold]))
         self._untold.clear()
         try:

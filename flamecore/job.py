@@ -243,7 +243,7 @@ class Job:
         """It ends well: what was delivered is in a snapshot."""
         try:
             if commits is not None:
-                await commits.commit()
+                await commits.finish()
         except Exception as error:  # noqa: BLE001 - ends the job
             self._fail(error)
         if not outcome.done():

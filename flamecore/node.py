@@ -225,18 +225,25 @@ class Node:
 
         Args:
             rest: Given what is still to be done for endpoints whose other side may be gone.
+
+        Raises:
+            SinkError: Nobody knows what a sink holds now.
         """
-        for rear in self.rears:
-            await rear.halt()
+        written = await asyncio.gather(*[rear.halt() for rear in self.rears], return_exceptions=True)
         self._end_parts()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for post in self.posts:
             rest(asyncio.create_task(post.aclose()))
         await self._edges.aclose()
+        for error in written:
+            if error is not None:
+                raise error
 
     def _end_parts(self) -> None:
         for host in self.workers:
             host.aclose()
+        for rear in self.rears:
+            rear.aclose()
         for task in self._tasks:
             task.cancel()
 

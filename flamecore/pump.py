@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, Final
 
-from flamecore.clock import Front
+from flamecore.clock import Front, monotonic
 from flamecore.front import Batch, Reader
 from flamecore.host import CONTROL, WorkerHost
 from flamecore.messages import FrontEnded
@@ -132,11 +131,11 @@ class FrontPump:
                 await asyncio.wait((wanted,))
 
     def _admit(self, batch: Batch) -> None:
-        start = time.monotonic()
+        start = monotonic()
         self._host.worker.admit(self.front.number, batch, start, self._policy)
         self._host.flush()
         # As many records at a time as fit the step, so that a costly flow does not keep the others waiting.
-        took = time.monotonic() - start
+        took = monotonic() - start
         full = len(batch.values) >= self._limit
         step = _LONG_STEP_S if full else _STEP_S
         if took > step:

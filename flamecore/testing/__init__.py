@@ -1,9 +1,10 @@
 """The public test kit: what a driver must do, as checks that need no test runner and as classes for pytest.
 
-For flows: `assert_deterministic`, the reference interpreter `interpret`, and `Simulation`, a job under a seeded
-scheduler. For plugins: `check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, `check_store`,
-`check_registry`, and the pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and
-`Proxy` make trouble for transports. Nothing is imported before it is asked for.
+For flows: `assert_deterministic` and `assert_exactly_once`; the reference interpreter `interpret`; `Simulation`, a job
+under a seeded scheduler, and `Crashes`, a job that keeps state and dies again and again. For plugins:
+`check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, `check_store`, `check_registry`, and
+the pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and `Proxy` make trouble
+for transports. Nothing is imported before it is asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from flamecore.testing.ackers import AckerTests, check_acker
     from flamecore.testing.barriers import BarrierTests, check_barrier
+    from flamecore.testing.crashes import Crashes, Trouble
     from flamecore.testing.edges import SinkTests, SourceTests, check_live, check_sink, check_source
+    from flamecore.testing.exactly_once import assert_exactly_once
     from flamecore.testing.faults import Faulty, Proxy
     from flamecore.testing.flows import acker_named, assert_deterministic
     from flamecore.testing.reference import Failed, interpret
@@ -34,6 +37,9 @@ _WHERE: Final = {
     "check_live": "edges",
     "check_sink": "edges",
     "check_source": "edges",
+    "Crashes": "crashes",
+    "Trouble": "crashes",
+    "assert_exactly_once": "exactly_once",
     "Faulty": "faults",
     "Proxy": "faults",
     "acker_named": "flows",
@@ -55,6 +61,7 @@ _WHERE: Final = {
 __all__ = [
     "AckerTests",
     "BarrierTests",
+    "Crashes",
     "Failed",
     "Faulty",
     "Proxy",
@@ -66,8 +73,10 @@ __all__ = [
     "StoreTests",
     "TransportFlowTests",
     "TransportTests",
+    "Trouble",
     "acker_named",
     "assert_deterministic",
+    "assert_exactly_once",
     "check_acker",
     "check_barrier",
     "check_flows",

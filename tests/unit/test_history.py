@@ -544,6 +544,21 @@ def test_a_job_that_goes_on_behind_its_end_does_not_go_back_before_it() -> None:
     assert found.last.commits == (commit_blob(1, 2),)
 
 
+def test_from_the_end_of_a_job_it_goes_on_again_as_it_did_before() -> None:
+    """The snapshot taken since is damaged: the fronts were on their way already, with the times that were given."""
+    blobs: dict[str, bytes] = {}
+    start(blobs).commit(30, (1, "end", 30, True))
+    second = start(blobs, held=30)
+    journal = second.give((1, 40, 5))
+    second.commit(42, (1, "some", 42, False))
+    for _ in range(2):
+        start(blobs, held=50).do(Run(blobs).look().history.tidy())
+    blobs[commit_blob(2, 2)] = b"?"
+    run = Run(blobs).look().begin(50).history
+    assert (run.start, run.fronts[0].position, run.fronts[0].ended) == (30, "end", False)
+    assert run.journals == (journal,)
+
+
 def test_where_the_snapshot_before_is_used_its_fronts_are() -> None:
     blobs: dict[str, bytes] = {}
     start(blobs).commit(5, (1, "five", 5, False)).commit(9, (1, "nine", 9, False))

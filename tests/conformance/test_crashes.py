@@ -1,0 +1,76 @@
+"""Exactly once under any fault: jobs that keep state die and go on, in a made-up world; outputs are the reference's.
+
+FLAMESTREAM_SEEDS=100 plays a hundred times as many stories; FLAMESTREAM_FIRST_SEED says which is the first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flamecore as fc
+from flamecore.graph import Graph
+from flamecore.testing import assert_exactly_once
+from flamecore.testing.ackers import simulated_runs
+from flamecore.testing.crashes import Crashes, Trouble
+from flamecore.testing.exactly_once import Reference
+from flamecore.testing.flows import acker_named
+
+ACKERS = {name: acker_named(name) for name in ("centralized", "local", "sharded")}
+
+
+class Case(NamedTuple):
+    """As `flows.Case`."""
+
+    name: str
+    graph: Callable[[], Graph]
+    inputs: Callable[[int, int], Mapping[str, Sequence[Any]]]
+
+
+def seeds(count: int) -> range:
+    first = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
+    return range(first, first + simulated_runs(count))
+
+
+def test_every_flow_of_the_suite_under_any_fault(case: Case) -> None:
+    graph, inputs = case.graph(), case.inputs(3, 20)
+    assert_exactly_once(graph, inputs, seeds=seeds(16))
+
+
+def test_undisturbed_a_story_is_one_run() -> None:
+    flow = fc.Flow("counts")
+    flow.source("lines", str).key_by(lambda line: line).count().sink("counts")
+    inputs = {"lines": ["a", "b", "a"] * 5}
+    reference = Reference(flow.graph(), inputs)
+    for seed in range(5):
+        played = Crashes(flow.graph(), inputs, seed=seed, ackers=ACKERS, trouble=Trouble(faults=0, grows=False)).play()
+        assert (played.runs, played.epochs, played.log[0].split()[1:]) == (1, 1, ["run", "1", "done"])
+        reference.check(played)
+
+
+def test_one_seed_is_one_story() -> None:
+    flow = fc.Flow("counts")
+    flow.source("lines", str).rebalance().map(str.upper).key_by(lambda line: line).count().sink("counts")
+    inputs = {"lines": ["a", "b", "c"] * 7}
+    for seed in range(8):
+        one, other = (Crashes(flow.graph(), inputs, seed=seed, ackers=ACKERS).play() for _ in range(2))
+        assert one.log == other.log
+        assert one.times == other.times
+        assert one.outputs == other.outputs
+
+
+def test_times_of_the_sequence_clock_are_those_of_an_undisturbed_run() -> None:
+    """However often it dies; unless a source holds less at first than it will."""
+    flow = fc.Flow("two")
+    a, b = flow.source("a", int), flow.source("b", int)
+    a.merge(b).key_by(lambda n: n % 3).fold(0, lambda total, n: total + n).sink("sums")
+    inputs = {"a": list(range(20)), "b": list(range(7))}
+    clocks = set()
+    for seed in range(12):
+        story = Crashes(flow.graph(), inputs, seed=seed, ackers=ACKERS, trouble=Trouble(grows=False))
+        played = story.play()
+        clocks.add(story.clock)
+        if story.clock == "sequence":
+            assert played.times == {"a": list(range(20)), "b": list(range(7))}
+    assert clocks == {"sequence", "wall"}

@@ -232,6 +232,7 @@ class History:
         """Make sure that every part of the snapshot can be read; if not, goes back to the one before. After `look`.
 
         Raises:
+            FencedError: Another run is at work, and takes snapshots.
             StoreError: The store fails.
             CorruptError: None can be used.
         """
@@ -240,6 +241,7 @@ class History:
                 for part in self.snapshot.parts:
                     unseal(await self.store.read(part.blob), part.blob)
             except CorruptError as error:
+                self._check_rest(await look(self.store))
                 if not self.refuse(error.blob):
                     raise
                 await self.look()
@@ -261,12 +263,7 @@ class History:
             StoreError: The store fails.
         """
         found = await look(self.store)
-        last = found.epochs[-1].epoch if found.epochs else 0
-        newest = next((each.blob for each in found.snapshots if each.blob not in self._unusable), None)
-        changed = newest != (self.snapshot.blob if self.snapshot is not None else None)
-        # A snapshot of our own that was being recorded when we gave it up may have come to be.
-        if last != self.epoch - 1 or (changed and last != self._begun):
-            raise self._fenced(last)
+        self._check_rest(found)
         self.journals = await self._needed(found.journals)
         self._floor = max([self.start, *held.values()])
         self.fronts = tuple(
@@ -279,6 +276,19 @@ class History:
         if not await self.store.create(epoch_blob(self.epoch), encode_record(record)):
             raise self._fenced(self.epoch)
         self._begun = self.epoch
+
+    def _check_rest(self, found: Found) -> None:
+        """Make sure that nobody else has done anything since the last look.
+
+        Raises:
+            FencedError: Somebody has.
+        """
+        last = found.epochs[-1].epoch if found.epochs else 0
+        newest = next((each.blob for each in found.snapshots if each.blob not in self._unusable), None)
+        changed = newest != (self.snapshot.blob if self.snapshot is not None else None)
+        # A snapshot of our own that was being recorded when we gave it up may have come to be.
+        if last != self.epoch - 1 or (changed and last != self._begun):
+            raise self._fenced(last)
 
     async def _needed(self, journals: Sequence[str]) -> tuple[str, ...]:
         """Of the journals those that going on from any snapshot could need."""

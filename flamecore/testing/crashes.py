@@ -42,7 +42,8 @@ class Trouble:
         kinds: Which, and how likely each is against the others; see `Crashes`.
         grows: Whether sources hold all they ever will only in the end.
         tears: See `World`.
-        damages: Whether the newest snapshot may be found damaged after a crash.
+        damages: Whether the newest snapshot may be found damaged after a crash. Not where things tear as well: there is
+            one snapshot to spare, not two.
     """
 
     faults: int = 5
@@ -125,7 +126,7 @@ class Crashes:
         self.world = World(
             random,
             self._moment,
-            tears=self.trouble.tears,
+            tears=self.trouble.tears and random.random() < 0.5,
             copy=(lambda message: codec.decode(codec.encode(message))) if wire else None,
         )
         self.records = {source.name: Records(list(inputs.get(source.name, ()))) for source in graph.sources}
@@ -294,7 +295,7 @@ class Crashes:
         world, random = self.world, self.random
         if kind == "kill":
             run.kill()
-            if self.trouble.damages and random.random() < 0.3:
+            if self.trouble.damages and not world.tears and random.random() < 0.4:
                 self._damage()
         elif kind == "abandon":
             self._ghosts.append(run)

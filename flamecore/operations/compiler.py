@@ -12,8 +12,10 @@ from functools import cache
 from random import Random
 from typing import Any, ClassVar, Protocol
 
+import xxhash
+
 from flamecore.barrier import Barrier
-from flamecore.graph import Broadcast, Drift, Grouping, Map, Merge, Sink, Source, Vertex
+from flamecore.graph import Broadcast, ByTime, Drift, Grouping, Map, Merge, Sink, Source, Vertex
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.drift import DriftStep
 from flamecore.operations.grouping import GroupingStep
@@ -108,6 +110,7 @@ class Compiler:
             if any(end is head for _, end in self.feedback)
         }
         self.cycles = {head: plan.graph.cycle_of(head) for head in self.heads}
+        self.placed = self.placed_by_order()
         self.inputs: dict[Vertex, Step] = {}
         self.runs: dict[Vertex, Run] = {}  # of the vertices that take them
 
@@ -162,7 +165,7 @@ class Compiler:
 
     def operation(self, vertex: Vertex) -> Step:
         """The vertex's own work on this worker."""
-        ident = self.random.getrandbits(64)
+        ident = self.ident_of(vertex)
         if isinstance(vertex, Map):
             self.runs[vertex] = map_run(vertex, ident, self.successor_run(vertex), self.fail_at(vertex))
             return map_step(vertex, ident, self.successor(vertex), self.fail_at(vertex))
@@ -187,6 +190,31 @@ class Compiler:
             return self.sink(vertex)
         assert not isinstance(vertex, Source)
         raise TypeError(f"{vertex!r} is no operation")
+
+    def ident_of(self, vertex: Vertex) -> int:
+        """The 64-bit id of a vertex's instance on this worker.
+
+        It is random, so that two recomputations of an item that came by different workers have different traces. Where
+        an item's order alone says which worker it goes to, there are no such two: there all workers have one id, and
+        what comes from several of them stays one run.
+        """
+        if vertex in self.placed:
+            return xxhash.xxh3_64_intdigest(f"{vertex.index} {vertex.name}".encode())
+        return self.random.getrandbits(64)
+
+    def placed_by_order(self) -> frozenset[Vertex]:
+        """The vertices whose items go to the worker that their order says: of their front, or of their time."""
+        graph = self.plan.graph
+        placed: set[Vertex] = set()
+        for vertex in graph.vertices:  # upstream ones first, but for what comes back in a cycle, which is not placed
+            if isinstance(vertex, (Map, Broadcast, Merge)):
+                before = graph.predecessors(vertex)
+                follows = vertex.route is None and all(start in placed for start in before)
+                if follows or isinstance(vertex.route, ByTime):
+                    placed.add(vertex)
+            elif isinstance(vertex, Source):
+                placed.add(vertex)
+        return frozenset(placed)
 
     def stateful(self, vertex: Vertex, operation: Stateful) -> Step:
         """Note an operation that keeps history. Where snapshots are taken, history goes with them, not before."""

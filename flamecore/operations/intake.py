@@ -161,16 +161,24 @@ class Intake:
             if late < len(orders):
                 heads.append((orders[late], number, late))
         heapify(heads)
+        kind: tuple[int, bool] | None = None  # what follows straight, of one trace, goes in together
+        places: list[bytes] = []
+        parts: list[Any] = []
         while heads:
             _, number, start = heappop(heads)
             trace, alive, orders, payloads = ready[number]
             end = max(bisect_left(orders, heads[0][0], start), start + 1) if heads else len(orders)
             if end < len(orders):
                 heappush(heads, (orders[end], number, end))
-            if start or end < len(orders):
-                orders, payloads = orders[start:end], payloads[start:end]
-            self._pass(trace, alive, orders, payloads)
-            self._passed = orders[-1]
+            if kind is not None and (kind != (trace, alive) or places[-1] >= orders[start]):
+                self._pass(*kind, places, parts)
+                places, parts = [], []
+            kind = (trace, alive)
+            places += orders[start:end]
+            parts += payloads[start:end]
+        if kind is not None:
+            self._passed = places[-1]
+            self._pass(*kind, places, parts)
 
     def _pass(self, trace: int, alive: bool, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
         if alive:

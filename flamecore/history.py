@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
+from flamecore.acceptance import ACCEPTED, Loss, accepted, accepted_blob
 from flamecore.errors import CorruptError, FencedError, JobError
+from flamecore.facts import check_facts, state_facts
 from flamecore.front import Source
 from flamecore.graph import Graph
 from flamecore.messages import Prepared, Resume
@@ -29,7 +31,6 @@ from flamecore.snapshot import (
     decode_manifest,
     encode_record,
     epoch_blob,
-    state_facts,
     unseal,
 )
 from flamecore.store import Store
@@ -71,8 +72,11 @@ async def look(store: Store) -> Found:
     epochs = [decode_epoch(await store.read(names[-1]), names[-1])]
     damaged: list[CorruptError] = []
     for name in reversed(names[:-1]):
+        blob = await store.read(name)
+        if blob is None:
+            continue  # forgotten since
         try:
-            epochs.insert(0, decode_epoch(await store.read(name), name))
+            epochs.insert(0, decode_epoch(blob, name))
         except CorruptError as error:
             damaged.append(error)
     for last in reversed(epochs):
@@ -120,6 +124,8 @@ class History:
         self._floor = 0
         self._unusable: set[str] = set()
         self._tidied = 0
+        self._sinks: tuple[str, ...] = ()
+        self._left: Manifest | None = None  # of the newest snapshot, where some of it may be lost
 
     @property
     def snapshot(self) -> Manifest | None:
@@ -165,14 +171,21 @@ class History:
                 store=self.store.name,
                 blob="",
             )
-        if usable:
-            check_facts(usable[0], self.graph)
         self.identity = found.last.identity if found.last else secrets.token_hex(16)
+        loss = await accepted(self.store, self.identity, self.graph) if usable else Loss({})
+        self._left = None
+        if usable:
+            left = loss.taken_from(usable[0])
+            check_facts(left.flow, self.graph)
+            self._left = left if left != usable[0] else None
         self.epoch = last + 1
         self.journals = found.journals
         self.kept = usable[:_KEPT][::-1]
         self.beginning = found.beginning
-        self.fronts = self._fronts_of(found)
+        self.fronts = tuple(
+            front._replace(ended=front.ended or (front.source, front.partition_name) in loss.fronts)
+            for front in self._fronts_of(found)
+        )
         self._new, self._behind_end = set(), False
 
     def _fronts_of(self, found: Found) -> tuple[FrontState, ...]:
@@ -213,7 +226,7 @@ class History:
                 raise JobError(
                     f"source {front.source!r} no longer has {front.partition_name!r}, which the state says is not "
                     "read to its end",
-                    hint="Bring it back; or delete the state, and the outputs, to start from nothing.",
+                    hint="Bring it back; or see what else could be done: flamestream plan.",
                 )
         if self.fronts and all(
             front.ended for front in self.fronts
@@ -276,6 +289,24 @@ class History:
         if not await self.store.create(epoch_blob(self.epoch), encode_record(record)):
             raise self._fenced(self.epoch)
         self._begun = self.epoch
+        self._sinks = tuple(sorted(held))
+        if self._left is not None:
+            await self._record_loss(self._left)
+
+    async def _record_loss(self, left: Manifest) -> None:
+        """Go on from what is left of the newest snapshot: it becomes one of its own."""
+        manifest = left._replace(
+            epoch=self.epoch,
+            number=left.number + 1,
+            created=time.time(),
+            flow=state_facts(self.graph),
+            fronts=self.fronts,
+        )
+        if not await self.store.create(manifest.blob, encode_record(manifest)):
+            raise self._fenced(self.epoch)
+        self.kept, self.beginning, self._left = [*self.kept, manifest][-_KEPT:], False, None
+        # Once only: what is made from here on must not be taken for what was given up.
+        await self.store.delete([accepted_blob(self.identity, self.graph)])
 
     def _check_rest(self, found: Found) -> None:
         """Make sure that nobody else has done anything since the last look.
@@ -352,6 +383,7 @@ class History:
             self.workers,
             tuple(now[front] for front in sorted(now)),
             tuple(parts),
+            self._sinks,
         )
         manifest = manifest._replace(parts=manifest.live_parts())
         await self._check_fence()
@@ -392,7 +424,8 @@ class History:
         for manifest in self.kept:
             needed |= {manifest.blob, *(part.blob for part in manifest.parts)}
         own = f"{self.epoch:08d}"  # what a later epoch has written is not ours to judge
-        left = [name for name in await self.store.names() if name.split("/")[1] < own and name not in needed]
+        names = [name for name in await self.store.names() if not name.startswith(ACCEPTED)]
+        left = [name for name in names if name.split("/")[1] < own and name not in needed]
         await self.store.delete(left)
         return len(left)
 
@@ -403,20 +436,4 @@ class History:
             store=self.store.name,
             blob=epoch_blob(epoch),
             epoch=epoch,
-        )
-
-
-def check_facts(manifest: Manifest, graph: Graph) -> None:
-    """Refuse to go on from the state of another graph.
-
-    Raises:
-        JobError: An operation has state that this graph does not know, or knows as another kind.
-    """
-    now = state_facts(graph)
-    lost = [name for name in manifest.flow if manifest.flow[name] != now.get(name)]
-    if lost:
-        what = ", ".join(repr(name) for name in sorted(lost))
-        raise JobError(
-            f"the state was stored by another version of the flow: it has no use for that of {what}",
-            hint="See what would be kept and dropped: flamestream plan. Or keep the state somewhere else.",
         )

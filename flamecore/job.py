@@ -326,11 +326,13 @@ async def open_sinks(stack: AsyncExitStack, sinks: Mapping[str, Sink], history: 
     """
     held = {}
     for name, sink in sinks.items():
+        snapshot = history.snapshot if history is not None else None
+        known = snapshot is None or name in snapshot.sinks  # one that is new has held nothing yet
         if history is not None:
-            sink.continues(history.identity, continued=history.continued)
+            sink.continues(history.identity, continued=history.continued and known)
         held[name] = await sink.open()
         stack.push_async_callback(sink.aclose)
-        if history is None or history.snapshot is None or sink.guarantee != "exactly_once":
+        if history is None or snapshot is None or not known or sink.guarantee != "exactly_once":
             continue
         if held[name] < history.start:
             raise SinkError(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flamecore.codec import Codec
 from flamecore.operations import GONE
-from flamecore.snapshot import Groups, Part, Section, encode_sections
+from flamecore.snapshot import Groups, Part, Row, Section, encode_sections
 
 _CHUNK: Final = 2048
 """Most names in a section of changes: what is encoded without a break."""
@@ -132,7 +132,7 @@ class PartWriter:
     def __init__(self, blob: str, codec: Codec) -> None:
         self._blob = blob
         self._codec = codec
-        self._encoded: list[bytes] = []
+        self._rows: list[Row] = []
         self._full: set[tuple[str, int]] = set()
         self._changed: set[tuple[str, int]] = set()
 
@@ -143,13 +143,13 @@ class PartWriter:
         else:
             self._changed.update((section.vertex, group) for group in section.groups)
             self._changed.update((section.vertex, group) for group, _ in section.gone)
-        self._encoded.append(encoded)
+        self._rows.append(section.row(encoded))
 
     def finish(self) -> tuple[Part, bytes] | None:
         """The part and its bytes; None when nothing has changed."""
-        if not self._encoded:
+        if not self._rows:
             return None
-        data = encode_sections(self._codec, self._encoded)
+        data = encode_sections(self._codec, self._rows)
         return Part(self._blob, len(data), tuple(sorted(self._full)), tuple(sorted(self._changed))), data
 
 
@@ -169,6 +169,15 @@ class Restored:
     def wants(self, part: Part) -> bool:
         """Whether there is anything in a part for these."""
         return any(group in self._groups and vertex in self._vertices for vertex, group in (*part.full, *part.changed))
+
+    def wanted(self, part: Part) -> Callable[[str, int, int], bool]:
+        """Which sections of a part to decode, for `decode_sections`: what the manifest does not tell of, does not
+        count."""
+        groups = self._groups
+        counted = {
+            vertex for vertex, group in (*part.full, *part.changed) if group in groups and vertex in self._vertices
+        }
+        return lambda vertex, first, last: vertex in counted and not groups.isdisjoint(range(first, last + 1))
 
     def apply(self, sections: list[Section]) -> None:
         """Take the sections of the next part, in their order."""

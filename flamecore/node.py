@@ -18,6 +18,7 @@ from flamecore.acker import Acker
 from flamecore.clock import Front
 from flamecore.collect import Collector
 from flamecore.commits import WorkerCommits
+from flamecore.facts import state_facts
 from flamecore.failure import Failure
 from flamecore.front import Reader, Source
 from flamecore.host import CONTROL, Post, RearHost, TrackerHost, WorkerHost, patient
@@ -28,7 +29,7 @@ from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.pump import Ended, FrontPump
 from flamecore.rear import Sink
 from flamecore.recovery import Journal, Kept, load_journal, load_manifest, load_state
-from flamecore.snapshot import Groups, state_facts
+from flamecore.snapshot import Groups
 from flamecore.stats import Histogram, NodeStats
 from flamecore.transport import Endpoint
 from flamecore.worker import Worker
@@ -159,11 +160,8 @@ class Node:
 
     async def _keep(self, kept: Kept, worker: Worker, host: WorkerHost) -> None:
         """Give a worker the state it goes on from, and its side of snapshots."""
-        operations = {
-            name: operation
-            for name, operation in worker.compiled.stateful.items()
-            if name in state_facts(self.plan.graph)
-        }
+        facts = state_facts(self.plan.graph)
+        operations = {name: operation for name, operation in worker.compiled.stateful.items() if name in facts}
         manifest = await load_manifest(kept.store, kept.resume)
         held: Mapping[str, Groups] = {}
         waiting: Sequence[tuple[str, int]] = ()

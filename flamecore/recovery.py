@@ -53,7 +53,8 @@ async def load_state(
     restored = Restored(frozenset(groups), frozenset(vertices))
     for part in manifest.parts:
         if restored.wants(part):
-            restored.apply(decode_sections(codec, await store.read(part.blob), part.blob))
+            blob = await store.read(part.blob)
+            restored.apply(decode_sections(codec, blob, part.blob, restored.wanted(part)))
     return restored.held
 
 

@@ -15,15 +15,13 @@ Blobs are written once (`flamecore.store`), and each is sealed with a checksum o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import xxhash
 
 from flamecore.codec import Codec
 from flamecore.errors import CodecError, CorruptError
-from flamecore.graph import Graph
-from flamecore.vertices import Drift, Grouping
 
 MAGIC: Final = b"FLMB"
 FORMAT: Final = 1
@@ -78,10 +76,11 @@ class Manifest(NamedTuple):
         epoch, number: Which snapshot it is.
         time: Everything below it is in the snapshot, and has been delivered.
         created: When it was taken, in seconds since the epoch.
-        flow: What of the graph the state depends on, see `state_facts`.
+        flow: What of the graph the state depends on, see `flamecore.facts`.
         workers: How many took it.
         fronts: Every front, in the order of their numbers.
         parts: In the order in which they were written.
+        sinks: Those that hold all outputs below its time.
     """
 
     identity: str
@@ -93,6 +92,7 @@ class Manifest(NamedTuple):
     workers: int
     fronts: tuple[FrontState, ...]
     parts: tuple[Part, ...]
+    sinks: tuple[str, ...] = ()
 
     @property
     def blob(self) -> str:
@@ -114,6 +114,17 @@ class Manifest(NamedTuple):
             covered.update(part.full)
         return tuple(reversed(live))
 
+    def without(self, operations: Collection[str]) -> Manifest:
+        """The same without the state of some operations: if it is in parts with that of others, it does not count."""
+
+        def others(groups: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+            return tuple([group for group in groups if group[0] not in operations])
+
+        flow = {name: facts for name, facts in self.flow.items() if name not in operations}
+        parts = [part._replace(full=others(part.full), changed=others(part.changed)) for part in self.parts]
+        less = self._replace(flow=flow, parts=tuple(parts))
+        return less._replace(parts=less.live_parts())
+
     def waiting(self) -> tuple[tuple[str, int], ...]:
         """(vertex, key group) of what has changed since it was last written in full, the longest ago first."""
         waiting: dict[tuple[str, int], None] = {}
@@ -123,6 +134,10 @@ class Manifest(NamedTuple):
             for group in part.full:
                 waiting.pop(group, None)
         return tuple(waiting)
+
+
+Row = tuple[str, int, int, bytes]
+"""A section in a part: its operation, the first and the last of its key groups, its bytes."""
 
 
 class Section(NamedTuple):
@@ -141,6 +156,11 @@ class Section(NamedTuple):
     names: list[Any]
     values: list[Any]
     gone: list[tuple[int, Any]]
+
+    def row(self, encoded: bytes) -> Row:
+        """How it stands in a part, given its bytes."""
+        groups = {*self.groups, *(group for group, _ in self.gone)}
+        return self.vertex, min(groups), max(groups), encoded
 
 
 class EpochRecord(NamedTuple):
@@ -183,17 +203,6 @@ def part_blob(epoch: int, number: int, worker: int) -> str:
 def journal_blob(epoch: int, worker: int, number: int) -> str:
     """Name of the blob of a journal entry."""
     return f"journal/{epoch:08d}/{worker:04d}/{number:012d}"
-
-
-def state_facts(graph: Graph) -> dict[str, Any]:
-    """What of a graph its state depends on: for each stateful operation its kind and what its state is made of."""
-    facts: dict[str, Any] = {}
-    for vertex in graph.vertices:
-        if isinstance(vertex, Drift):
-            facts[vertex.name] = {"kind": "drift"}
-        elif isinstance(vertex, Grouping) and not vertex.undo_partial and vertex.window > 1:
-            facts[vertex.name] = {"kind": "grouping", "window": vertex.window}
-    return facts
 
 
 def seal(data: bytes) -> bytes:
@@ -255,13 +264,24 @@ def _decode(blob: bytes | None, name: str, kind: type[Any]) -> Any:
     return record
 
 
-def encode_sections(codec: Codec, sections: Sequence[bytes]) -> bytes:
+def encode_sections(codec: Codec, rows: Sequence[Row]) -> bytes:
     """The blob of a part, of sections that were encoded by `codec` one by one."""
-    return seal(codec.encode(list(sections)))
+    return seal(codec.encode(list(rows)))
 
 
-def decode_sections(codec: Codec, blob: bytes | None, name: str) -> list[Section]:
+def decode_sections(
+    codec: Codec,
+    blob: bytes | None,
+    name: str,
+    wanted: Callable[[str, int, int], bool] = lambda vertex, first, last: True,
+) -> list[Section]:
     """The sections of a part.
+
+    Args:
+        codec: Knows the types of what is wanted.
+        blob, name: The part.
+        wanted: Whether a section is wanted of that operation, which has key groups from the first to the last given
+            (paper 004, "hash ranges"); what is not, is not looked at.
 
     Raises:
         CorruptError: It is none.
@@ -269,11 +289,12 @@ def decode_sections(codec: Codec, blob: bytes | None, name: str) -> list[Section
     """
     data = unseal(blob, name)
     try:
-        return [Section(*codec.decode(section)) for section in codec.decode(data)]
+        rows = codec.decode(data)
+        return [Section(*codec.decode(row)) for vertex, first, last, row in rows if wanted(vertex, first, last)]
     except CodecError as error:  # the bytes are what was written, so another snapshot would do no better
         what = f"blob {name} of the state cannot be read: {error.what}"
         raise CodecError(what, hint=error.hint, type_name=error.type_name, path=error.path) from error
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise _corrupt(name, str(error)) from error
 
 

@@ -172,6 +172,7 @@ class KeyedStream(Generic[K, T]):
         initial: Any,
         accumulate: Callable[[Any, Any], Any] | None,
         declared: Any,
+        state: Any,
     ) -> Stream[Any]:
         vertex = Drift(
             self._stream._flow._name(name, kind, function),
@@ -179,6 +180,7 @@ class KeyedStream(Generic[K, T]):
             advance=advance,
             initial=initial,
             accumulate=accumulate,
+            state=state,
         )
         return self._stream._then(vertex, declared)
 
@@ -228,7 +230,7 @@ class KeyedStream(Generic[K, T]):
         def accumulate(state: Any, item: T) -> Any:
             return item if state is MISSING else function(state, item)
 
-        return self._accumulate("reduce", name, function, accumulate, MISSING, self._stream._type)
+        return self._accumulate("reduce", name, function, accumulate, MISSING, self._stream._type, returned(function))
 
     def fold(self, initial: A, function: Callable[[A, T], A], *, name: str | None = None) -> Stream[tuple[K, A]]:
         """Fold the items of each key into a state, from `initial`; every update comes out, as (key, state).
@@ -239,11 +241,12 @@ class KeyedStream(Generic[K, T]):
         """
         _require_functions("fold", self._stream._vertex, function)
         hint = returned(function)
-        return self._accumulate("fold", name, function, function, initial, type(initial) if hint is object else hint)
+        declared = type(initial) if hint is object else hint
+        return self._accumulate("fold", name, function, function, initial, declared, hint)
 
     def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
         """How many items of each key there have been; every update comes out, as (key, count)."""
-        return self._accumulate("count", name, None, _one_more, 0, int)
+        return self._accumulate("count", name, None, _one_more, 0, int, int)
 
     def _accumulate(
         self,
@@ -253,6 +256,7 @@ class KeyedStream(Generic[K, T]):
         accumulate: Callable[[Any, Any], Any],
         initial: Any,
         declared: Any,
+        state: Any,
     ) -> Stream[Any]:
         key = self._key
 
@@ -261,7 +265,7 @@ class KeyedStream(Generic[K, T]):
             return after, ((key(item), after),)
 
         pair = GenericAlias(tuple, (returned(key), declared))
-        return self._drift(kind, name, function, advance, initial, accumulate, pair)
+        return self._drift(kind, name, function, advance, initial, accumulate, pair, state)
 
     def stateful_map(
         self, initial: S, function: Callable[[S, T], tuple[S, Iterable[U]]], *, name: str | None = None
@@ -275,8 +279,8 @@ class KeyedStream(Generic[K, T]):
         _require_functions("stateful_map", self._stream._vertex, function)
         hint = returned(function)
         arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
-        outputs = element(arguments[1]) if len(arguments) == 2 else object
-        return self._drift("stateful_map", name, function, function, initial, None, outputs)
+        state, outputs = (arguments[0], element(arguments[1])) if len(arguments) == 2 else (object, object)
+        return self._drift("stateful_map", name, function, function, initial, None, outputs, state)
 
 
 def _require_functions(kind: str, vertex: Vertex, *functions: Any) -> None:

@@ -142,11 +142,13 @@ class Drift(Vertex):
             again.
         initial: The state of a key before its first item.
         accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
+        state: Declared type of states, as far as it is known.
     """
 
     advance: Callable[[Any, Payload], tuple[Any, Iterable[Payload]]] = field(kw_only=True)
     initial: Any = field(kw_only=True)
     accumulate: Callable[[Any, Payload], Any] | None = None
+    state: Any = object
 
 
 @dataclass(eq=False, slots=True, repr=False)

@@ -348,7 +348,7 @@ def test_members_of_an_enum_go_by_name() -> None:
 def test_state_of_a_class_that_changed_is_not_taken_for_damage() -> None:
     before, after = record("dataclass", "State", a=...), record("dataclass", "State", a=..., b=...)
     writer = Codec([before])
-    blob = encode_sections(writer, [writer.encode(("totals", True, [5], ["key"], [before(1)], []))])
+    blob = encode_sections(writer, [("totals", 5, 5, writer.encode(("totals", True, [5], ["key"], [before(1)], [])))])
     with pytest.raises(CodecError, match=r"blob part/1 of the state.*'app:State' have no field 'b'") as caught:
         decode_sections(Codec([after]), blob, "part/1")
     assert (caught.value.type_name, caught.value.path) == ("app:State", "b")

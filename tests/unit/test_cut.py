@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import flamecore as fc
 from flamecore.codec import Codec
+from flamecore.facts import state_facts
 from flamecore.graph import ByHash, ByKey, Graph, Grouping, Map, Sink, Source, Vertex
 from flamecore.hashing import KEY_GROUPS
 from flamecore.keeper import Keeper, PartWriter, Restored
@@ -23,7 +24,7 @@ from flamecore.operations import Fail, Step
 from flamecore.operations.compiler import Compiler
 from flamecore.operations.routing import Outbox, place_finder
 from flamecore.plan import Plan
-from flamecore.snapshot import FrontState, Manifest, Part, decode_sections, state_facts
+from flamecore.snapshot import FrontState, Manifest, Part, decode_sections
 
 Build = Callable[[fc.Stream[int]], fc.Stream[Any]]
 Change = tuple[int, Meta, int]
@@ -346,8 +347,8 @@ def test_facts_leave_out_what_keeps_nothing_between_records() -> None:
     keyed(numbers).group(3, undo_partial=True, name="partial").sink("c")
     keyed(numbers).count(name="counted").sink("d")
     assert state_facts(flow.graph()) == {
-        "three": {"kind": "grouping", "window": 3},
-        "counted": {"kind": "drift"},
+        "three": {"kind": "grouping", "window": 3, "by": "key"},
+        "counted": {"kind": "drift", "state": "int"},
     }
 
 

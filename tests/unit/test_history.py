@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 import flamecore as fc
+from flamecore.acceptance import Loss, accept
 from flamecore.errors import CorruptError, FencedError, JobError, StoreError
 from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.graph import Graph
@@ -582,12 +583,95 @@ def test_the_state_of_another_flow_is_refused() -> None:
     start(blobs).commit(5)
     flow = fc.Flow("other")
     flow.source("lines", str).key_by(lambda line: line).group(2, name="count").sink("out")
-    with pytest.raises(JobError, match="no use for that of 'count'"):
+    with pytest.raises(JobError, match="'count': it was that of a drift, and the operation is a grouping of window 2"):
         Run(blobs, graph=flow.graph()).look()
     more = fc.Flow("more")
     stream = more.source("lines", str).key_by(lambda line: line).count(name="count")
     stream.key_by(lambda pair: pair[1]).count(name="again").sink("out")
     assert Run(blobs, graph=more.graph()).look().history.start == 5, "a new operation begins with nothing"
+
+
+def grouped() -> Graph:
+    """As `counting`, with a grouping in the place of the count."""
+    flow = fc.Flow("other")
+    flow.source("lines", str).key_by(lambda line: line).group(2, name="count").sink("out")
+    return flow.graph()
+
+
+def accept_loss(run: Run, *fronts: tuple[str, str]) -> None:
+    found = asyncio.run(look(run.history.store))
+    flow = {name: found.snapshots[0].flow[name] for name in ("count",)}
+    assert found.last is not None
+    run.do(accept(run.history.store, found.last.identity, run.graph, Loss(flow, fronts)))
+
+
+def test_a_loss_that_was_accepted_is_written_down_before_anything_else() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs).commit(5, (1, "five", 5, False)).commit(9, (1, "nine", 9, False))
+    run = Run(blobs, graph=grouped())
+    accept_loss(run)
+    history = run.look().begin(9).history
+    assert history.snapshot is not None
+    assert (history.start, history.snapshot.blob, history.snapshot.parts) == (9, commit_blob(2, 3), ())
+    assert history.snapshot.fronts[0].position == "nine", "what was read stays read"
+    assert history.resume().commit == commit_blob(2, 3)
+    assert not [name for name in blobs if name.startswith("accepted/")], "it was accepted once"
+    again = Run(blobs, graph=grouped()).look().begin(9).commit(12)
+    assert [each.number for each in again.history.kept] == [3, 4]
+    with pytest.raises(JobError, match="'count'"):
+        Run(blobs).look()  # back to the first flow: what it kept has been given up
+
+
+def test_a_loss_is_accepted_for_one_flow_and_not_for_the_one_that_still_runs() -> None:
+    blobs: dict[str, bytes] = {}
+    old = start(blobs).commit(5)
+    accept_loss(Run(blobs, graph=grouped()))
+    old.commit(6)
+    again = start(blobs).commit(7).history  # it goes on after a fault, and tidies up
+    assert again.snapshot is not None
+    assert again.snapshot.parts
+    window = fc.Flow("third")
+    window.source("lines", str).key_by(lambda line: line).group(3, name="count").sink("out")
+    with pytest.raises(JobError, match="'count'"):
+        Run(blobs, graph=window.graph()).look()
+    assert Run(blobs, graph=grouped()).look().begin().history.start == 7
+
+
+def test_a_run_that_dies_before_it_has_written_the_loss_down_does_so_again() -> None:
+    for call in range(1, 30):
+        blobs: dict[str, bytes] = {}
+        start(blobs).commit(5).commit(6)
+        run = Run(blobs, graph=grouped())
+        accept_loss(run)
+        run.history.store = Failing(blobs, call, after=False)
+        try:
+            run.look().begin()
+        except StoreError:
+            history = Run(blobs, graph=grouped()).look().begin().history
+            assert history.snapshot is not None
+            assert (history.start, history.snapshot.parts) == (6, ())
+            assert history.snapshot.flow == {"count": {"kind": "grouping", "window": 2, "by": "key"}}
+        else:
+            break
+    else:
+        pytest.fail("the run never begins")
+
+
+def test_a_partition_may_go_if_that_is_accepted() -> None:
+    blobs: dict[str, bytes] = {}
+    start(blobs, "a", "b").commit(5, (1, "five", 5, False), (2, "five", 5, False))
+    run = Run(blobs, "b", graph=grouped())
+    accept_loss(run, ("lines", "a"))
+    assert [front.ended for front in run.look().begin().history.fronts] == [True, False]
+    again = Run(blobs, "b", graph=grouped()).look().history
+    assert [front.ended for front in again.fronts] == [True, False]
+
+
+def test_snapshots_say_which_sinks_hold_what_is_below_them() -> None:
+    blobs: dict[str, bytes] = {}
+    manifest = start(blobs).commit(5).history.snapshot
+    assert manifest is not None
+    assert manifest.sinks == ("out",)
 
 
 # -- the store fails ---------------------------------------------------------------------------------------------------

@@ -89,8 +89,11 @@ def test_sections_come_back_as_they_were() -> None:
         Section("count", False, [3, 3], ["a", ("b", 2)], [1, (2, 3)], [(5, "c")]),
         Section("group", True, [9], [1.5], [((b"order", 7, "payload"),)], []),
     ]
-    blob = encode_sections(codec, [codec.encode(tuple(section)) for section in sections])
+    blob = encode_sections(codec, [section.row(codec.encode(tuple(section))) for section in sections])
     assert decode_sections(codec, blob, "p") == sections
+    spans = []
+    assert decode_sections(codec, blob, "p", lambda *span: spans.append(span) or span[0] == "group") == sections[1:]
+    assert spans == [("count", 3, 5), ("group", 9, 9)]
     with pytest.raises(CorruptError, match="blob p"):
         decode_sections(codec, seal(codec.encode([codec.encode((1, 2))])), "p")
 

@@ -1,0 +1,131 @@
+"""Whether values are of a declared type, as far as hints tell; and declared types in words.
+
+Stored state outlives the flow that made it. What a changed flow declares may be something else than what is stored, and
+a function that is given the wrong thing fails late, or not at all.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from flamecore.hints import hints_of
+
+Fits = Callable[[Any], bool]
+
+_UNIONS: Final = (Union, types.UnionType)
+_ALSO: Final[Mapping[type, tuple[type, ...]]] = {float: (float, int), complex: (complex, float, int)}
+"""What a type checker takes for a type as well."""
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+class Fitting:
+    """Makes tests of hints; one for each hint, which may contain itself."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, Fits]] = {}
+
+    def test_of(self, hint: Any) -> Fits:
+        """What tells whether a value can be of a declared type. Where nothing is told, everything fits."""
+        known = self._made.get(id(hint))
+        if known is not None:
+            return known[1]
+
+        def later(value: Any) -> bool:
+            return self._made[id(hint)][1](value)
+
+        self._made[id(hint)] = hint, later
+        made = self._make(hint)
+        self._made[id(hint)] = hint, made
+        return made
+
+    def _make(self, hint: Any) -> Fits:
+        origin, arguments = get_origin(hint), get_args(hint)
+        if hint is None or hint is type(None):
+            return lambda value: value is None
+        if origin is Annotated:
+            return self.test_of(arguments[0])
+        if origin is Literal:
+            return lambda value: any(type(value) is type(one) and value == one for one in arguments)
+        if origin in _UNIONS:
+            tests = [self.test_of(one) for one in arguments]
+            return lambda value: any(test(value) for test in tests)
+        behind = getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)  # NewType, type alias
+        if behind is not None:
+            return self.test_of(behind)
+        kind = origin or hint
+        if not isinstance(kind, type) or kind in (object, Any) or typing.is_typeddict(kind):
+            return _anything
+        if getattr(kind, "_is_protocol", False) and not issubclass(kind, Collection):
+            return _anything
+        return self._of_class(kind, arguments)
+
+    def _of_class(self, kind: type, arguments: tuple[Any, ...]) -> Fits:
+        kinds = _ALSO.get(kind, (kind,))
+        if issubclass(kind, tuple) and arguments and Ellipsis not in arguments:
+            each = [self.test_of(one) for one in arguments]
+            return lambda value: (
+                isinstance(value, kind) and len(value) == len(each) and all(t(v) for t, v in zip(each, value))  # noqa: B905
+            )
+        if issubclass(kind, Mapping) and len(arguments) == 2:
+            key, of = map(self.test_of, arguments)
+            return lambda value: isinstance(value, kind) and all(key(k) and of(v) for k, v in value.items())
+        if issubclass(kind, Collection) and arguments:
+            item = self.test_of(arguments[0])
+            return lambda value: isinstance(value, kind) and all(map(item, value))
+        fields = _fields_of(kind)
+        if fields:
+            tests = [(name, self.test_of(hint)) for name, hint in fields.items()]
+            return lambda value: (
+                isinstance(value, kind) and all(test(getattr(value, name, None)) for name, test in tests)
+            )
+        return lambda value: isinstance(value, kinds)
+
+
+def _fields_of(kind: Any) -> dict[str, Any]:
+    """The hints of the fields of a class that crosses field by field."""
+    names = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
+    names = names or getattr(kind, "__struct_fields__", None)
+    if not names:
+        return {}
+    hints = hints_of(kind)
+    return {name: hints[name] for name in names if name in hints}
+
+
+def in_types(hint: Any, _inside: tuple[Any, ...] = ()) -> str:
+    """A declared type in words, classes with their fields: it changes when a class changes its form.
+
+    >>> in_types(tuple[str, int] | None), in_types(object)
+    ('tuple[str, int] | None', '')
+    """
+    if hint is object or hint is Any:
+        return ""
+    if hint is None or hint is type(None):
+        return "None"
+    if hint is Ellipsis:
+        return "..."
+    inside = (*_inside, hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return in_types(arguments[0], _inside)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if origin in _UNIONS:
+        return " | ".join(in_types(one, inside) or "object" for one in arguments)
+    if isinstance(hint, list):
+        return f"[{', '.join(in_types(one, inside) or 'object' for one in hint)}]"
+    kind = origin or hint
+    if not isinstance(kind, type):
+        return str(getattr(hint, "__name__", hint))
+    if arguments:
+        return f"{kind.__qualname__}[{', '.join(in_types(one, inside) or 'object' for one in arguments)}]"
+    fields = {} if any(hint is outer for outer in _inside) else _fields_of(kind)
+    if fields:
+        told = ", ".join(f"{name}: {in_types(of, inside) or 'object'}" for name, of in fields.items())
+        return f"{kind.__qualname__}({told})"
+    return kind.__qualname__

@@ -66,6 +66,20 @@ def registry_of(config: JobConfig, registry: Registry) -> tuple[type[JobRegistry
     )
 
 
+def store_of(config: JobConfig, registry: Registry) -> tuple[type[Store], Any]:
+    """Driver and options of the store of state; what its table does not say is taken from the transport of its name.
+
+    Raises as `Registry.get` and `options_of`; and `ConfigError` where no state is kept.
+    """
+    use = config.state.use
+    if use is None:
+        hint = 'For example: [state] use = "sqlite", path = "state/"; or --set state.use=sqlite --set state.path=state'
+        raise ConfigError("no state is kept: nothing says where", hint=hint, path="state.use")
+    driver: type[Store] = registry.get("store", use)
+    table = _shared(config, use, driver) | dict(config.state.options)
+    return driver, options_of(driver, table, "state", config.origins)
+
+
 def _shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
     """What the table of the transport of that name says and the driver knows too: servers, credentials."""
     known = () if driver.Options is None else driver.Options.__struct_fields__
@@ -142,6 +156,11 @@ class Layout:
             return None
         driver, options = self._store
         return driver(options, StoreContext(self.name, self.config.folder))
+
+    @property
+    def sink_names(self) -> tuple[str, ...]:
+        """Names of all sinks, that of dead letters among them if there is one."""
+        return (*self.sinks, *((DEAD_LETTER,) if self.dead_letter is not None else ()))
 
     @property
     def transport_table(self) -> Mapping[str, Any]:
@@ -230,7 +249,7 @@ class Layout:
         self._acker = self._strategy("acker", self.config.acker)
         if self.config.state.use is not None:
             with self.problems.noted():
-                self._state(self.config.state.use)
+                self._state()
         with self.problems.noted():
             self._job_registry = registry_of(self.config, self.registry)
             self.drivers["registry"] = self.config.registry.use
@@ -261,11 +280,9 @@ class Layout:
             return driver, options_of(driver, options_table(choice), path, self.config.origins)
         return None
 
-    def _state(self, use: str) -> None:
-        driver = self.registry.get("store", use)
-        self.drivers["state"] = use
-        table = _shared(self.config, use, driver) | dict(self.config.state.options)
-        self._store = driver, options_of(driver, table, "state", self.config.origins)
+    def _state(self) -> None:
+        self._store = store_of(self.config, self.registry)
+        self.drivers["state"] = self.config.state.use or ""
         if not self.config.job.barrier:
             raise ConfigError(
                 "state is kept, and the barrier is off: outputs that left at once could not be told from their repeats",

@@ -293,7 +293,8 @@ def decode_sections(
         return [Section(*codec.decode(row)) for vertex, first, last, row in rows if wanted(vertex, first, last)]
     except CodecError as error:  # the bytes are what was written, so another snapshot would do no better
         what = f"blob {name} of the state cannot be read: {error.what}"
-        raise CodecError(what, hint=error.hint, type_name=error.type_name, path=error.path) from error
+        hint = f"{error.hint} What of the state could be kept: flamestream plan."
+        raise CodecError(what, hint=hint, type_name=error.type_name, path=error.path) from error
     except (TypeError, ValueError) as error:
         raise _corrupt(name, str(error)) from error
 

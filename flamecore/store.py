@@ -66,10 +66,13 @@ class StoreContext:
     Attributes:
         job: Name of the job; jobs of different names that use one store do not see each other's blobs.
         folder: What relative paths of options are relative to.
+        create: Whether a place that is not there is made. If not, `open` says that there is none: whoever only looks
+            leaves nothing behind. Stores may ignore this where to look makes nothing that anybody would see.
     """
 
     job: str
     folder: Path = Path()
+    create: bool = True
 
 
 class Store(ABC):

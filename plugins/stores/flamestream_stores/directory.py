@@ -14,7 +14,7 @@ from flamecore.plugin import hookimpl
 from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
 from flamestream_stores.bucket import MEMORY, Bucket, check_url
 from flamestream_stores.folder import Folder
-from flamestream_stores.places import Survives, file_name, store_error
+from flamestream_stores.places import Survives, file_name, no_state, store_error
 
 T = TypeVar("T")
 
@@ -62,6 +62,7 @@ class Directory(Store):
         else:
             folder = context.folder / Path(path).expanduser() / job
             self._place = Folder(self.name, folder, sync=options.survives == "power_loss")
+        self._looked_for = None if self._remote or context.create else folder
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -70,6 +71,8 @@ class Directory(Store):
         return StoreCapabilities(durable=not memory, shared=self._remote and not memory)
 
     async def open(self) -> None:
+        if self._looked_for is not None and not self._looked_for.is_dir():
+            raise no_state(self.name, self._looked_for, self.context.job)
         self._threads = ThreadPoolExecutor(_THREADS, f"store of {self.context.job}")
         try:
             await self._call(self._place.open)

@@ -74,6 +74,12 @@ def store_error(store: str, what: str, hint: str, blob: str = "") -> StoreError:
     return StoreError(f"store {store!r}: {what}", hint=hint, store=store, blob=blob)
 
 
+def no_state(store: str, place: Path, job: str) -> StoreError:
+    """The error of a store that was only to be looked at, and is not there."""
+    what = f"there is no state of job {job!r}: {place} does not exist"
+    return store_error(store, what, "Are the path under [state] and the job's name those that it ran with?")
+
+
 def hint_of(error: OSError, folder: Path) -> str:
     """What to do about an error of the system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

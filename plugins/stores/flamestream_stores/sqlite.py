@@ -25,7 +25,7 @@ import msgspec
 from flamecore.errors import CorruptError, StoreError
 from flamecore.plugin import hookimpl
 from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
-from flamestream_stores.places import Survives, failed, file_name, make_folder, room, store_error
+from flamestream_stores.places import Survives, failed, file_name, make_folder, no_state, room, store_error
 
 T = TypeVar("T")
 
@@ -160,6 +160,8 @@ class Sqlite(Store):
 
     def _open(self) -> None:
         durable = self.options.survives == "power_loss"
+        if not self.context.create and not self._path.exists():
+            raise no_state(self.name, self._path, self.context.job)
         if self._database is None:
             make_folder(self._path.parent, sync=durable)
             self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None)

@@ -1,0 +1,116 @@
+"""How commands find the state of a job: its store, its name, its flow. Shared by snapshot, state and plan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from flamecore import layers
+from flamecore.cli.app import Options, load_app_flow, read_app
+from flamecore.config import JobConfig, read_config
+from flamecore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flamecore.flow import Flow
+    from flamecore.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+JOB_FILE: Final = "job.toml"
+
+
+def state_options(function: F) -> F:
+    """The options that say which job's state is meant."""
+    for option in reversed(
+        (
+            click.option(
+                "--app", metavar="APP", help=f"Job file, script or module. Default: {JOB_FILE}, if it is there."
+            ),
+            click.option("--job", metavar="NAME", help="Name of the job, if neither APP nor its flow is at hand."),
+            click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                metavar="TABLE.KEY=VALUE",
+                help="Set any key of the configuration, such as state.path=state.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+class Stored:
+    """The state of a job, as the options of `state_options` say.
+
+    Args:
+        app: A job file, script or module; None: the job file of this folder, or nothing.
+        job: Name of the job; None: as configured, or its flow's.
+        settings: Texts of the form TABLE.KEY=VALUE.
+    """
+
+    def __init__(self, app: str | None, job: str | None, settings: tuple[str, ...]) -> None:
+        self._app = app or (JOB_FILE if Path(JOB_FILE).is_file() else None)
+        self._job = job
+        if self._app is None:
+            self.config = read_config(command=layers.from_command(settings))
+        else:
+            self.config = read_app(self._app, Options(settings=settings))
+
+    @property
+    def flow(self) -> Flow | None:
+        """The job's flow, if it is said where that is.
+
+        Raises:
+            ConfigError: It cannot be loaded.
+        """
+        return load_app_flow(self._app, self.config) if self._app is not None and self.config.job.flow else None
+
+    @property
+    def job(self) -> str:
+        """Name of the job.
+
+        Raises:
+            ConfigError: Nothing says it.
+        """
+        name = self._job or self.config.job.name
+        if not name:
+            flow = self.flow
+            if flow is None:
+                hint = f"Say it: --job NAME; or say what was run: --app {JOB_FILE}."
+                raise ConfigError("nothing says which job's state is meant", hint=hint, path="job.name")
+            name = flow.name
+        return name
+
+    def use(self, act: Callable[[Store], Awaitable[T]]) -> T:
+        """Open the store, which must be there, do something with it, and close it.
+
+        Raises:
+            ConfigError: No state is configured.
+            StoreError: The store is not there, or fails.
+        """
+        return use_store(self.config, self.job, act)
+
+
+def use_store(config: JobConfig, job: str, act: Callable[[Store], Awaitable[T]]) -> T:
+    """As `Stored.use`."""
+    from flamecore.layout import store_of
+    from flamecore.registry import Registry
+    from flamecore.store import StoreContext
+
+    driver, options = store_of(config, Registry())
+    store = driver(options, StoreContext(job, config.folder, create=False))
+
+    async def run() -> T:
+        try:
+            await store.open()
+            return await act(store)
+        finally:
+            await store.aclose()
+
+    return asyncio.run(run())

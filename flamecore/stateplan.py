@@ -1,0 +1,203 @@
+"""What of a job's stored state a changed flow keeps, drops or cannot read, and what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from flamecore.acceptance import Loss
+from flamecore.codec import Codec
+from flamecore.errors import CodecError, SourceError
+from flamecore.facts import Facts, difference, in_words, state_facts
+from flamecore.failure import in_words as shown
+from flamecore.fitting import Fitting
+from flamecore.front import Source
+from flamecore.graph import Graph
+from flamecore.hashing import KEY_GROUPS
+from flamecore.hints import returned
+from flamecore.inspection import newest
+from flamecore.recovery import load_state
+from flamecore.snapshot import FrontState, Manifest
+from flamecore.store import Store
+from flamecore.vertices import ByKey, Vertex
+
+Fate = Literal["kept", "dropped", "unreadable", "new"]
+
+
+class OperationPlan(NamedTuple):
+    """What becomes of the state of one operation.
+
+    Attributes:
+        name: Of the operation.
+        fate: What becomes of it.
+        keys: How many keys it is of; None where that cannot be told.
+        stored, now: What the snapshot and the flow say of the operation; None where they know none.
+        why: Why it is not kept; where it is new, perhaps what it was called.
+    """
+
+    name: str
+    fate: Fate
+    keys: int | None
+    stored: Facts | None
+    now: Facts | None
+    why: str = ""
+
+
+class PartitionPlan(NamedTuple):
+    """What becomes of one partition of a source; as of an operation. `at`: where it is read on."""
+
+    source: str
+    partition: str
+    fate: Fate
+    at: Any = None
+    why: str = ""
+
+
+class StatePlan(NamedTuple):
+    """What becomes of a state."""
+
+    snapshot: Manifest
+    operations: tuple[OperationPlan, ...]
+    partitions: tuple[PartitionPlan, ...]
+    new_sinks: tuple[str, ...]
+    gone_sinks: tuple[str, ...]
+
+    @property
+    def loss(self) -> Loss:
+        """What would be lost."""
+        lost = [each for each in self.operations if each.fate in ("dropped", "unreadable")]
+        gone = tuple((each.source, each.partition) for each in self.partitions if each.fate == "dropped")
+        return Loss({each.name: dict(each.stored or {}) for each in lost}, gone)
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        words = {"kept": "keep", "dropped": "DROP", "unreadable": "CANNOT READ", "new": "new"}
+        for each in self.operations:
+            facts = each.stored or each.now or {}
+            keys = "" if each.keys is None else f", {each.keys:,} {'key' if each.keys == 1 else 'keys'}"
+            yield f"{words[each.fate]:<12} {each.name}: {in_words(facts)}{keys}{_because(each.why)}"
+        for part in self.partitions:
+            where = f"source {part.source}{f': {part.partition}' if part.partition else ''}"
+            yield f"{words[part.fate]:<12} {where}{_because(part.why)}"
+        for name in self.new_sinks:
+            yield f"{words['new']:<12} sink {name}: takes what comes from here on"
+        for name in self.gone_sinks:
+            yield f"{'':<12} sink {name} is no more; what it has stays as it is"
+
+    def described(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "snapshot": {"number": self.snapshot.number, "epoch": self.snapshot.epoch, "time": self.snapshot.time},
+            "keeps_all": not self.loss,
+            "operations": [each._asdict() for each in self.operations],
+            "partitions": [each._asdict() for each in self.partitions],
+            "sinks": {"new": list(self.new_sinks), "gone": list(self.gone_sinks)},
+        }
+
+
+def _because(why: str) -> str:
+    return f": {why}" if why else ""
+
+
+async def plan_of(store: Store, graph: Graph, sources: Mapping[str, Source], sinks: tuple[str, ...] = ()) -> StatePlan:
+    """Hold a graph against the newest snapshot of a store. Every value is read, as the graph's types have it.
+
+    Args:
+        store: Open.
+        graph: Of the changed flow.
+        sources: Its sources, to be asked for their partitions.
+        sinks: Names of all its sinks.
+
+    Raises:
+        JobError: There is no snapshot.
+        CodecError: The graph's own types cannot be told apart.
+        CorruptError: A part is damaged.
+        StoreError: The store fails.
+    """
+    codec = Codec.of(graph)
+
+    async def compare(manifest: Manifest) -> StatePlan:
+        now = state_facts(graph)
+        vertices = {vertex.name: vertex for vertex in graph.vertices}
+        plans = [
+            await _of_operation(store, codec, manifest, name, now.get(name), vertices.get(name))
+            for name in manifest.flow
+        ]
+        known = [plan for plan in plans if plan.fate == "dropped"]
+        for name, facts in now.items():
+            if name not in manifest.flow:
+                like = [each.name for each in known if each.stored is not None and not difference(each.stored, facts)]
+                why = f"if it is what {like[0]!r} was, give it that name" if len(like) == 1 else ""
+                plans.append(OperationPlan(name, "new", None, None, facts, why))
+        return StatePlan(
+            manifest,
+            tuple(plans),
+            tuple(_partitions(manifest.fronts, sources)),
+            tuple(name for name in sinks if name not in manifest.sinks),
+            tuple(name for name in manifest.sinks if name not in sinks),
+        )
+
+    return await newest(store, compare)
+
+
+async def _of_operation(
+    store: Store, codec: Codec, manifest: Manifest, name: str, now: Facts | None, vertex: Vertex | None
+) -> OperationPlan:
+    stored = manifest.flow[name]
+    why = difference(stored, now)
+    try:
+        held = await load_state(store, codec, manifest, range(KEY_GROUPS), [name])
+    except CodecError as error:
+        if not why:
+            return OperationPlan(name, "unreadable", None, stored, now, error.what)
+        return OperationPlan(name, "dropped" if now is None else "unreadable", None, stored, now, why)
+    values = {key: value for group in held[name].values() for key, value in group.items()}
+    if not why and vertex is not None:
+        why = _misfit(vertex, values)
+    fate: Fate = "kept" if not why else "dropped" if now is None else "unreadable"
+    return OperationPlan(name, fate, len(values), stored, now, why)
+
+
+def _misfit(vertex: Vertex, values: Mapping[Any, Any]) -> str:
+    """Why an operation could not go on with what is stored; empty if nothing speaks against it."""
+    fitting = Fitting()
+    declared = returned(vertex.route.key) if isinstance(vertex.route, ByKey) else object
+    key_fits, state_fits = fitting.test_of(declared), fitting.test_of(getattr(vertex, "state", object))
+    for key, value in values.items():
+        if not key_fits(key):
+            return f"there is a key {shown(key)}, and its keys are declared otherwise: {_name_of(declared)}"
+        if not state_fits(value):
+            declared = getattr(vertex, "state", object)
+            return f"its state for {shown(key)} is {shown(value)}, and is declared otherwise: {_name_of(declared)}"
+    return ""
+
+
+def _name_of(hint: Any) -> str:
+    return hint.__qualname__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
+
+
+def _partitions(fronts: tuple[FrontState, ...], sources: Mapping[str, Source]) -> Iterator[PartitionPlan]:
+    there: dict[str, list[str] | str] = {}
+    for name, source in sources.items():
+        try:
+            there[name] = list(source.partitions())
+        except SourceError as error:
+            there[name] = error.what
+    for front in fronts:
+        found = there.get(front.source)
+        name, partition = front.source, front.partition_name
+        if isinstance(found, str):
+            yield PartitionPlan(name, partition, "kept", front.position, f"it cannot be asked here: {found}")
+        elif front.ended:
+            yield PartitionPlan(name, partition, "kept", front.position, "it has been read to its end")
+        elif found is None:
+            yield PartitionPlan(name, partition, "dropped", front.position, "the flow has no such source")
+        elif partition not in found:
+            yield PartitionPlan(name, partition, "dropped", front.position, "it is not there, and not read to its end")
+        else:
+            yield PartitionPlan(name, partition, "kept", front.position)
+    known = {(front.source, front.partition_name) for front in fronts}
+    for name, found in there.items():
+        for partition in found if isinstance(found, list) else ():
+            if (name, partition) not in known:
+                yield PartitionPlan(name, partition, "new")

@@ -29,7 +29,7 @@ from flamecore.claim import Claim, Member
 from flamecore.codec import Codec
 from flamecore.config import DeployTable
 from flamecore.epoch import Epoch, FaultError, TurnError, acker_plan
-from flamecore.errors import ConfigError, FlameError, JobError, TransportError
+from flamecore.errors import ConfigError, FlameError, JobError, PeerGoneError, TransportError
 from flamecore.hashing import owned_ranges
 from flamecore.history import History
 from flamecore.host import CONTROL, Post
@@ -181,7 +181,7 @@ class Deployment:
                 lost=self._lost,
             )
         )
-        stack.push_async_callback(transport.aclose)
+        stack.push_async_callback(self._close, transport)
         check_importable(self.graph, transport)
         self.members.locations[CONTROL] = await transport.start()
         claim.publish(run=self.id, transport=layout.config.transport.use, control=self.members.locations[CONTROL])
@@ -304,7 +304,7 @@ class Deployment:
         history.workers = self.settings.workers
         for name in self.members.named("worker")[self.settings.workers :]:
             with suppress(TransportError):
-                life.post.send(f"node/{name}", Stop(False))
+                life.post.send(self.members.addresses[name], Stop(False))
             self.members.leave(name)
             self._condemned.add(name)
         await self._go_back(life, history)
@@ -329,7 +329,7 @@ class Deployment:
         survivors = set(self.members.parts)
         for name in survivors:
             with suppress(TransportError):
-                life.post.send(f"node/{name}", Halt())
+                life.post.send(self.members.addresses[name], Halt())
         try:
             async with asyncio.timeout(deploy.stop_timeout_s):
                 while not self.members.halted >= survivors & set(self.members.parts):
@@ -476,8 +476,11 @@ class Deployment:
         Raises:
             FaultError: It is gone.
         """
+        address = self.members.addresses.get(name)
         try:
-            post.send(f"node/{name}", message)
+            if address is None:
+                raise PeerGoneError(f"{name} is gone", address=CONTROL, peer=name)
+            post.send(address, message)
         except TransportError as error:
             raise FaultError(error) from error
 
@@ -555,14 +558,28 @@ class Deployment:
                 self._serve(sender, message, post)
                 continue
             if isinstance(message, Join):
-                self.members.join(message, __version__)
-            elif message.node not in self.members.nodes:  # it was taken for dead, and is not: it has no part in this
-                with suppress(TransportError):
-                    post.send(f"node/{message.node}", Stop(False))
+                self._welcome(sender, message, post)
+            elif self.members.addresses.get(message.node) != sender:
+                self._send_away(sender, post)  # it was taken for dead, and is not: it has no part in this
                 continue
             else:
                 self._hear(message)
             self._changed.set()
+
+    def _welcome(self, address: str, node: Join, post: Post) -> None:
+        """A node has come. If another of its name is there, it comes in its place: a service starts again what died."""
+        former = self.members.addresses.get(node.node)
+        if former is not None:
+            self._send_away(former, post)
+            self.members.leave(node.node)
+            if node.node in self.members.hosts.values():
+                self._fault(JobError(f"{node.node} has been started again"))
+        self.members.join(node, address, __version__)
+
+    def _send_away(self, address: str, post: Post) -> None:
+        """Tell a node that has no part in this any more, if it still hears."""
+        with suppress(TransportError):
+            post.send(address, Stop(False))
 
     def _serve(self, client: str, message: Any, post: Post) -> None:
         """Do what a client asks for."""
@@ -630,20 +647,26 @@ class Deployment:
         await self._draining.wait()
         for name in self.members.named("worker"):
             with suppress(TransportError):
-                post.send(f"node/{name}", Stop(True))
+                post.send(self.members.addresses[name], Stop(True))
 
     async def _leave(self, supervisor: Supervisor, post: Post) -> None:
         """End the nodes: first by asking, then by force."""
         self._leaving = True
         for name in self.members.parts:
             with suppress(FlameError):  # it is gone already
-                post.send(f"node/{name}", Stop(False))
+                post.send(self.members.addresses[name], Stop(False))
         await supervisor.stop(self.layout.config.deploy.stop_timeout_s)
         if self._epoch is not None:
             await self._epoch.halt(self._see_to)
         for task in tuple(self._rest):
             task.cancel()
-        await post.aclose()
+        await self._close(post)
+
+    async def _close(self, way: Transport | Post) -> None:
+        """Hand over what was sent, and close. Whoever was lost and is still connected is not waited for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.layout.config.deploy.stop_timeout_s):
+                await way.aclose()
 
     def _see_to(self, task: asyncio.Task[None]) -> None:
         """Let something of a past epoch end in its own time. How it ends is of no account."""

@@ -16,6 +16,7 @@ class Members:
 
     Attributes:
         nodes: Those that have joined and are not gone, by name.
+        addresses: Where each of them hears.
         hosts: For each part, the node that has it.
         opened, ready, halted: Names of the nodes that have come so far in this epoch.
         reports: The last counts of each node.
@@ -27,13 +28,19 @@ class Members:
         self.opened: set[str] = set()
         self.ready: set[str] = set()
         self.halted: set[str] = set()
+        self.addresses: dict[str, str] = {}
         self.reports: dict[str, NodeStats] = {}
         self.locations: dict[str, str] = {}
         self._address = address
         self._heard: dict[str, float] = {}
 
-    def join(self, node: Join, version: str) -> None:
+    def join(self, node: Join, address: str, version: str) -> None:
         """A node has come.
+
+        Args:
+            node: What it says of itself.
+            address: Where it hears: that of this one process, whatever others were or will be called so.
+            version: What it must run.
 
         Raises:
             ConfigError: It is of another version.
@@ -44,11 +51,13 @@ class Members:
                 hint="Install one version everywhere.",
             )
         self.nodes[node.node] = node
-        self.locations[f"node/{node.node}"] = node.location
+        self.addresses[node.node] = address
+        self.locations[address] = node.location
         self.hear(node.node)
 
     def leave(self, name: str) -> Join | None:
         """A node is gone."""
+        self.addresses.pop(name, None)
         for names in (self.opened, self.ready, self.halted):
             names.discard(name)
         return self.nodes.pop(name, None)
@@ -84,7 +93,7 @@ class Members:
 
     def concerned(self, peer: str) -> bool:
         """Whether an error of a transport is of a node that is here. `peer`: an address, or a location."""
-        return peer.removeprefix("node/") in self.nodes or self.at(peer) is not None
+        return peer in self.addresses.values() or self.at(peer) is not None
 
     def locate(self, address: str) -> str:
         """Where an address is.

@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -130,8 +131,11 @@ class Process:
         transport = self._make_transport(codec)
         try:
             location = await transport.start()
-            kind = "client" if self.bootstrap["role"] in ("observer", "operator") else "node"
-            post = Post(await transport.bind(f"{kind}/{self.name}"), self._end)
+            # One of the same name may have been here before, and may still be.
+            address = f"node/{self.name}.{secrets.token_hex(4)}"
+            if self.bootstrap["role"] in ("observer", "operator"):
+                address = f"client/{self.name}"
+            post = Post(await transport.bind(address), self._end)
             try:
                 post.send(CONTROL, Join(self.name, self.bootstrap["role"], location, os.getpid(), __version__))
                 yield transport, post, over

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -35,6 +38,7 @@ APP = """
 """
 
 LIMIT_S = 90.0
+TOKEN = "not a secret"
 
 
 class Words:
@@ -79,7 +83,7 @@ class Words:
 
     def start(self, **settings: Any) -> Run:
         """Run it."""
-        return Run(self.folder, self.arguments(**settings), {"FLAMESTREAM_TOKEN": "not a secret"})
+        return Run(self.folder, self.arguments(**settings), {"FLAMESTREAM_TOKEN": TOKEN})
 
     def delivered(self) -> int:
         """How many outputs there are."""
@@ -133,3 +137,64 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (ProcessLookupError, FileNotFoundError):
         return False
+
+
+class Joined:
+    """Workers that are started by somebody else than their supervisor.
+
+    Args:
+        words: The job; it is to be started with `settings`.
+    """
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        self.port = free_port()
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the supervisor needs for others to join."""
+        chosen: dict[str, Any] = {"deploy__start": "join"}
+        if "transport.use=grpc" in self.words.over:
+            chosen["transport__grpc__listen"] = f"127.0.0.1:{self.port}"
+        return chosen
+
+    def worker(self, name: str) -> subprocess.Popen[bytes]:
+        """Start one."""
+        folder = self.words.folder
+        address, options = f"grpc://127.0.0.1:{self.port}", ["--set=transport.grpc.listen=127.0.0.1:0"]
+        if "transport.use=nats" in self.words.over:
+            address, options = _server(self.words.over), []
+        command = [sys.executable, "-m", "flamecore", "worker", "--join", address, "--job", "words", "--name", name]
+        with (folder / f"{name}.log").open("ab") as said:
+            process = subprocess.Popen(
+                [*command, *options],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env={**os.environ, "FLAMESTREAM_TOKEN": TOKEN},
+            )
+        self.started.append(process)
+        return process
+
+    def said(self, name: str) -> str:
+        """What workers of that name have said."""
+        return (self.words.folder / f"{name}.log").read_text()
+
+    def end(self) -> None:
+        """Kill those that are left."""
+        for process in self.started:
+            process.kill()
+            process.wait()
+
+
+def _server(over: list[str]) -> str:
+    return next(setting for setting in over if setting.startswith("transport.nats.servers=")).split('"')[1]
+
+
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,73 @@
+"""A job whose workers come from elsewhere: one is killed or stands still, another comes, and the job goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from words import Joined, Words, ended, stopped, wait_for
+
+
+@pytest.fixture
+def joined(tmp_path: Path, over: list[str]) -> Iterator[Joined]:
+    made = Joined(Words(tmp_path, over))
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("again", ["w2", "w1"])
+def test_another_worker_comes_in_place_of_one_that_was_killed(joined: Joined, again: str) -> None:
+    """Under another name, or under the same, as a service that is started again comes back."""
+    words = joined.words
+    run = words.start(**joined.settings)
+    try:
+        joined.worker("w0")
+        victim = joined.worker("w1")
+        wait_for(lambda: words.delivered() > 100, run)
+        victim.kill()
+        joined.worker(again)
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    assert run.said().count("job.faulted") == 1
+    words.check()
+
+
+def test_a_worker_that_is_started_again_before_its_end_was_noticed(joined: Joined) -> None:
+    """The former one stands still, so its connections do too: the new one says that it is there in its place."""
+    words = joined.words
+    run = words.start(**joined.settings)
+    try:
+        joined.worker("w0")
+        former = joined.worker("w1")
+        wait_for(lambda: words.delivered() > 100, run)
+        former.send_signal(signal.SIGSTOP)
+        joined.worker("w1")
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    words.check()
+
+
+def test_a_worker_that_stood_still_has_no_say_any_more(joined: Joined) -> None:
+    words = joined.words
+    run = words.start(**joined.settings, deploy__silence_timeout_s=1)
+    try:
+        joined.worker("w0")
+        stuck = joined.worker("w1")
+        wait_for(lambda: words.delivered() > 100, run)
+        stuck.send_signal(signal.SIGSTOP)
+        wait_for(lambda: stopped(stuck.pid))
+        wait_for(lambda: "has not been heard of for 1 s" in run.said(), run)
+        joined.worker("w2")
+        before = words.delivered()
+        wait_for(lambda: words.delivered() > before + 100, run)
+        stuck.send_signal(signal.SIGCONT)
+        assert stuck.wait(20) in (0, 1), "it is told that it is not missed"
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    words.check()
+    assert run.said().count("job.faulted") == 1, "what the late one said did no harm"

@@ -286,6 +286,8 @@ class Node:
             at=time.time(),
             items_in=sum(worker.admitted for worker in workers),
             items_out={rear.collector.name: rear.count for rear in self.rears},
+            in_flight=sum(pump.front.in_flight for pump in self.pumps),
+            held_back=sum(pump.held_back for pump in self.pumps),
             min_times={worker.index: worker.min_time for worker in workers},
             replays=sum(worker.retracted for worker in workers),
             rejected=sum(worker.rejected for worker in workers),

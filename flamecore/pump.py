@@ -62,6 +62,8 @@ class FrontPump:
         self._kept = plan.kept
         self._exhausted = front.ended
         self._limit = 16
+        self.held_back = False
+        """Whether it stands still until there is credit again."""
         self._room = asyncio.Event()
 
     def wake(self) -> None:
@@ -99,11 +101,13 @@ class FrontPump:
             return None
         wanted = min(self._limit, max(self._credit // 4, 1))
         while self._credit - self.front.in_flight < wanted or self._waits_for_a_snapshot():
+            self.held_back = True
             self._room.clear()
             room = asyncio.ensure_future(self._room.wait())
             await self._first(room, stopping)
             if stopping.done():
                 return None
+        self.held_back = False
         limit = min(self._limit, self._credit - self.front.in_flight)
         left = self.front.left
         reading = asyncio.ensure_future(self._reader.read(limit if left is None else min(limit, left)))

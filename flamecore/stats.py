@@ -62,6 +62,8 @@ class JobStats:
     Attributes:
         items_in: Records admitted.
         items_out: Outputs delivered, for each sink.
+        in_flight: Records admitted, and not yet delivered with all that came of them.
+        held_back: Fronts that stand still because their credit is used up: a sink or a worker is slower than they are.
         min_time: The least minimum time any worker knows.
         replays: Tombstones that operations have made: outputs taken back because something came late.
         rejected: Malformed records.
@@ -73,6 +75,8 @@ class JobStats:
 
     items_in: int = 0
     items_out: dict[str, int] = field(default_factory=dict)
+    in_flight: int = 0
+    held_back: int = 0
     min_time: int = 0
     replays: int = 0
     rejected: int = 0
@@ -105,6 +109,8 @@ class NodeStats:
     at: float = 0.0
     items_in: int = 0
     items_out: dict[str, int] = field(default_factory=dict)
+    in_flight: int = 0
+    held_back: int = 0
     min_times: dict[int, int] = field(default_factory=dict)
     replays: int = 0
     rejected: int = 0
@@ -125,6 +131,8 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
     return JobStats(
         items_in=sum(node.items_in for node in nodes),
         items_out=dict(sum((Counter(node.items_out) for node in nodes), Counter())),
+        in_flight=sum(node.in_flight for node in nodes),
+        held_back=sum(node.held_back for node in nodes),
         min_time=min((time for node in nodes for time in node.min_times.values()), default=0),
         replays=sum(node.replays for node in nodes),
         rejected=sum(node.rejected for node in nodes),

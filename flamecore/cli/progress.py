@@ -125,6 +125,8 @@ class Screen(Progress):
         table.add_row("in", f"{stats.items_in:,}", f"{(stats.items_in - self._last.items_in) / passed:,.0f}/s")
         for sink, count in stats.items_out.items():
             table.add_row(f"out {sink}", f"{count:,}", f"{(count - self._last.items_out.get(sink, 0)) / passed:,.0f}/s")
+        held_back = f"{stats.held_back} held back" if stats.held_back else ""
+        table.add_row("in flight", f"{stats.in_flight:,}", held_back)
         if (latency := _latency(stats)) is not None:
             table.add_row("latency p50, p99", latency, "")
         for name in ("replays", "rejected", "failed"):

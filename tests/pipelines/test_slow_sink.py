@@ -1,0 +1,149 @@
+"""A sink that is a hundred times slower than the source: memory stays where it was, and a look at the job says why.
+
+Fronts admit records within their credit (`max_in_flight`) and get it back when the sink has stored all that came of
+them. So what the whole job holds is bounded by the credit, not by the length of the stream or the speed of the source.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+RATE = 500
+"""Records a second that the sink takes. A file of such lines brings more than a hundred times as many."""
+
+RECORD_BYTES = 2_000
+CREDIT = 2_048
+
+COPIES = 8
+"""In how many places a record in flight may be at a time: with its front, in a message out and in one in, in the history
+of the state, in the barrier, in a release on its way, with the collector, and with the sink."""
+
+BOUND_MB = 48
+"""What may come on top of the first look: CREDIT × COPIES × RECORD_BYTES is 33 MB if every place were full at once; the
+rest is for the allocator. Without credit the source alone would bring 100 MB a second."""
+
+APP = f"""
+    import asyncio
+    from collections.abc import Sequence
+    from typing import Any
+
+    import flamecore as fc
+    from flamecore.rear import Guarantee, Sink
+    from flamecore.registry import override
+
+
+    class Slow(Sink):
+        name = "slow"
+
+        @property
+        def guarantee(self) -> Guarantee:
+            return "at_least_once"
+
+        async def write(self, time: int, payloads: Sequence[Any]) -> None:
+            await asyncio.sleep(len(payloads) / {RATE})
+
+
+    installed = override("sink", "slow", Slow)
+    installed.__enter__()  # in every process that imports this
+
+    flow = fc.Flow("slow-sink")
+    lines = flow.source("lines", str).rebalance().map(str.upper)
+    lines.key_by(lambda line: line[:2]).stateful_map(0, lambda n, line: (n + 1, [line])).sink("out")
+"""
+
+
+def resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def memory_mb(pids: list[int]) -> float:
+    return sum(map(resident_mb, pids))
+
+
+@contextmanager
+def started(folder: Path, transport: str) -> Iterator[tuple[subprocess.Popen[bytes], str, dict[str, str]]]:
+    """A job of two workers over a file that it does not come to the end of, and the address for `status`."""
+    (folder / "app.py").write_text(dedent(APP))
+    with (folder / "lines.txt").open("w") as file:
+        for number in range(100_000):
+            file.write(f"{number:06}".ljust(RECORD_BYTES - 1, "x")[::-1] + "\n")
+    environment = {**os.environ, "FLAMESTREAM_TOKEN": "not a secret"}
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        here = f"127.0.0.1:{probe.getsockname()[1]}"
+    settings = {
+        "source.lines.path": "lines.txt",
+        "transport.use": transport,
+        f"transport.{transport}.listen": here,
+        "job.max_in_flight": str(CREDIT),
+    }
+    command = [sys.executable, "-m", "flamecore", "run", "app.py", "-w", "2", "-q", "--source", "lines=lines"]
+    command += ["--sink", "out=slow", *(part for item in settings.items() for part in ("--set", "=".join(item)))]
+    with (folder / "errors.txt").open("w") as errors:
+        job = subprocess.Popen(command, cwd=folder, env=environment, stderr=errors)
+    try:
+        yield job, f"{transport}://{here}", environment
+    finally:
+        job.kill()
+        job.wait()
+
+
+def status(address: str, environment: dict[str, str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "flamecore", "status", address, "--job", "slow-sink", "--json"]
+    looked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert looked.returncode == 0, looked.stderr
+    facts: dict[str, Any] = json.loads(looked.stdout)
+    return facts
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of processes is read from /proc")
+@pytest.mark.parametrize("seconds", [6])
+def test_memory_is_bounded_and_the_source_is_held_back(tmp_path: Path, seconds: float) -> None:
+    if find_spec("grpc") is None:
+        pytest.skip("the client of grpc is not installed")
+    with started(tmp_path, "grpc") as (job, address, environment):
+        end = time.monotonic() + 60
+        while len(children(job.pid)) < 2:
+            assert job.poll() is None, (tmp_path / "errors.txt").read_text()
+            assert time.monotonic() < end, "it has not started in time"
+            time.sleep(0.05)
+        pids = [job.pid, *children(job.pid)]
+        first = memory_mb(pids)
+        while status(address, environment)["items_out"].get("out", 0) < RATE:  # it delivers, as slowly as it can
+            assert time.monotonic() < end, "it has not delivered in time"
+        looks = [memory_mb(pids)]
+        start = time.monotonic()
+        while time.monotonic() < start + seconds:
+            time.sleep(0.1)
+            looks.append(memory_mb(pids))
+        facts = status(address, environment)
+        assert job.poll() is None, (tmp_path / "errors.txt").read_text()
+    print(f"{first:.0f} MB at the start, then {min(looks):.0f} to {max(looks):.0f}")
+    assert max(looks) < min(looks) + BOUND_MB, looks
+    early, late = looks[: len(looks) // 3], looks[-len(looks) // 3 :]
+    assert max(late) < max(early) + BOUND_MB / 4, "it does not grow with time"
+    assert facts["in_flight"] <= CREDIT
+    assert facts["in_flight"] > CREDIT // 2, "all that it may admit is waiting for the sink"
+    assert facts["held_back"] == 1, "the front stands still"
+    assert facts["items_in"] <= facts["items_out"]["out"] + CREDIT + RATE, "what was read is what the sink asked for"

@@ -568,13 +568,23 @@ class Deployment:
 
     def _welcome(self, address: str, node: Join, post: Post) -> None:
         """A node has come. If another of its name is there, it comes in its place: a service starts again what died."""
+        if node.version != __version__:
+            return self._turn_away(address, node, post)
         former = self.members.addresses.get(node.node)
         if former is not None:
             self._send_away(former, post)
             self.members.leave(node.node)
             if node.node in self.members.hosts.values():
                 self._fault(JobError(f"{node.node} has been started again"))
-        self.members.join(node, address, __version__)
+        self.members.join(node, address)
+        return None
+
+    def _turn_away(self, address: str, node: Join, post: Post) -> None:
+        """A node of another version has come: it is told so, and the job goes on without it."""
+        why = f"{node.node} runs flamestream {node.version}, and the supervisor {__version__}"
+        logger().warning(events.NODE_REFUSED, job=self.id, node=node.node, why=why)
+        self.members.locations[address] = node.location
+        self._answer(address, Refusal(f"{why}; install one version everywhere"), post)
 
     def _send_away(self, address: str, post: Post) -> None:
         """Tell a node that has no part in this any more, if it still hears."""

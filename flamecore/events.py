@@ -31,6 +31,9 @@ CERTIFICATES_REPLACED: Final = "certificates.replaced"
 CERTIFICATES_REFUSED: Final = "certificates.refused"
 """New files for TLS cannot be used; the former stay. A warning, once for each change. Keys: `reason`."""
 
+NODE_REFUSED: Final = "node.refused"
+"""A process that wanted to join a job was turned away; the job goes on. A warning. Keys: `job`, `node`, `why`."""
+
 JOB_FAULTED: Final = "job.faulted"
 """A part of a job is gone, and the job goes on from its last snapshot. A warning. Keys: `job`, `what`, `faults`."""
 
@@ -47,6 +50,7 @@ ALL: Final = frozenset(
         JOB_DRAINED,
         JOB_ENDED,
         JOB_FAILED,
+        NODE_REFUSED,
         JOB_FAULTED,
         JOB_RECOVERED,
         JOB_TURNED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from flamecore.errors import ConfigError, PeerGoneError
+from flamecore.errors import PeerGoneError
 from flamecore.messages import Join
 from flamecore.scope import plain
 from flamecore.stats import NodeStats
@@ -34,22 +34,13 @@ class Members:
         self._address = address
         self._heard: dict[str, float] = {}
 
-    def join(self, node: Join, address: str, version: str) -> None:
+    def join(self, node: Join, address: str) -> None:
         """A node has come.
 
         Args:
             node: What it says of itself.
             address: Where it hears: that of this one process, whatever others were or will be called so.
-            version: What it must run.
-
-        Raises:
-            ConfigError: It is of another version.
         """
-        if node.version != version:
-            raise ConfigError(
-                f"{node.node} runs flamestream {node.version}, and the supervisor {version}",
-                hint="Install one version everywhere.",
-            )
         self.nodes[node.node] = node
         self.addresses[node.node] = address
         self.locations[address] = node.location

@@ -202,6 +202,8 @@ class Process:
             except TimeoutError:
                 raise self._failed or JobError(f"{self.name} was given nothing to do for {limit:g} s") from None
             limit = None
+            if isinstance(message, Refusal):
+                raise JobError(message.text)
             if isinstance(message, Stop) and not message.drain:
                 over.set_result(None)
                 return

@@ -120,3 +120,25 @@ def test_a_job_that_keeps_no_state_refuses(tmp_path: Path) -> None:
     finally:
         job.terminate()
         job.communicate(timeout=30)
+
+
+def test_a_worker_of_another_version_is_turned_away(tmp_path: Path) -> None:
+    port = free_port()
+    job = start(tmp_path, port, state=False)
+    try:
+        wait_until_it_runs(port)
+        program = (
+            "import sys, flamecore; flamecore.__version__ = '0.0.1'; from flamecore.cli import main; sys.exit(main())"
+        )
+        joining = ["worker", "--join", f"grpc://127.0.0.1:{port}", "--job", "words", "--name", "old"]
+        line = [sys.executable, "-c", program, *joining]
+        old = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        assert old.returncode != 0
+        assert "old runs flamestream 0.0.1, and the supervisor" in old.stderr
+        asked = ask(port, "status")
+        assert asked.returncode == 0, "the job goes on"
+        assert "old" not in json.loads(asked.stdout)["nodes"]
+    finally:
+        job.terminate()
+        _, said = job.communicate(timeout=30)
+    assert "node.refused" in said

@@ -7,6 +7,7 @@ delivered in meta order, the same in every deployment.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import islice, pairwise
 from operator import eq, itemgetter
 from typing import Any, NamedTuple
@@ -23,12 +24,13 @@ class Complete(NamedTuple):
     """What can be delivered: `payloads` in meta order, everything below `time`.
 
     `failure` ends the job behind these payloads: those of the records before the one that failed. That record's own
-    outputs are not among them, so that it can be run again as a whole.
+    outputs are not among them, so that it can be run again as a whole. `orders` are the payloads' if they are kept.
     """
 
     time: int
     payloads: list[Any]
     failure: Failure | None = None
+    orders: Sequence[bytes] | None = None
 
 
 class Collector:
@@ -39,10 +41,14 @@ class Collector:
         workers: How many workers release to it.
         held: Everything below this time is in the sink already, from an earlier run: it is not delivered again.
         barrier: Whether items come released and complete; without the barrier they are passed on as they come.
+        orders: Whether the orders of payloads are kept, for a sink that wants them.
     """
 
-    def __init__(self, name: str, workers: int, *, held: int = MIN_TIME, barrier: bool = True) -> None:
+    def __init__(
+        self, name: str, workers: int, *, held: int = MIN_TIME, barrier: bool = True, orders: bool = False
+    ) -> None:
         self.name = name
+        self._orders = orders
         self.held = held
         self.barrier = barrier
         self.time = MIN_TIME
@@ -59,7 +65,7 @@ class Collector:
             self.time = max(self.time, time)
             failure = self._failure(self.time)
             reached = self.time if failure is None else failure.at.time
-            return Complete(reached, [payload for _, payload in message.items], failure)
+            return self._complete(reached, message.items, failure)
         if len(self._through) == 1:
             ready = message.items
         else:
@@ -73,9 +79,13 @@ class Collector:
             limit = encode_time(self.held)
             ready = [item for item in ready if item[0] >= limit]
         if failure is None:
-            return Complete(time, [payload for _, payload in ready])
+            return self._complete(time, ready)
         limit = encode_time(failure.at.time)
-        return Complete(failure.at.time, [payload for order, payload in ready if order < limit], failure)
+        return self._complete(failure.at.time, [item for item in ready if item[0] < limit], failure)
+
+    def _complete(self, time: int, items: list[tuple[bytes, Any]], failure: Failure | None = None) -> Complete:
+        orders = list(map(_ORDER, items)) if self._orders else None
+        return Complete(time, [payload for _, payload in items], failure, orders)
 
     def _failure(self, time: int) -> Failure | None:
         """The first record below `time` that ends the job."""

@@ -311,7 +311,7 @@ class RearHost:
                 if self._translate is not None:
                     payloads = [self._translate(payload) for payload in payloads]
                 async with self._writing:
-                    await self._write(complete.time, payloads)
+                    await self._write(complete.time, complete.orders, payloads)
                 self.count += len(payloads)
             self.reached = max(self.reached, complete.time)
             if complete.failure is not None:
@@ -325,9 +325,12 @@ class RearHost:
                     self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell)
             self._delivered(collector.name, complete.time, len(payloads))
 
-    async def _write(self, time: int, payloads: Sequence[Any]) -> None:
+    async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
         try:
-            await self.sink.write(time, payloads)
+            if orders is None:
+                await self.sink.write(time, payloads)
+            else:
+                await self.sink.write_ordered(time, orders, payloads)
         except Exception as error:
             self._failed = error
             raise

@@ -190,7 +190,7 @@ class Node:
         hosts = {f"worker/{plan.host_of(number)}" for number in range(1, len(plan.fronts) + 1)}
         away = sorted(hosts.difference(here))
         rear = RearHost(
-            Collector(name, plan.workers, held=held, barrier=plan.barrier),
+            Collector(name, plan.workers, held=held, barrier=plan.barrier, orders=sink.wants_orders),
             sink,
             await self._post(f"rear/{name}"),
             listeners=[*here, CONTROL] if patient(plan) else [*here, *away, CONTROL],

@@ -77,6 +77,8 @@ class Sink(ABC):
     name: ClassVar[str]
     api: ClassVar[int] = API
     Options: ClassVar[Any] = None
+    wants_orders: ClassVar[bool] = False
+    """Whether it keeps the global times of payloads: then `write_ordered` is called in the place of `write`."""
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         self.options = options
@@ -129,6 +131,14 @@ class Sink(ABC):
             SinkError: It could not be stored, or another run has taken over (field `fenced`). The job stops; nothing of
                 this batch is left behind.
         """
+
+    async def write_ordered(self, time: int, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
+        """As `write`, told the meta order of each payload; `flamecore.meta.GlobalTime.decode` reads its global time.
+
+        Payloads of one global time are all in one batch. Only called where `wants_orders` is set; dead letters have the
+        order of the record that failed.
+        """
+        await self.write(time, payloads)
 
     async def sync(self, time: int) -> None:
         """Make durable what was written, and that it is complete below `time`: a snapshot of that time is about to be

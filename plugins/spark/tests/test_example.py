@@ -1,0 +1,39 @@
+"""The example, run as its README says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flamestream_demo.inverted_index import plain_index
+from flamestream_demo.pages import Page
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "spark" / "index_to_parquet.py"
+
+pytestmark = pytest.mark.skipif(not EXAMPLE.is_file(), reason="the examples are not in the wheel")
+
+PAGES = {"a.txt": "to be <b>or</b> not to be", "c/b.txt": "{{box}} the team\nand the command", "d.txt": ""}
+
+
+@pytest.mark.timeout(300)
+def test_a_folder_of_text_becomes_two_tables(spark: Any, tmp_path: Path) -> None:
+    for name, text in PAGES.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(text)
+    command = [sys.executable, str(EXAMPLE), str(tmp_path / "in"), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    texts = ["to be   or   not to be", "  the team\nand the command"]  # Spark has no row for an empty file
+    expected = list(plain_index(Page(number, "", text) for number, text in enumerate(texts, 1)))
+    assert done.stdout == f"changes: {len(expected)} rows\nindex: {len(expected)} rows\n"
+    changes = spark.read.parquet(str(tmp_path / "out" / "changes")).orderBy("_time", "_front", "_place").collect()
+    assert [(row.word, row.page, tuple(row.positions)) for row in changes] == [
+        (change.word, change.page, change.positions) for change in expected
+    ]
+    assert sorted(path.name for path in (tmp_path / "out" / "index").glob("letter=*")) == sorted(
+        {f"letter={change.word[0]}" for change in expected}
+    )

@@ -1,0 +1,192 @@
+"""Flows over DataFrames."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import flamecore as fc
+import flamestream_spark
+from flamecore.errors import ConfigError, OperationError, SourceError, UnknownKeyError
+from flamecore.testing import standard_flows
+from flamecore.testing.reference import interpret
+from flamestream_demo.inverted_index import flow as index
+from flamestream_demo.inverted_index import plain_index
+from flamestream_demo.pages import Page
+from flamestream_spark.ordering import UnstableOrderWarning
+from flamestream_spark.session import session
+from flamestream_spark.tables import Form
+
+
+class Reading(NamedTuple):
+    sensor: str
+    value: float
+
+
+@dataclass
+class Mean:
+    sensor: str
+    mean: float
+    count: int
+
+
+def word_of(word: str) -> str:
+    return word
+
+
+def counting() -> fc.Flow:
+    flow = fc.Flow("words")
+    flow.source("lines", str).flat_map(str.split).key_by(word_of).count().sink("counts")
+    return flow
+
+
+def ordered(frame: Any) -> list[tuple[Any, ...]]:
+    rows = frame.orderBy(*flamestream_spark.TIMES).collect()
+    return [tuple(row)[: -len(flamestream_spark.TIMES)] for row in rows]
+
+
+def test_records_go_in_and_come_out(spark: Any) -> None:
+    def mean(state: tuple[float, int], reading: Reading) -> tuple[tuple[float, int], list[Mean]]:
+        total, count = state[0] + reading.value, state[1] + 1
+        return (total, count), [Mean(reading.sensor, total / count, count)]
+
+    def sensor(reading: Reading) -> str:
+        return reading.sensor
+
+    flow = fc.Flow("means")
+    flow.source("readings", Reading).key_by(sensor).stateful_map((0.0, 0), mean).sink("means")
+    frame = spark.createDataFrame([(3, "b", 1.0), (1, "a", 2.0), (2, "a", 4.0)], ["n", "sensor", "value"])
+    means = flamestream_spark.run(flow, readings=frame, order_by="n")
+    assert ordered(means) == [("a", 2.0, 1), ("a", 3.0, 2), ("b", 1.0, 1)]
+    assert [name for name, _ in means.dtypes] == ["sensor", "mean", "count", "_time", "_front", "_place"]
+    assert dict(means.dtypes)["mean"] == "double"
+
+
+def test_global_times_are_the_same_however_the_rows_are_spread(spark: Any) -> None:
+    rows = [(number, f"w{number % 7} w{number % 3}") for number in range(200)]
+    frame = spark.createDataFrame(rows, ["n", "line"])
+    expected = counting().run({"lines": [line for _, line in rows]})["counts"]
+    found = []
+    for parts, workers in ((1, 1), (3, 2), (5, 4)):
+        out = flamestream_spark.run(counting(), lines=frame.repartition(parts), order_by="n", workers=workers)
+        assert [(key, int(count)) for key, count in ordered(out)] == expected
+        found.append(out.orderBy("_time", "_front", "_place").collect())
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_standard_flows_equal_the_reference(spark: Any, workers: int) -> None:
+    given = standard_flows.inputs(seed=7, size=60)
+    frames = {}
+    for name, values in given.items():
+        rows = [(number, *(value if isinstance(value, tuple) else (value,))) for number, value in enumerate(values)]
+        names = ["n", *(getattr(type(values[0]), "_fields", None) or ["value"])]
+        frames[name] = spark.createDataFrame(rows, names).repartition(3)
+    found = flamestream_spark.run(standard_flows.flow, frames, order_by="n", workers=workers)
+    graph = standard_flows.flow.graph()
+    expected = interpret(graph, given, workers=workers)
+    for sink in graph.sinks:
+        outputs = expected[sink.name]
+        form = Form.of(sink.type, times=True)
+        table = form.make([output.payload for output in outputs], [output.order for output in outputs])
+        rows = found[sink.name].orderBy(*flamestream_spark.TIMES).toArrow().to_pylist()
+        assert rows == table.to_pylist(), sink.name
+
+
+def test_transform_takes_the_sink_that_is_asked_for(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("to be or\nnot to be\n")
+    flow = fc.Flow("two")
+    words = flow.source("lines", str).flat_map(str.split)
+    words.map(len).sink("sizes")
+    words.key_by(word_of).count().sink("counts")
+    lines = spark.read.text(str(tmp_path))
+    counts = lines.transform(flamestream_spark.through(flow, source="lines", sink="counts"))
+    assert ordered(counts)[-2:] == [("to", 2), ("be", 2)]
+    both = flamestream_spark.run(flow, lines=lines)
+    assert {name: frame.count() for name, frame in both.items()} == {"sizes": 6, "counts": 6}
+    with pytest.raises(ConfigError, match=r"has the sinks sizes, counts"):
+        flamestream_spark.through(flow)
+    with pytest.raises(UnknownKeyError, match=r"no such sink"):
+        flamestream_spark.through(flow, sink="count")
+
+
+def test_rows_without_an_order_are_warned_of(spark: Any) -> None:
+    frame = spark.createDataFrame([("a",), ("b",)], ["line"])
+    with pytest.warns(UnstableOrderWarning, match=r"source 'lines'"):
+        counts = flamestream_spark.run(counting(), lines=frame)
+    assert sorted(ordered(counts)) == [("a", 1), ("b", 1)]
+
+
+def test_dead_letters_are_a_frame(spark: Any) -> None:
+    frame = spark.createDataFrame([(1, "a"), (2, None), (3, "b")], "n int, line string")
+
+    class Line(NamedTuple):
+        n: int
+        line: str
+
+    def text(line: Line) -> str:
+        return line.line
+
+    flow = fc.Flow("lines")
+    flow.source("lines", Line).map(text).sink("texts")
+    found = flamestream_spark.run(flow, lines=frame, order_by="n", settings={"source.lines.on_error": "dead_letter"})
+    assert ordered(found["texts"]) == [("a",), ("b",)]
+    (letter,) = found["dead_letter"].collect()
+    assert letter.source == "lines"
+    assert letter.position == "row 2"
+    assert "column 'line' is null" in letter.reason
+    with pytest.raises(SourceError, match=r"column 'line' is null"):
+        flamestream_spark.run(flow, lines=frame, order_by="n")
+
+
+def test_errors_of_functions_come_as_they_are(spark: Any) -> None:
+    flow = fc.Flow("fails")
+    flow.source("numbers", int).map(lambda number: 1 // (3 - number)).sink("out")
+    with pytest.raises(OperationError, match=r"ZeroDivisionError"):
+        flamestream_spark.run(flow, numbers=spark.range(5), order_by="id")
+
+
+def test_names_are_checked(spark: Any) -> None:
+    with pytest.raises(UnknownKeyError, match=r"source.line"):
+        flamestream_spark.run(counting(), line=spark.range(1))
+    with pytest.raises(ConfigError, match=r"no DataFrame is given"):
+        flamestream_spark.run(counting())
+
+
+def test_no_rows_give_no_rows(spark: Any) -> None:
+    frame = spark.createDataFrame([], "line string")
+    out = flamestream_spark.run(counting(), lines=frame, order_by="line")
+    assert out.count() == 0
+    assert "_time" in out.columns
+
+
+def test_a_session_that_is_there_is_used_and_stays(spark: Any) -> None:
+    with session("local[1]") as used:
+        assert used.range(3).count() == 3
+    assert spark.range(3).count() == 3, "it was not stopped"
+
+
+@pytest.fixture
+def dump() -> Path:
+    beside = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+    file = Path(os.environ.get("FLAMESTREAM_DATA", beside)) / "wikipedia" / "test_index_ranking_storage_small_dump.xml"
+    if not file.is_file():
+        pytest.skip(f"there is no {file}; set FLAMESTREAM_DATA to the folder that holds wikipedia/")
+    return file
+
+
+def test_wikipedia_pages_are_indexed_as_by_a_plain_loop(spark: Any, dump: Path) -> None:
+    pages = (
+        spark.read.format("xml")
+        .option("rowTag", "page")
+        .schema("_id int, _title string, _VALUE string")
+        .load(str(dump))
+    ).selectExpr("_id as id", "_title as title", "coalesce(_VALUE, '') as text")
+    changes = flamestream_spark.run(index, pages=pages, workers=2)
+    found = [(*row[:-1], tuple(row[-1])) for row in ordered(changes)]
+    assert found == [tuple(change) for change in plain_index(Page(*row) for row in pages.collect())]
+    assert len(found) > 1000

@@ -1,0 +1,143 @@
+"""The sink, held against the laws of its contract, and what a reader finds."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+
+import flamecore as fc
+from flamecore.errors import ConfigError, SinkError
+from flamecore.front import EdgeContext
+from flamecore.rear import Mode, Sink
+from flamecore.testing.edges import SinkTests
+from flamestream_spark.folder import MANIFEST
+from flamestream_spark.sink import SparkSink
+
+
+class Count(NamedTuple):
+    word: str
+    number: int
+
+
+def make(folder: Path, mode: Mode = "replace", fingerprint: str = "kit", **options: Any) -> SparkSink:
+    chosen = SparkSink.Options(path=str(folder), mode=mode, **options)
+    return SparkSink(chosen, EdgeContext("counts", str, None, fingerprint))
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    files = sorted(folder.glob("part-*"), key=lambda file: file.stem.rpartition("-")[2])
+    found: list[dict[str, Any]] = []
+    for file in files:
+        if file.suffix == ".parquet":
+            found += pq.ParquetFile(file).read().to_pylist()
+        elif file.suffix == ".json":
+            found += map(json.loads, file.read_text("utf-8").splitlines())
+        else:
+            with file.open(encoding="utf-8", newline="") as lines:
+                found += csv.DictReader(lines)
+    return found
+
+
+class FolderTests(SinkTests):
+    kind: Literal["parquet", "json", "csv"]
+
+    def make(self, folder: Path, *, resume: bool, fingerprint: str) -> Sink:
+        return make(folder / "out", "resume" if resume else "replace", fingerprint, format=self.kind)
+
+    def read_back(self, folder: Path) -> Sequence[Any]:
+        return [row["value"] for row in read(folder / "out")]
+
+
+class TestParquet(FolderTests):
+    kind = "parquet"
+
+
+class TestJson(FolderTests):
+    kind = "json"
+
+
+class TestCsv(FolderTests):
+    kind = "csv"
+
+
+async def deliver(sink: Sink, *batches: tuple[int, list[str]]) -> int:
+    held = await sink.open()
+    for time, payloads in batches:
+        await sink.write(time, payloads)
+    await sink.aclose()
+    return held
+
+
+def test_batches_are_added_to_what_is_there(tmp_path: Path) -> None:
+    asyncio.run(deliver(make(tmp_path / "out"), (5, ["a"])))
+    asyncio.run(deliver(make(tmp_path / "out", "append", "another"), (3, ["b"]), (9, ["c"])))
+    assert sorted(row["value"] for row in read(tmp_path / "out")) == ["a", "b", "c"]
+    assert asyncio.run(deliver(make(tmp_path / "out", "resume", "another"))) == 9
+
+
+def test_a_folder_of_others_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "part-00000-1b2c.snappy.parquet").write_text("theirs")
+    with pytest.raises(SinkError, match=r"files that no such sink has written: part-00000-1b2c.snappy.parquet"):
+        asyncio.run(make(tmp_path / "out").open())
+    asyncio.run(deliver(make(tmp_path / "out", "append"), (1, ["mine"])))
+    assert (tmp_path / "out" / "part-00000-1b2c.snappy.parquet").read_text() == "theirs"
+
+
+def test_files_of_a_run_that_was_to_be_replaced_do_not_count(tmp_path: Path) -> None:
+    asyncio.run(deliver(make(tmp_path / "out"), (5, ["a"])))
+    (old,) = (tmp_path / "out").glob("part-*")
+    left = old.with_name(old.name.replace(old.name[5:13], "00000000"))  # as if the end had come amid the removal
+    old.rename(left)
+    (tmp_path / "out" / ".part-half").write_text("half")
+    assert asyncio.run(deliver(make(tmp_path / "out", "resume"), (7, ["b"]))) < 5
+    assert [row["value"] for row in read(tmp_path / "out")] == ["b"]
+    assert not list((tmp_path / "out").glob(".part-*"))
+
+
+def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
+    asyncio.run(deliver(make(tmp_path / "out"), (5, ["a"])))
+    (tmp_path / "out" / MANIFEST).write_text("{")
+    with pytest.raises(SinkError, match=r"is not as it was written"):
+        asyncio.run(make(tmp_path / "out").open())
+
+
+@pytest.mark.parametrize(("path", "words"), [("s3://bucket/out", "file system"), ("hdfs://x/out", "file system")])
+def test_a_place_elsewhere_is_refused(path: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        SparkSink(SparkSink.Options(path=path), EdgeContext("counts", str))
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"there is no folder"):
+        make(tmp_path / "no" / "out").rehearse()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SinkError, match=r"is a file"):
+        make(tmp_path / "file").rehearse()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rows_say_their_global_time(workers: int, tmp_path: Path) -> None:
+    flow = fc.Flow("words")
+    flow.source("lines", str).flat_map(str.split).sink("words")
+    settings = {"sink.words.use": "spark", "sink.words.path": str(tmp_path / "out"), "sink.words.times": True}
+    flow.run({"lines": ["to be", "or not"]}, workers=workers, settings=settings)
+    found = [(row["value"], row["_time"], row["_front"], row["_place"]) for row in read(tmp_path / "out")]
+    assert found == [("to", 0, 1, 0), ("be", 0, 1, 1), ("or", 1, 1, 0), ("not", 1, 1, 1)]
+
+
+def test_a_flow_goes_on_with_its_output(tmp_path: Path) -> None:
+    flow = fc.Flow("words")
+    flow.source("lines", str).sink("words")
+    settings = {"sink.words.use": "spark", "sink.words.path": str(tmp_path / "out")}
+    lines = [f"line {number}" for number in range(50)]
+    for _ in range(2):
+        flow.run({"lines": lines}, state=tmp_path / "state.db", settings=settings)
+    assert [row["value"] for row in read(tmp_path / "out")] == lines

@@ -1,0 +1,228 @@
+"""The source, held against the laws of its contract, and what is said of input that is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import flamecore as fc
+from flamecore.errors import ConfigError, OperationError, SourceError
+from flamecore.front import EdgeContext, Rejected, Source
+from flamecore.testing.edges import SourceTests, check_changed, check_grown
+from flamestream_spark.ordering import UnstableOrderWarning
+from flamestream_spark.source import SparkSource
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+class Count(NamedTuple):
+    word: str
+    number: int
+
+
+COUNTS = tuple(Count(f"word {number}", number) for number in range(10))
+
+
+def source(type_: Any = Count, **options: Any) -> SparkSource:
+    return SparkSource(SparkSource.Options(**options), EdgeContext("counts", type_))
+
+
+def write(file: Path, counts: Any = COUNTS, **columns: Any) -> None:
+    data = columns or {"word": [count[0] for count in counts], "number": [count[1] for count in counts]}
+    pq.write_table(pa.table(data), file)
+
+
+def read(made: Source, limit: int = 100) -> tuple[list[Any], list[Rejected], list[str]]:
+    async def everything() -> tuple[list[Any], list[Rejected], list[str]]:
+        values: list[Any] = []
+        bad: list[Rejected] = []
+        reader = await made.open("")
+        try:
+            while (batch := await reader.read(limit)) is not None:
+                values += batch.values
+                bad += batch.rejected
+            return values, bad, [reader.describe(one.position) for one in bad]
+        finally:
+            await reader.aclose()
+
+    return asyncio.run(everything())
+
+
+class TestFiles(SourceTests):
+    """Two files, one of them with a null."""
+
+    expected = COUNTS
+    rejected = 1
+
+    def make(self, folder: Path) -> Source:
+        if not (folder / "b.parquet").exists():
+            write(folder / "b.parquet", COUNTS[4:])
+            write(folder / "a.parquet", word=[*(f"word {n}" for n in range(4)), "bad"], number=[0, 1, 2, 3, None])
+        return source(path=str(folder))
+
+
+class TestOrderedQuery(SourceTests):
+    expected = COUNTS
+
+    def make(self, folder: Path) -> Source:
+        query = "select concat('word ', id) as word, id as number from range(0, 10, 1, 3) order by -id"
+        return source(sql=query, order_by=("number",))
+
+
+def test_files_that_grow_go_on_and_files_that_change_do_not(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet")
+    make = lambda: source(path=str(tmp_path))  # noqa: E731
+    asyncio.run(check_grown(make, lambda: write(tmp_path / "b.parquet", [("more", 10)]), [Count("more", 10)]))
+    asyncio.run(check_changed(make, lambda: write(tmp_path / "a.parquet", [*COUNTS[:-1], ("other", 9), ("x", 11)])))
+    (tmp_path / "b.parquet").unlink()
+    write(tmp_path / "a.parquet")
+    asyncio.run(check_changed(make, lambda: write(tmp_path / "a.parquet", COUNTS[:3])))
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "options"),
+    [
+        ("csv", "word,number\nword 0,0\nword 1,1\n", {"read": {"header": "true"}}),
+        ("json", '{"number":0,"word":"word 0"}\n{"word":"word 1","number":1}\n', {}),
+    ],
+)
+def test_formats_of_text_keep_the_order_of_lines(
+    format: str, text: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / f"a.{format}").write_text(text)
+    made = source(path=str(tmp_path), format=format, schema="word string, number int", **options)
+    assert read(made)[0] == list(COUNTS[:2])
+
+
+def test_order_is_that_of_files_whatever_their_sizes_and_the_number_of_tasks(spark: Any, tmp_path: Path) -> None:
+    lines = [f"line {number} " + "x" * (number % 50) for number in range(3000)]
+    sizes = (900, 100, 2000)  # Spark takes the largest first
+    at = 0
+    for name, size in zip("cab", sizes, strict=True):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines[at : at + size]))
+        at += size
+    expected = [*lines[900:1000], *lines[1000:], *lines[:900]]
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    try:
+        for most in ("7000", "1000000"):
+            spark.conf.set("spark.sql.files.maxPartitionBytes", most)
+            assert read(source(str, path=str(tmp_path), format="text"), 777)[0] == expected
+    finally:
+        spark.conf.set("spark.sql.files.maxPartitionBytes", before)
+
+
+def test_a_query_without_an_order_is_warned_of(tmp_path: Path) -> None:
+    made = source(dict, sql="select id from range(5)")
+    assert not made.capabilities.replayable
+    with pytest.warns(UnstableOrderWarning, match=r"say what orders them: order_by"):
+        values, _, _ = read(made)
+    assert sorted(value["id"] for value in values) == [0, 1, 2, 3, 4]
+
+
+def test_a_null_is_named_with_column_file_and_row(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet")
+    write(tmp_path / "b c.parquet", word=["x", None], number=[1, 2])
+    values, bad, places = read(source(path=str(tmp_path)))
+    assert len(values) == 11
+    assert bad[0].reason == "column 'word' is null, and the flow's type does not allow that"
+    assert bad[0].raw == "{'word': None, 'number': 2}"
+    assert places == [f"{tmp_path}/b c.parquet row 2"]
+
+
+def test_a_missing_column_and_a_wrong_type_are_known_before_the_first_row(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", word=["x"], num=[1])
+    with pytest.raises(SourceError, match=r"there is no column 'number'\n  Did you mean 'num'"):
+        asyncio.run(source(path=str(tmp_path)).open(""))
+    write(tmp_path / "a.parquet", word=["x"], number=["1"])
+    with pytest.raises(SourceError, match=r"column 'number' is of type string, and the flow declares int"):
+        asyncio.run(source(path=str(tmp_path)).open(""))
+    with pytest.raises(SourceError, match=r"there is no column 'wrd'\n  Did you mean 'word'"):
+        asyncio.run(source(path=str(tmp_path), columns=("wrd",)).open(""))
+    with pytest.raises(SourceError, match=r"there is no column 'size' to order by"):
+        asyncio.run(source(path=str(tmp_path), order_by=("size",)).open(""))
+
+
+def test_a_corrupt_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet")
+    whole = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "b.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SourceError) as caught:
+        read(source(path=str(tmp_path), schema="word string, number bigint"))
+    assert str(tmp_path / "b.parquet") in str(caught.value)
+    assert len(str(caught.value)) < 1500
+    with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere"):
+        asyncio.run(source(path=str(tmp_path / "nowhere")).open(""))
+
+
+def test_it_is_said_once_what_to_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing says what to read"):
+        source()
+    with pytest.raises(ConfigError, match=r"path and table are given"):
+        source(path="x", table="y")
+
+
+def test_a_job_that_failed_goes_on_where_it_was(tmp_path: Path) -> None:
+    """State, source and sink: what two runs write is what one would have written."""
+    (tmp_path / "in").mkdir()
+    for part in range(3):
+        write(tmp_path / "in" / f"{part}.parquet", [(f"w{n % 5}", n) for n in range(part * 100, part * 100 + 100)])
+    broken = [True]
+
+    def number_of(count: Count) -> int:
+        if broken and count.number == 217:
+            raise ValueError("not yet")
+        return count.number
+
+    flow = fc.Flow("goes-on")
+    flow.source("counts", Count).map(number_of).key_by(lambda n: n % 3).fold(0, lambda a, b: a + b).sink("sums")
+    settings = {
+        "job.guarantee": "exactly_once",
+        "job.max_in_flight": 8,
+        "state.interval_s": 0.01,
+        "source.counts.use": "spark",
+        "source.counts.path": str(tmp_path / "in"),
+        "sink.sums.use": "spark",
+        "sink.sums.path": str(tmp_path / "out"),
+    }
+    with pytest.raises(OperationError, match=r"2.parquet row 18"):
+        flow.run(settings=settings, state=tmp_path / "state.db")
+    written = sorted(path.name for path in (tmp_path / "out").glob("part-*"))
+    assert len(written) > 1
+    broken.clear()
+    outputs = flow.run(settings=settings, state=tmp_path / "state.db")
+    assert outputs.stats.items_in < 300, "it did not begin anew"
+    files = sorted((tmp_path / "out").glob("part-*"), key=lambda file: file.stem.rpartition("-")[2])
+    assert set(written) < {file.name for file in files}
+    found = [(row["key"], row["value"]) for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+    sums = [0, 0, 0]
+    expected: list[tuple[str, int]] = []
+    for n in range(300):
+        sums[n % 3] += n
+        expected.append((str(n % 3), sums[n % 3]))  # nothing says what type the key is of
+    assert found == expected
+
+
+@pytest.mark.timeout(300)
+def test_a_job_reads_with_a_session_of_its_own_and_ends_it(tmp_path: Path) -> None:
+    """Source and sink in a job file, in a process that has no session."""
+    write(tmp_path / "in.parquet")
+    (tmp_path / "flow.py").write_text(
+        "import flamecore as fc\nflow = fc.Flow('f')\nflow.source('counts', dict).map(len).sink('sizes')\n"
+    )
+    (tmp_path / "job.toml").write_text(
+        "schema = 1\n[job]\nflow = 'flow.py:flow'\nguarantee = 'exactly_once'\n"
+        "[source.counts]\nuse = 'spark'\npath = 'in.parquet'\nmaster = 'local[1]'\n"
+        "[sink.sizes]\nuse = 'spark'\npath = 'out'\nformat = 'json'\n"
+    )
+    command = [sys.executable, "-c", "from flamecore.cli import main; main()", "run", "job.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = "".join(file.read_text() for file in (tmp_path / "out").glob("part-*.json"))
+    assert rows.splitlines() == ['{"value":"2"}'] * 10

@@ -1,0 +1,86 @@
+"""Payloads as tables of Arrow."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from flamecore.meta import GlobalTime, Meta
+from flamecore.records.plain import Unencodable
+from flamestream_spark.tables import Form
+
+
+class Posting(NamedTuple):
+    page: int
+    at: tuple[int, ...]
+
+
+@dataclass
+class Entry:
+    word: str
+    kind: Literal["add", "remove"]
+    postings: list[Posting]
+    seen: dict[str, int]
+    rest: object
+    day: datetime.date | None = None
+
+
+def rows(type_: Any, payloads: list[Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = Form.of(type_, times=False).make(payloads).to_pylist(maps_as_pydicts="strict")
+    return found
+
+
+def test_records_within_records_keep_their_types() -> None:
+    day = datetime.date(2024, 2, 29)
+    found = rows(Entry, [Entry("a", "add", [Posting(1, (2, 3))], {"x": 1}, (1, "b"), day)])
+    assert found == [
+        {
+            "word": "a",
+            "kind": "add",
+            "postings": [{"page": 1, "at": [2, 3]}],
+            "seen": {"x": 1},
+            "rest": '[1,"b"]',
+            "day": day,
+        }
+    ]
+    schema = Form.of(Entry, times=False).schema
+    assert schema.field("postings").type == pa.list_(pa.struct([("page", pa.int64()), ("at", pa.list_(pa.int64()))]))
+
+
+def test_tuples_have_a_column_a_place_and_other_values_one_column() -> None:
+    assert rows(tuple[str, int], [("a", 1)]) == [{"key": "a", "value": 1}]
+    assert rows(tuple[str, int, float], [("a", 1, 0.5)]) == [{"c0": "a", "c1": 1, "c2": 0.5}]
+    assert rows(int, [1, 2]) == [{"value": 1}, {"value": 2}]
+    assert rows(object, ["a", 1, None, {"x": [1]}]) == [
+        {"value": "a"}, {"value": "1"}, {"value": None}, {"value": '{"x":[1]}'}
+    ]  # fmt: skip
+    assert rows(set[int], [{3, 1, 2}]) == [{"value": [1, 2, 3]}]
+
+
+def test_times_order_the_rows() -> None:
+    orders = [Meta(GlobalTime(4, 1), (0,)).order, Meta(GlobalTime(4, 1), (1,)).order, Meta(GlobalTime(4, 2)).order]
+    table = Form.of(str, times=True).make(["a", "b", "c"], orders)
+    assert table.select(["_time", "_front", "_place"]).to_pylist() == [
+        {"_time": 4, "_front": 1, "_place": 0},
+        {"_time": 4, "_front": 1, "_place": 1},
+        {"_time": 4, "_front": 2, "_place": 0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type_", "payloads", "words"),
+    [
+        (int, [1, 2**70], r"column 'value' is a int64, and the value 1180591620717411303424"),
+        (int, [1, "x"], r"column 'value' is a int64, and the value 'x'"),
+        (object, ["x", object()], r"a payload of type object cannot be written|column 'value'"),
+        (Posting, [(1, (2,))], r"the flow declares Posting"),
+        (tuple[str, int], [("a", 1, 2)], r"3 places, and the flow declares 2"),
+    ],
+)
+def test_what_has_no_place_is_named(type_: Any, payloads: list[Any], words: str) -> None:
+    with pytest.raises(Unencodable, match=words):
+        Form.of(type_, times=False).make(payloads)

@@ -19,6 +19,9 @@ from flamecore.operations import Step
 Held = tuple[Sequence[bytes], int, Sequence[Any]]
 """(orders, trace, payloads): a run."""
 
+Columns = tuple[Sequence[bytes], Sequence[Any]]
+"""(orders, payloads)."""
+
 _ORDER: Final = itemgetter(0)
 
 
@@ -111,7 +114,11 @@ class Barrier:
             )
 
     def release(self, time: int) -> list[tuple[bytes, Any]]:
-        """Take out what has a time strictly below `time`: (order, payload), in meta order.
+        """Take out what has a time strictly below `time`: (order, payload), in meta order. Raises as `columns`."""
+        return list(zip(*self.columns(time), strict=True))
+
+    def columns(self, time: int) -> Columns:
+        """Take out what has a time strictly below `time`: orders and payloads, in meta order.
 
         Raises:
             TimeRegressionError: `time` is below an earlier one.
@@ -132,8 +139,8 @@ class Barrier:
             batch = self._sorted(limit)
         else:
             batch = self._merged(limit) if self._crossed else self._in_order(limit)
-        if batch and batch[0][0] < previous:
-            order, payload = batch[0]
+        if batch[0] and batch[0][0] < previous:
+            order, payload = batch[0][0], batch[1][0]
             raise OrderViolationError(
                 f"sink {self.name!r}: an item came after the minimum time had passed it ({Meta.decode(order)})",
                 hint="An acker, a source or a user function breaks its contract.",
@@ -142,20 +149,22 @@ class Barrier:
             )
         return batch
 
-    def _in_order(self, limit: bytes) -> list[tuple[bytes, Any]]:
+    def _in_order(self, limit: bytes) -> Columns:
         """What is below `limit`, while everything came in order."""
         runs = self._runs
-        batch: list[tuple[bytes, Any]] = []
+        places: list[bytes] = []
+        parts: list[Any] = []
         while runs and runs[0][0][0] < limit:
             orders, trace, payloads = runs.popleft()
             if orders[-1] >= limit:
                 end = bisect_left(orders, limit)
                 runs.appendleft((orders[end:], trace, payloads[end:]))
                 orders, payloads = orders[:end], payloads[:end]
-            batch += zip(orders, payloads, strict=True)
-        return batch
+            places += orders
+            parts += payloads
+        return places, parts
 
-    def _merged(self, limit: bytes) -> list[tuple[bytes, Any]]:
+    def _merged(self, limit: bytes) -> Columns:
         """What is below `limit`, of runs that overlap.
 
         Raises:
@@ -177,9 +186,9 @@ class Barrier:
             self._hold_all()  # finds a second item of one identity
             return self._sorted(limit)  # and this two valid ones
         self._runs = rest
-        return batch
+        return released, [payload for _, payload in batch]
 
-    def _sorted(self, limit: bytes) -> list[tuple[bytes, Any]]:
+    def _sorted(self, limit: bytes) -> Columns:
         """What is below `limit`, of items that came in any order.
 
         Raises:
@@ -197,7 +206,8 @@ class Barrier:
                 )
         orders = sorted(held)
         if orders[-1] < limit:
-            batch = [(order, held[order][1]) for order in orders]
+            payloads = [held[order][1] for order in orders]
             held.clear()
-            return batch
-        return [(order, held.pop(order)[1]) for order in orders[: bisect_left(orders, limit)]]
+            return orders, payloads
+        del orders[bisect_left(orders, limit) :]
+        return orders, [held.pop(order)[1] for order in orders]

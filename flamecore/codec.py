@@ -136,8 +136,7 @@ class Codec:
 
     def _released(self, message: Released) -> bytes:
         writer = Writer(self._catalogue)
-        worker, time, items, failures = message
-        orders, payloads = zip(*items, strict=True) if items else ((), ())
+        worker, time, orders, payloads, failures = message
         failing, failed = zip(*failures, strict=True) if failures else ((), ())
         writer.columns.append(_encode((worker, time, orders, failing)))
         node = [lay.RELEASED, writer.column(payloads)]
@@ -220,7 +219,10 @@ def _items_reader(read: Read) -> Callable[[Source], Items]:
 def _released_reader(read: Read, read_failures: Read) -> Callable[[Source], Released]:
     def read_released(source: Source) -> Released:
         worker, time, orders, failing = _released_head(source.raw())
-        items = list(zip(orders, read(source, len(orders)), strict=True))
-        return Released(worker, time, items, list(zip(failing, read_failures(source, len(failing)), strict=True)))
+        payloads = list(read(source, len(orders)))
+        if len(payloads) != len(orders):
+            raise ValueError(f"{len(orders)} orders for {len(payloads)} payloads")
+        failures = list(zip(failing, read_failures(source, len(failing)), strict=True))
+        return Released(worker, time, orders, payloads, failures)
 
     return read_released

@@ -12,6 +12,7 @@ from itertools import islice, pairwise
 from operator import eq, itemgetter
 from typing import Any, NamedTuple
 
+from flamecore.barrier import Columns
 from flamecore.errors import OrderViolationError
 from flamecore.failure import Failure
 from flamecore.messages import Released
@@ -53,7 +54,7 @@ class Collector:
         self.barrier = barrier
         self.time = MIN_TIME
         self._through = [MIN_TIME] * workers
-        self._pending: list[list[tuple[bytes, Any]]] = [[] for _ in range(workers)]
+        self._pending: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in range(workers)]
         self._failures: list[tuple[bytes, Failure]] = []
 
     def receive(self, message: Released) -> Complete | None:
@@ -61,31 +62,30 @@ class Collector:
         self._through[message.worker] = message.time
         self._failures += message.failures
         time = min(self._through)
+        orders, payloads = message.orders, message.payloads
         if not self.barrier:
             self.time = max(self.time, time)
             failure = self._failure(self.time)
             reached = self.time if failure is None else failure.at.time
-            return self._complete(reached, message.items, failure)
-        if len(self._through) == 1:
-            ready = message.items
-        else:
-            self._pending[message.worker] += message.items
+            return self._complete(reached, orders, payloads, failure)
+        if len(self._through) > 1:
+            places, parts = self._pending[message.worker]
+            places += orders
+            parts += payloads
             if time <= self.time:
                 return None
-            ready = self._take(time)
+            orders, payloads = self._take(time)
         self.time = time
         failure = self._failure(time)
-        if self.held > MIN_TIME:
-            limit = encode_time(self.held)
-            ready = [item for item in ready if item[0] >= limit]
-        if failure is None:
-            return self._complete(time, ready)
-        limit = encode_time(failure.at.time)
-        return self._complete(failure.at.time, [item for item in ready if item[0] < limit], failure)
+        reached = time if failure is None else failure.at.time
+        start = bisect_left(orders, encode_time(self.held)) if self.held > MIN_TIME else 0
+        end = len(orders) if failure is None else bisect_left(orders, encode_time(reached))
+        return self._complete(reached, orders[start:end], payloads[start:end], failure)
 
-    def _complete(self, time: int, items: list[tuple[bytes, Any]], failure: Failure | None = None) -> Complete:
-        orders = list(map(_ORDER, items)) if self._orders else None
-        return Complete(time, [payload for _, payload in items], failure, orders)
+    def _complete(
+        self, time: int, orders: Sequence[bytes], payloads: Sequence[Any], failure: Failure | None
+    ) -> Complete:
+        return Complete(time, list(payloads), failure, list(orders) if self._orders else None)
 
     def _failure(self, time: int) -> Failure | None:
         """The first record below `time` that ends the job."""
@@ -93,30 +93,31 @@ class Collector:
         first = min((entry for entry in self._failures if entry[0] < limit), key=_ORDER, default=None)
         return None if first is None else first[1]
 
-    def _take(self, time: int) -> list[tuple[bytes, Any]]:
+    def _take(self, time: int) -> Columns:
         """What is pending below `time`, in meta order.
 
         Raises:
             OrderViolationError: Two workers have released items of one order.
         """
         limit = encode_time(time)
-        ready: list[tuple[bytes, Any]] = []
-        for worker, items in enumerate(self._pending):  # each in order: a worker never goes back
-            if items and items[-1][0] < limit:
-                ready += items
-                self._pending[worker] = []
-            elif items:
-                end = bisect_left(items, limit, key=_ORDER)
-                ready += items[:end]
-                del items[:end]
-        ready.sort(key=_ORDER)  # a merge: what is in order already is kept together
-        orders = list(map(_ORDER, ready))
-        if any(map(eq, orders, islice(orders, 1, None))):
-            twice = next(a[0] for a, b in pairwise(ready) if a[0] == b[0])
+        ready: list[Columns] = []
+        for worker, (orders, payloads) in enumerate(self._pending):  # each in order: a worker never goes back
+            end = bisect_left(orders, limit)
+            if not end:
+                continue
+            ready.append((orders[:end], payloads[:end]))
+            self._pending[worker] = (orders[end:], payloads[end:])
+        if len(ready) < 2:
+            return ready[0] if ready else ((), ())
+        items = [item for columns in ready for item in zip(*columns, strict=True)]
+        items.sort(key=_ORDER)  # a merge: what is in order already is kept together
+        places = list(map(_ORDER, items))
+        if any(map(eq, places, islice(places, 1, None))):
+            twice = next(one for one, other in pairwise(places) if one == other)
             raise OrderViolationError(
                 f"sink {self.name!r}: two valid items have one order ({Meta.decode(twice)})",
                 hint="A user function on their way is not deterministic.",
                 vertex=self.name,
                 record=None,
             )
-        return ready
+        return places, [payload for _, payload in items]

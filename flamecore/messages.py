@@ -12,6 +12,7 @@ control --Prepare-->   worker     take part in a snapshot; answered by Prepared,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flamecore.acker import Ack
@@ -37,13 +38,20 @@ class Items(NamedTuple):
 class Released(NamedTuple):
     """What one worker's barrier has let go for one rear: everything it will ever have below `time`.
 
-    `items` are (order, payload) in meta order. `failures` are records that end the job at their place in the order.
+    `orders` and `payloads` are those of its items, in meta order. `failures` are records that end the job at their
+    place in the order.
     """
 
     worker: int
     time: int
-    items: list[tuple[bytes, Any]]
-    failures: list[tuple[bytes, Failure]]
+    orders: Sequence[bytes]
+    payloads: Sequence[Any]
+    failures: Sequence[tuple[bytes, Failure]]
+
+    @property
+    def items(self) -> list[tuple[bytes, Any]]:
+        """(order, payload) of its items."""
+        return list(zip(self.orders, self.payloads, strict=True))
 
 
 class FrontEnded(NamedTuple):

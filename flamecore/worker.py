@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from flamecore.acker import Ack, Listener, MinTime, Reporter
+from flamecore.barrier import Columns
 from flamecore.clock import Front
 from flamecore.errors import FlameError, JobError
 from flamecore.failure import Failure, describe, in_words, user_frames
@@ -293,15 +294,15 @@ class Worker:
         fatal, letters = self._failures(time) if grown else ([], [])
         for name, outlet in compiled.outlets.items():  # there are some only without the barrier
             if outlet or grown:
-                out.append((f"rear/{name}", Released(self.index, time, outlet.copy(), fatal)))
+                out.append((f"rear/{name}", Released(self.index, time, *_columns(outlet), fatal)))
                 outlet.clear()
         if not grown:
             return
         self._released = time
         for name, barrier in compiled.barriers.items():
-            out.append((f"rear/{name}", Released(self.index, time, barrier.release(time), fatal)))
+            out.append((f"rear/{name}", Released(self.index, time, *barrier.columns(time), fatal)))
         if self.plan.dead_letters:
-            out.append((f"rear/{DEAD_LETTERS}", Released(self.index, time, letters, fatal)))
+            out.append((f"rear/{DEAD_LETTERS}", Released(self.index, time, *_columns(letters), fatal)))
         limit = encode_time(time)
         for forget in compiled.forgetters:
             forget(limit)
@@ -380,6 +381,11 @@ class Worker:
             self.compiled.failures.step(order, trace, alive, failure)
         else:
             self.outboxes[host].put(self._failures_index, order, trace, alive, failure)
+
+
+def _columns(items: Sequence[tuple[bytes, Any]]) -> Columns:
+    """Orders and payloads of items, apart."""
+    return [order for order, _ in items], [payload for _, payload in items]
 
 
 class _Malformed:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import xxhash
 
-from flamecore.barrier import Barrier
+from flamecore.barrier import Barrier, Columns
 from flamecore.graph import Broadcast, ByTime, Drift, Grouping, Map, Merge, Sink, Source, Vertex
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.drift import DriftStep
@@ -49,6 +49,8 @@ class Holding(Protocol):
     def step(self) -> Step: ...
 
     def release(self, time: int) -> list[tuple[bytes, Any]]: ...
+
+    def columns(self, time: int) -> Columns: ...
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from flamecore.barrier import Columns
 from flamecore.graph import Broadcast, ByTime, Grouping, Map, Merge, Sink, Vertex
 from flamecore.meta import GLOBAL_TIME_BYTES, encode_time
 from flamecore.operations import Fail, Step, each
@@ -211,3 +212,8 @@ class LatestOnly:
         end = bisect_left(self._entries, (encode_time(time),))
         released, self._entries[:end] = self._entries[:end], []
         return released
+
+    def columns(self, time: int) -> Columns:
+        """The same, orders and payloads apart."""
+        released = self.release(time)
+        return [order for order, _ in released], [payload for _, payload in released]

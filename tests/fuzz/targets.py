@@ -99,7 +99,7 @@ def encoded() -> list[bytes]:
         [Colour.RED, Colour.BLUE],
         (datetime(2020, 1, 2, tzinfo=UTC), Decimal("1.5"), 1 + 2j, bytearray(b"x")),
         Delivered("counts", 7),
-        Released(1, 7, [(b"order", "payload")], []),
+        Released(1, 7, [b"order"], ["payload"], []),
         Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
         MinTime(0, 5, (1, 2)),
     ]

@@ -75,9 +75,8 @@ class Changes(InprocTransport):
     def copy(self, message: Any) -> Any:
         if type(message).__name__ != "Released":
             return message
-        return message._replace(
-            items=[(order, [*payload] if isinstance(payload, tuple) else payload) for order, payload in message.items]
-        )
+        changed = [[*payload] if isinstance(payload, tuple) else payload for payload in message.payloads]
+        return message._replace(payloads=changed)
 
 
 def test_one_that_changes_payloads_is_caught_and_what_differs_is_told() -> None:

@@ -27,8 +27,8 @@ RECORD_BYTES = 2_000
 CREDIT = 2_048
 
 COPIES = 8
-"""In how many places a record in flight may be at a time: with its front, in a message out and in one in, in the history
-of the state, in the barrier, in a release on its way, with the collector, and with the sink."""
+"""In how many places a record in flight may be at a time: with its front, in a message out and in one in, in the
+history of the state, in the barrier, in a release on its way, with the collector, and with the sink."""
 
 BOUND_MB = 48
 """What may come on top of the first look: CREDIT × COPIES × RECORD_BYTES is 33 MB if every place were full at once; the

@@ -416,7 +416,7 @@ def test_sets_have_one_code(value: set[Any]) -> None:
         ),
         Items([], ()),
         Items([(1, number, True, [bytes([number])] * 9, [Point(number)] * 9) for number in range(50)], (Ack(0, 1, 2),)),
-        Released(2, -7, [(b"order", {"a": 1})], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
+        Released(2, -7, [b"order"], [{"a": 1}], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
         Delivered("out", 2**63 - 1),
         Delivered("out", 5, ((3, 0.25), (5, 0.0))),
         FrontEnded(3, 10),

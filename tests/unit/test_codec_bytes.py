@@ -79,7 +79,7 @@ SENT: list[Any] = [
     [Struct(1, "b"), Money(5), Money(7)],
     [datetime(2020, 1, 2, fold=1), timedelta(1), Decimal("1.5"), UUID(int=3), 1 + 2j, bytearray(b"x")],
     Items([(3, 5, True, [b"o", b"p"], ["word", ("pair", 1)]), (1, 0, False, [b"q"], [None])], (Ack(0, 1, 2),)),
-    Released(1, 5, [(b"o", ("word", 1))], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
+    Released(1, 5, [b"o"], [("word", 1)], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
     Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
     MinTime(0, 5, (1, 2)),
     Delivered("out", 5),

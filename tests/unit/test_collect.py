@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,8 +20,7 @@ def at(time: int, *children: int, front: int = 1) -> bytes:
 
 
 def released(worker: int, time: int, *orders: bytes, failures: tuple[tuple[bytes, Failure], ...] = ()) -> Released:
-    items: list[tuple[bytes, Any]] = [(order, str(Meta.decode(order))) for order in orders]
-    return Released(worker, time, items, list(failures))
+    return Released(worker, time, orders, [str(Meta.decode(order)) for order in orders], list(failures))
 
 
 def failure(time: int) -> Failure:

@@ -501,7 +501,7 @@ def test_without_the_barrier_everything_goes_out_with_the_next_flush() -> None:
     bench.admit("a", "b")
     message = messages_to("out", bench.flush())
     assert [payload for _, payload in message.items] == ["a", "b"]
-    assert messages_to("out", bench.min_time(2)) == Released(0, 2, [], []), "minimum times are told all the same"
+    assert messages_to("out", bench.min_time(2)) == Released(0, 2, [], [], []), "minimum times are told all the same"
     bench.log.taken()
     assert bench.flush() == []
 

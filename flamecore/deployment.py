@@ -104,6 +104,7 @@ class Deployment:
         self._condemned: set[str] = set()
         self._still_since: float | None = None
         self._request: _Request | None = None
+        self._ruin: BaseException | None = None
         self._life: _Life | None = None
 
     # -- the face of a job -----------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ class Deployment:
         stack.push_async_callback(registry.aclose)
         await registry.open()
         lease_s = self.layout.config.registry.lease_s
-        claim = await Claim.take(registry, self.settings.name, lease_s=lease_s, token=token, lost=self._fail)
+        claim = await Claim.take(registry, self.settings.name, lease_s=lease_s, token=token, lost=self._end)
         return await stack.enter_async_context(claim)
 
     async def _live(self, life: _Life) -> None:
@@ -221,6 +222,7 @@ class Deployment:
             FaultError: A part is gone, and the job can go on in another epoch.
             FlameError: The job has failed.
         """
+        self._check()
         plan, post, history = life.plan, life.post, life.history
         self._epochs += 1
         epoch = self._epoch = Epoch(
@@ -276,6 +278,7 @@ class Deployment:
         Raises:
             FlameError: The job cannot go on, or has met too many faults.
         """
+        self._check()
         deploy, epoch, history = self.layout.config.deploy, self._epoch, life.history
         assert epoch is not None
         now = time.monotonic()
@@ -333,6 +336,7 @@ class Deployment:
         try:
             async with asyncio.timeout(deploy.stop_timeout_s):
                 while not self.members.halted >= survivors & set(self.members.parts):
+                    self._check()
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -716,6 +720,8 @@ class Deployment:
         return None
 
     def _lost(self, location: str, error: Exception) -> None:
+        if not location:
+            return self._end(error)
         name = self.members.at(location)
         if self._leaving or name is None:
             return None
@@ -749,7 +755,16 @@ class Deployment:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        """End the job: what is gone is gone in every epoch."""
+        self._ruin = self._ruin or error
+        self._fail(self._ruin)
+
+    def _check(self) -> None:
+        if self._ruin is not None:
+            raise self._ruin
 
 
 class _Request:

@@ -274,6 +274,8 @@ class Process:
             self._end(gone)
 
     def _lost(self, location: str, error: Exception) -> None:
+        if not location:
+            return self._end(error)
         lost = JobError(f"{self.name} lost its connection to {location}: {error}")
         if location == self.bootstrap["control"]:
             return self._end(lost)

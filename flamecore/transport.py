@@ -69,7 +69,8 @@ class TransportContext:
         folder: Where sockets of this job may be made; only its user can enter it. Empty: none.
         locate: The location (what `Transport.start` returned there) of the process that an address lives in;
             PeerGoneError if nobody ever bound it.
-        lost: To be called when a process that was connected is gone without having closed: (its location, why).
+        lost: To be called when a process that was connected is gone without having closed: (its location, why). With
+            an empty location when what all talk through is gone for good: nobody can be reached any more.
     """
 
     job: str = ""

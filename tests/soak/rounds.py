@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import soak_flow
 from processes import Node, Run, wait_until_gone
-from shots import Gun, written
+from shots import Gun, size, stored
 
 LIMIT_S = 300.0
 """How long a round may take."""
@@ -109,7 +109,13 @@ def play(round_: Round, folder: Path, server: str = "") -> Result:
     soak_flow.write(inputs, folder)
     began = time.monotonic()
     run = Run(folder, round_.arguments(folder, server))
-    gun = Gun(run, chance, written(folder / "state"), stuck=round_.stuck)
+    gun = Gun(
+        run,
+        chance,
+        stored=lambda: stored(folder / "state"),
+        delivered=lambda: size(folder / "counts.jsonl"),
+        stuck=round_.stuck,
+    )
     killed = 0
     try:
         while not run.over():

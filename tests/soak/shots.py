@@ -22,13 +22,21 @@ class Gun:
     Args:
         run: The job.
         chance: Draws victims and moments.
-        parts: Tells how many parts of snapshots the job has begun, and what else it has written: when it changes, a
-            commit is under way.
+        stored: Changes with everything that the job puts into its store: a commit is under way then.
+        delivered: Grows with everything that the job delivers.
         stuck: Whether processes may be stopped instead of killed; the job takes them for dead.
     """
 
-    def __init__(self, run: Run, chance: random.Random, parts: Callable[[], int], *, stuck: bool) -> None:
-        self.run, self.chance, self.parts = run, chance, parts
+    def __init__(
+        self,
+        run: Run,
+        chance: random.Random,
+        *,
+        stored: Callable[[], int],
+        delivered: Callable[[], int],
+        stuck: bool,
+    ) -> None:
+        self.run, self.chance, self.stored, self.delivered = run, chance, stored, delivered
         self.victims: Counter[str] = Counter()
         self.moments: Counter[str] = Counter()
         self._targets = {
@@ -40,7 +48,7 @@ class Gun:
             "stuck": (self._stuck, 2 if stuck else 0),
         }
         self._waits = {
-            "calm": (lambda: time.sleep(chance.uniform(0.2, 1.2)), 4),
+            "calm": (self._until_calm, 4),
             "recovery": (lambda: time.sleep(chance.uniform(0, 0.4)), 4),
             "start": (self._until_start, 2),
             "commit": (self._until_commit, 3),
@@ -73,11 +81,19 @@ class Gun:
             time.sleep(0.005)
         time.sleep(self.chance.uniform(0, 0.5))
 
+    def _until_calm(self) -> None:
+        """Some time after it has recovered."""
+        self._until_changed(self.delivered)
+        time.sleep(self.chance.uniform(0, 1.0))
+
     def _until_commit(self) -> None:
-        before, end = self.parts(), time.monotonic() + _PATIENCE_S
-        while time.monotonic() < end and not self.run.over() and self.parts() == before:
-            time.sleep(0.001)
+        self._until_changed(self.stored)
         time.sleep(self.chance.choice((0.0, 0.0, 0.002, 0.01)))
+
+    def _until_changed(self, look: Callable[[], int]) -> None:
+        before, end = look(), time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end and not self.run.over() and look() == before:
+            time.sleep(0.001)
 
     # -- whom --------------------------------------------------------------------------------------------------------
 
@@ -115,16 +131,17 @@ class Gun:
         return sum(self._signal(node.pid, signal.SIGSTOP) for node in self._some("worker", 1))
 
 
-def written(state: Path) -> Callable[[], int]:
-    """How much a store of files has taken: grows with every blob, of whichever kind."""
+def stored(state: Path) -> int:
+    """A number that changes with every blob that a store of files takes."""
+    found = 0
+    for path in state.rglob("*"):
+        try:
+            found += path.stat().st_mtime_ns % 1_000_003
+        except OSError:
+            continue
+    return found
 
-    def total() -> int:
-        found = 0
-        for path in state.rglob("*"):
-            try:
-                found += path.stat().st_mtime_ns % 1_000_003
-            except OSError:
-                continue
-        return found
 
-    return total
+def size(path: Path) -> int:
+    """Of a file, in bytes; of none it is 0."""
+    return path.stat().st_size if path.exists() else 0

@@ -318,4 +318,4 @@ class Exchange:
             if not answer.done():
                 answer.set_exception(error)
         if self.context.lost is not None:
-            self.context.lost(self.options.shown, error)
+            self.context.lost("", error)

@@ -290,7 +290,7 @@ class StreamReader(Reader):
         self._amiss.set()
 
     def _given_up(self, error: FlameError) -> None:
-        self.requests.renew()
+        self.requests.give_up()
         self._fail(self._failed(error.what, error.hint))
 
     def _failed(self, what: str, hint: str = "Look into the server's log.") -> SourceError:

@@ -255,7 +255,7 @@ class NatsSink(Sink):
     def _given_up(self, error: FlameError) -> None:
         self._error = error
         self._resolve(None)
-        self._stream.renew()
+        self._stream.give_up()
 
     def _resolve(self, answer: bytes | None) -> None:
         if self._answer is not None and not self._answer.done():

@@ -237,6 +237,7 @@ class NatsStore(Store):
 
     def _given_up(self, error: FlameError) -> None:
         self._error = error
+        self._stream.give_up()
 
 
 def _token(job: str) -> str:

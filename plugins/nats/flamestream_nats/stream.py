@@ -75,6 +75,7 @@ class Requests:
         self._connection = connection
         self._limit_s = limit_s
         self._asked: set[asyncio.Future[Msg]] = set()
+        self._given_up = False
 
     async def ask(self, what: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """The answer to a request of the API, such as `STREAM.INFO.NAME`.
@@ -111,6 +112,8 @@ class Requests:
         until = clock() + self._limit_s
         while True:
             left_s = until - clock()
+            if self._given_up:
+                raise errors.TimeoutError
             try:
                 answer = await self._ask_once(subject, data, min(left_s, _ATTEMPT_S), headers)
                 if not _is_starting(answer.data):
@@ -140,6 +143,11 @@ class Requests:
         """The connection was broken and is back: what has been asked meanwhile has no answer coming."""
         for asked in self._asked:
             asked.cancel()
+
+    def give_up(self) -> None:
+        """The connection is broken for good: nothing is asked any more."""
+        self._given_up = True
+        self.renew()
 
 
 class Stream(Requests):

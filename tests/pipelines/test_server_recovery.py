@@ -1,0 +1,61 @@
+"""The NATS server that a job talks through, and keeps its state in, is killed and comes back, or comes back too late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from processes import wait_until_gone
+from words import Words, ended, wait_for
+
+from flamecore.testing.nats_server import NatsServer
+
+if find_spec("nats") is None:
+    pytest.skip("the client of nats is not installed", allow_module_level=True)
+
+STORES = {"nats": {"state__use": "nats", "state__path": None}, "sqlite": {}}
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as made:
+        yield made
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_server_that_comes_back(tmp_path: Path, server: NatsServer, store: str) -> None:
+    words = Words(tmp_path, ["transport.use=nats", f'transport.nats.servers=["{server.url}"]'])
+    run = words.start(**STORES[store])
+    try:
+        for _ in range(2):
+            before = words.delivered()
+            wait_for(lambda before=before: words.delivered() > before + 200, run)  # type: ignore[misc]
+            server.kill()
+            server.start()
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    words.check()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_server_that_comes_back_too_late(tmp_path: Path, server: NatsServer, store: str) -> None:
+    over = ["transport.use=nats", f'transport.nats.servers=["{server.url}"]', "transport.nats.reconnect_timeout_s=1"]
+    words = Words(tmp_path, over)
+    run = words.start(**STORES[store], deploy__start_timeout_s=5)
+    try:
+        wait_for(lambda: words.delivered() > 200, run)
+        server.kill()
+        assert ended(run) == 1, run.said()
+        assert not wait_until_gone(run.met)
+    finally:
+        run.end()
+    error = run.said()[run.said().rindex("\nerror: ") :]
+    assert "has been away for 1 s" in error, error
+    assert "Traceback" not in run.said(), run.said()
+    server.start()
+    run = words.start(**STORES[store])
+    assert ended(run) == 0, run.said()
+    words.check()

@@ -1,4 +1,4 @@
-"""The NATS server that a job talks through, and keeps its state in, is killed and comes back, or comes back too late."""
+"""The NATS server of a job, for its messages and its state, is killed and comes back, or comes back too late."""
 
 from __future__ import annotations
 

@@ -76,6 +76,7 @@ class Front:
         self.position = position
         self.ended = ended
         self.uncommitted = 0
+        self._settled = 0  # how many of these no snapshot will be in the midst of
         self._floor = start
         self._kept = kept
         self._admitted: deque[Admitted] = deque()
@@ -134,15 +135,21 @@ class Front:
 
         What is below `time` is forgotten: the next cut is no earlier.
         """
+        self.settle(time)
+        self.uncommitted -= self._settled
+        self._settled = 0
+        return self.position, self._uncut[0].first if self._uncut else max(self.next_time, time)
+
+    def settle(self, time: int) -> None:
+        """The next cut is no earlier than `time`: where the records below it stood is forgotten, but for the last."""
         uncut = self._uncut
         while uncut and uncut[0].first < time:
             first, positions, at = uncut.popleft()
             count = min(time - first, len(positions))
             self.position = positions[count - 1]
-            self.uncommitted -= count
+            self._settled += count
             if count < len(positions):
                 uncut.appendleft(Admitted(first + count, positions[count:], at))
-        return self.position, uncut[0].first if uncut else max(self.next_time, time)
 
     def delivered(self, before: int) -> list[tuple[float, int]]:
         """Forget what has a time below `before`; returns (when it arrived, how many) of the records now done."""

@@ -4,13 +4,17 @@ Every so often the control takes the time T below which every rear has stored al
 A worker notes at once what has changed below T; what is noted it encodes and stores little by little, between the
 messages it goes on to process. When all parts are stored, and the sinks have made durable what is below T, the snapshot
 is recorded. Outputs never wait for any of this.
+
+Between two snapshots the control tells the workers, again and again, of a time that the next T will not be below. So a
+worker need not keep all that happens until then: what is older it sums up, a little at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from flamecore.codec import Codec
 from flamecore.control import Control
@@ -19,12 +23,25 @@ from flamecore.front import Reader
 from flamecore.history import History
 from flamecore.host import CONTROL, Post, RearHost
 from flamecore.keeper import Keeper, PartWriter
-from flamecore.messages import Committed, Prepare, Prepared
+from flamecore.messages import Committed, Prepare, Prepared, Settled
 from flamecore.plan import Plan
 from flamecore.recovery import encode_journal, end_of
-from flamecore.snapshot import Manifest, Part, journal_blob, part_blob
+from flamecore.snapshot import Manifest, Part, Section, journal_blob, part_blob
 from flamecore.store import Store
 from flamecore.worker import Cut, Worker
+
+_SLICE_S: Final = 0.001
+"""For so long a worker that stores its part keeps everything else waiting."""
+
+_IDLE_S: Final = 0.00005
+"""A turn of the event loop that takes no longer had nothing to do."""
+
+_PART_BYTES: Final = 4 * 2**20
+"""A part that is larger is stored in several: while one is put together nothing else is done."""
+
+_SETTLED_S: Final = 0.02
+"""How often workers are told what is settled, at most: what they hold until then is in no snapshot, and all of it has
+to be looked at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +82,7 @@ class WorkerCommits:
     ) -> None:
         self.worker, self.keeper, self.store, self.codec, self.epoch = worker, keeper, store, codec, epoch
         self._post, self._readers, self._flush, self._taken = post, readers, flush, taken
-        self._cuts: asyncio.Queue[tuple[int, Cut]] = asyncio.Queue(1)
+        self._cuts: asyncio.Queue[tuple[int, Cut, Iterator[tuple[Section, bytes]]]] = asyncio.Queue(1)
         self._given = asyncio.Event()
         self._journals: list[tuple[str, int]] = []
         self._journal_number = 0
@@ -74,7 +91,8 @@ class WorkerCommits:
 
     def prepare(self, message: Prepare) -> None:
         """Take part in a snapshot."""
-        self._cuts.put_nowait((message.number, self.worker.cut(message.time)))
+        cut = self.worker.cut(message.time)
+        self._cuts.put_nowait((message.number, cut, self.keeper.take(message.number, cut.changes)))
         self._taken()
 
     def committed(self, message: Committed) -> None:
@@ -103,19 +121,43 @@ class WorkerCommits:
 
     async def _store_cuts(self) -> None:
         while True:
-            number, cut = await self._cuts.get()
-            writer = PartWriter(part_blob(self.epoch, number, self.worker.index), self.codec)
-            for section, encoded in self.keeper.sections(cut.changes):
-                writer.add(section, encoded)
-                await asyncio.sleep(0)  # the items' turn
-            finished = writer.finish()
-            if finished is not None:
-                await self._create(*finished)
-            part = None
-            if finished is not None:
-                blob, size, full, changed = finished[0]
-                part = (blob, size, full, changed)
-            self._post.send(CONTROL, Prepared(number, self.worker.index, cut.fronts, part))
+            number, cut, sections = await self._cuts.get()
+            keeper, parts, more = self.keeper, list[Part](), True
+            while more:
+                blob = part_blob(self.epoch, number, self.worker.index, len(parts))
+                writer = PartWriter(blob, self.codec, keeper.groups, number, keeper.since)
+                more = await self._collect(sections, writer)
+                if (finished := writer.finish()) is not None:
+                    parts.append(finished[0])
+                    await self._create(*finished)
+            self._post.send(
+                CONTROL, Prepared(number, self.worker.index, cut.fronts, tuple([(*part,) for part in parts]))
+            )
+
+    async def _collect(self, sections: Iterator[tuple[Section, bytes]], writer: PartWriter) -> bool:
+        """Fill a part, while everything else goes on. Returns whether it is full, and there may be more."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        for section, encoded in sections:
+            writer.add(section, encoded)
+            if writer.size >= _PART_BYTES:
+                return True
+            spent = clock() - begun
+            if spent >= _SLICE_S:
+                await self._others(clock, spent)
+                begun = clock()
+        return False
+
+    async def _others(self, clock: Callable[[], float], spent: float) -> None:
+        """The items' turn: until there is nothing for them to do, or they have had as much time."""
+        now = clock()
+        until = now + spent
+        idle = 0
+        while idle < 2 and now < until:
+            before = now
+            await asyncio.sleep(0)
+            now = clock()
+            idle = idle + 1 if now - before < _IDLE_S else 0
 
     async def _create(self, part: Part, data: bytes) -> None:
         if not await self.store.create(part.blob, data):
@@ -182,6 +224,8 @@ class Commits:
         last = history.snapshot
         self._number = last.number if last is not None else 0
         self._time = last.time if last is not None else plan.start - 1
+        self._settled = self._time
+        self._told_at = -_SETTLED_S
         self._answers: dict[int, Prepared] = {}
         self._complete = asyncio.Event()
         self._busy = asyncio.Lock()
@@ -192,6 +236,19 @@ class Commits:
             self._answers[message.worker] = message
             if len(self._answers) == self._plan.workers:
                 self._complete.set()
+
+    def advance(self) -> None:
+        """The control has heard something. Tells the workers what is settled, if there is anything new, now and then:
+        every snapshot from now on is of that time or a later one."""
+        time = self._control.stored
+        if time <= self._settled:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at < _SETTLED_S:
+            return
+        self._settled, self._told_at = time, now
+        for worker in range(self._plan.workers):
+            self._post.send(f"worker/{worker}", Settled(time))
 
     async def run(self) -> None:
         """A snapshot whenever it is due; until cancelled."""

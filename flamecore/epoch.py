@@ -139,6 +139,8 @@ class Epoch:
                 self._commits.receive(message)
             else:
                 control.receive(message)
+                if self._commits is not None:
+                    self._commits.advance()
 
     async def commit(self) -> None:
         """Take a snapshot now, if state is kept and there is anything new."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from flamecore.errors import JobError
 from flamecore.fitting import in_types
 from flamecore.graph import Graph
-from flamecore.hashing import key_group, stable_hash
+from flamecore.hashing import key_group, key_groups
 from flamecore.hints import returned
 from flamecore.vertices import ByKey, Drift, Grouping, Vertex
 
@@ -43,12 +43,12 @@ def _facts_of(vertex: Vertex) -> dict[str, Any]:
     return facts | {name: words for name, hint in types.items() if (words := in_types(hint))}
 
 
-def group_function(facts: Facts) -> Callable[[Any], int]:
-    """What finds the key group of a name of an operation's state. Raises `TypeError` for what cannot be one."""
+def groups_function(facts: Facts) -> Callable[[Sequence[Any]], Sequence[int]]:
+    """What finds the key groups of names of an operation's state. Raises `TypeError` for what cannot be one."""
     by = facts.get("by", "key")
     if by == "key":
-        return lambda name: key_group(stable_hash(name))
-    return key_group if by == "hash" else lambda name: key_group(name[0])
+        return key_groups
+    return lambda names: [key_group(name if by == "hash" else name[0]) for name in names]
 
 
 def difference(stored: Facts, now: Facts | None) -> str:

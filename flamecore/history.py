@@ -349,7 +349,7 @@ class History:
 
     def changed_by(self, answers: Sequence[Prepared]) -> bool:
         """Whether a snapshot would say anything that the newest does not: time alone does not count."""
-        if self.snapshot is None or any(answer.part for answer in answers):
+        if self.snapshot is None or any(answer.parts for answer in answers):
             return True
         now = {front.number: (front.position, front.ended) for front in self.fronts}
         return any(
@@ -372,7 +372,7 @@ class History:
             for front, position, next_time, ended in answer.fronts:
                 now[front] = now[front]._replace(position=position, next_time=next_time, ended=ended)
         before = self.snapshot
-        parts = [*(before.parts if before else ()), *(Part(*answer.part) for answer in answers if answer.part)]
+        parts = [*(before.parts if before else ()), *(Part(*part) for answer in answers for part in answer.parts)]
         manifest = Manifest(
             self.identity,
             self.epoch,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from flamecore.acceptance import ACCEPTED
 from flamecore.codec import Codec
 from flamecore.errors import CorruptError, JobError
-from flamecore.facts import group_function
+from flamecore.facts import groups_function
 from flamecore.history import Found, look
 from flamecore.names import suggestion
 from flamecore.recovery import decode_journal, load_state
@@ -181,14 +181,14 @@ async def value_of(store: Store, codec: Codec, operation: str, keys: Iterable[An
                 f"the state has nothing of an operation {operation!r}; there is: {kept}",
                 hint=suggestion(operation, manifest.flow),
             )
-        group_of = group_function(facts)
+        groups_of = groups_function(facts)
         for key in candidates:
             try:
-                group = group_of(key)
+                (group,) = groups_of([key])
             except (TypeError, ValueError, IndexError):
                 continue  # it cannot be a key of this operation
-            held = await load_state(store, codec, manifest, [group], [operation])
-            for name, value in held[operation].get(group, {}).items():
+            held = await load_state(store, codec, manifest, [group], {operation: groups_of})
+            for name, value in held[operation].items():
                 if type(name) is type(key) and name == key:
                     shown = tuple(entry[-1] for entry in value) if facts["kind"] == "grouping" else value
                     return Value(name, shown, True, manifest)

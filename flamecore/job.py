@@ -232,6 +232,8 @@ class Job:
                     commits.receive(message)
                 else:
                     control.receive(message)
+                    if commits is not None:
+                        commits.advance()
         except Exception as error:  # noqa: BLE001 - ends the job
             self._fail(error)
         finally:

@@ -1,156 +1,162 @@
-"""A worker's side of snapshots: what it has committed, and the part it writes for the next one.
+"""A worker's side of snapshots: what it writes for each, and how a state is put together again.
 
-The keeper holds the state as it was at the last snapshot, by key group. A cut brings what has changed; the part for it
-holds these changes and one of the key groups in full, the one that has waited longest: so what the oldest parts hold is
-written anew little by little, and they can be dropped. No snapshot costs more than what has changed and that one group.
+A cut brings what has changed. Beside that a snapshot holds some of the state as it stands, whether it has changed or
+not: the next few names of a *sweep* that goes over all of them, again and again. When a sweep is through, all there is
+has been written since it began, and what was written before can be dropped. So no snapshot costs more than what has
+changed and a small share of the state, and what it takes to read one stays little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from math import ceil
+from typing import Any, Final, Protocol
 
 from flamecore.codec import Codec
 from flamecore.operations import GONE
-from flamecore.snapshot import Groups, Part, Row, Section, encode_sections
+from flamecore.snapshot import Part, Row, Section, encode_part, encode_section
 
-_CHUNK: Final = 2048
-"""Most names in a section of changes: what is encoded without a break."""
+_SECTION_BYTES: Final = 32 * 2**10
+"""About how large a section is: it is made without a break."""
 
-_BURDEN: Final = 4
-"""With how many times as many changes in one part a key group that is written in full is soon written again."""
+_LEAST, _MOST = 16, 4096
+"""Names in a section, as far as there are so many."""
 
-Changes = Mapping[str, Mapping[Any, Any]]
-"""For each operation what has changed, by name."""
+_PARTS: Final = 512
+"""A sweep is the faster the more parts there are; with so many it is done in one snapshot. Commonly there are 80 to
+160."""
+
+_AT_ONCE: Final = 32_768
+"""Most names that are read for a sweep at once: nothing else is done meanwhile. With very many parts there is no such
+limit."""
+
+Changes = Mapping[str, Sequence[Mapping[Any, Any]]]
+"""For each operation what has changed, by name; piece by piece, as later ones may hold a name once more."""
+
+GroupsOf = Callable[[Sequence[Any]], Sequence[int]]
+"""Finds the key groups of names."""
+
+
+class Keeps(Protocol):
+    """What the keeper needs of an operation; see `flamecore.operations.compiler.Stateful`."""
+
+    names: list[Any]
+
+    def held(self, names: Sequence[Any]) -> Mapping[Any, Any]: ...
 
 
 class Keeper:
-    """The committed state of one worker.
+    """Writes the state of one worker.
 
     Args:
-        group_of: For each stateful operation, by name of its vertex: the key group of a name.
+        operations: Those that keep state, by name of their vertex.
         codec: Encodes state.
-        held: The state of the snapshot that the worker goes on from.
-        waiting: (vertex, key group) of what has changed there since it was last written in full, longest first: see
-            `flamecore.snapshot.Manifest.waiting`.
+        groups: The first and the last key group of the worker.
+        parts: How many there are with state of these, in the snapshot that the worker goes on from.
     """
 
-    def __init__(
-        self,
-        group_of: Mapping[str, Callable[[Any], int]],
-        codec: Codec,
-        held: Mapping[str, Groups] | None = None,
-        waiting: Iterable[tuple[str, int]] = (),
-    ) -> None:
-        self._codec = codec
-        self._kept = {
-            vertex: _Kept(vertex, function, (held or {}).get(vertex, {})) for vertex, function in group_of.items()
-        }
-        for vertex, group in waiting:
-            self._kept[vertex].waiting[group] = None
+    def __init__(self, operations: Mapping[str, Keeps], codec: Codec, groups: tuple[int, int], parts: int = 0) -> None:
+        self.groups = groups
+        self.since = 0
+        """The number of the snapshot in which the last sweep began that is through; 0: none is."""
+        self._operations, self._codec, self._parts = operations, codec, parts
+        self._begun = 0  # the number of the snapshot in which this sweep began; 0: it has not
+        self._own = 0  # how many parts have been written since
+        self._todo: list[tuple[str, int, int]] = []  # what is left of it: operation, from where, to where
+        self._names_in_section = dict.fromkeys(operations, _LEAST)
 
-    def sections(self, changes: Changes) -> Iterator[tuple[Section, bytes]]:
-        """Take what has changed; yields the sections of the part, a moment's work each, in the order of the part.
-
-        Exhaust it before the next call.
-        """
-        for vertex, changed in changes.items():
-            names = list(changed)
-            for start in range(0, len(names), _CHUNK):
-                section = self._kept[vertex].change(changed, names[start : start + _CHUNK])
-                if section.names or section.gone:
-                    yield section, self._codec.encode(tuple(section))
-        count = sum(map(len, changes.values()))
-        for kept in self._kept.values():
-            for section in kept.next_in_full(count):
-                yield section, self._codec.encode(tuple(section))
-
-
-class _Kept:
-    """The committed state of one operation, by name; and which names each key group has."""
-
-    def __init__(self, vertex: str, group_of: Callable[[Any], int], held: Groups) -> None:
-        self._vertex = vertex
-        self._group_of = group_of
-        self._values: dict[Any, Any] = {}
-        self._groups: dict[Any, int] = {}  # of every name that was ever here: to find it takes a hash
-        self._names: dict[int, list[Any]] = {}
-        for group, values in held.items():
-            self._values.update(values)
-            self._groups.update(dict.fromkeys(values, group))
-            self._names[group] = list(values)
-        self.waiting: dict[int, None] = {}  # key groups that have changed since they were written in full, by turns
-
-    def change(self, changed: Mapping[Any, Any], names: list[Any]) -> Section:
-        """Take some of what has changed. Nearly all of the work is done by loops in C."""
-        groups = list(map(self._groups.get, names))
-        if None in groups:
-            for place, group in enumerate(groups):
-                if group is None:
-                    groups[place] = self._meet(names[place])
-        values = [changed[name] for name in names]
-        gone: list[tuple[int, Any]] = []
-        if GONE in values:
-            there = [place for place, value in enumerate(values) if value is not GONE]
-            for place, value in enumerate(values):
-                if value is GONE and self._values.pop(names[place], GONE) is not GONE:
-                    gone.append((groups[place], names[place]))  # type: ignore[arg-type]
-            groups, names, values = ([column[place] for place in there] for column in (groups, names, values))
-        self._values.update(zip(names, values, strict=True))
-        for group in sorted({*groups, *(group for group, _ in gone)}):  # type: ignore[type-var]
-            self.waiting.setdefault(group)  # type: ignore[arg-type]
-        return Section(self._vertex, False, groups, names, values, gone)  # type: ignore[arg-type]
-
-    def _meet(self, name: Any) -> int:
-        group = self._groups[name] = self._group_of(name)
-        self._names.setdefault(group, []).append(name)
-        return group
-
-    def next_in_full(self, beside: int) -> Iterator[Section]:
-        """Of the key groups that have changed since they were last written in full, the one that has waited longest:
-        its beginning, which takes the place of what was there, and then what is more of it.
+    def take(self, number: int, changes: Changes) -> Iterator[tuple[Section, bytes]]:
+        """Take what a cut has found, right after it. What the sweep comes to is read at once.
 
         Args:
-            beside: How many changes are in the same part.
+            number: Of the snapshot.
+            changes: If there are none, there is nothing to be written.
+
+        Returns:
+            The sections to be written, with their bytes: a moment's work each. Exhaust it before the next call.
+
+        Raises:
+            CodecError: While it is exhausted: a state is of a type that cannot be stored.
         """
-        group = next(iter(self.waiting), None)
-        if group is None:
-            return
-        del self.waiting[group]
-        names = [name for name in self._names[group] if name in self._values]
-        if beside > _BURDEN * len(names):  # the part is to be dropped some day, and so not to be needed for this
-            self.waiting[group] = None
-        for start in range(0, max(len(names), 1), _CHUNK):
-            some = names[start : start + _CHUNK]
-            values = [self._values[name] for name in some]
-            yield Section(self._vertex, start == 0, [group] * len(some) if start else [group], some, values, [])
+        pieces = [(vertex, piece) for vertex, pieces in changes.items() for piece in pieces if piece]
+        if pieces:
+            pieces += self._sweep(number)
+        return self._sections(pieces)
+
+    def _sweep(self, number: int) -> list[tuple[str, Mapping[Any, Any]]]:
+        """Go on with the sweep, or begin one."""
+        self._parts += 1
+        self._own += 1
+        if not self._todo:
+            self._begun, self._own = number, 1
+            self._todo = [(name, 0, len(operation.names)) for name, operation in self._operations.items()]
+        total = sum([len(operation.names) for operation in self._operations.values()])
+        left = max(ceil(total * (self._parts / _PARTS) ** 3), 1)
+        if self._parts < 4 * _PARTS:
+            left = min(left, _AT_ONCE)
+        swept: list[tuple[str, Mapping[Any, Any]]] = []
+        while self._todo and left > 0:
+            vertex, start, end = self._todo.pop(0)
+            stop = min(start + left, end)
+            left -= stop - start
+            operation = self._operations[vertex]
+            swept.append((vertex, operation.held(operation.names[start:stop])))
+            if stop < end:
+                self._todo.insert(0, (vertex, stop, end))
+        if not self._todo:
+            self.since, self._parts = self._begun, self._own
+        return swept
+
+    def _sections(self, pieces: list[tuple[str, Mapping[Any, Any]]]) -> Iterator[tuple[Section, bytes]]:
+        for vertex, piece in pieces:
+            names, values, count = iter(piece), iter(piece.values()), _LEAST
+            while some := list(islice(names, count)):
+                section = _section(vertex, some, list(islice(values, count)))
+                encoded = encode_section(self._codec, section)
+                count = min(max(count * _SECTION_BYTES // len(encoded), _LEAST), 2 * count, _MOST)
+                yield section, encoded
+
+
+def _section(vertex: str, names: list[Any], values: list[Any]) -> Section:
+    if type(GONE) not in set(map(type, values)):
+        return Section(vertex, names, values, [])
+    gone = [name for name, value in zip(names, values, strict=True) if value is GONE]
+    there = {name: value for name, value in zip(names, values, strict=True) if value is not GONE}
+    return Section(vertex, list(there), list(there.values()), gone)
 
 
 class PartWriter:
-    """Collects the sections of one part."""
+    """Collects the sections of one part.
 
-    def __init__(self, blob: str, codec: Codec) -> None:
+    Args:
+        blob: Its name.
+        codec: Encodes it.
+        groups: The first and the last key group of the worker.
+        number: Of the snapshot.
+        since: See `flamecore.snapshot.Part`.
+    """
+
+    def __init__(self, blob: str, codec: Codec, groups: tuple[int, int], number: int, since: int = 0) -> None:
+        self.size = 0
+        """Bytes of the sections so far."""
+        self._about = (groups, number, since)
         self._blob = blob
         self._codec = codec
         self._rows: list[Row] = []
-        self._full: set[tuple[str, int]] = set()
-        self._changed: set[tuple[str, int]] = set()
 
     def add(self, section: Section, encoded: bytes) -> None:
         """Take a section and its bytes."""
-        if section.full:
-            self._full.add((section.vertex, section.groups[0]))
-        else:
-            self._changed.update((section.vertex, group) for group in section.groups)
-            self._changed.update((section.vertex, group) for group, _ in section.gone)
-        self._rows.append(section.row(encoded))
+        self._rows.append((section.vertex, encoded))
+        self.size += len(encoded)
 
     def finish(self) -> tuple[Part, bytes] | None:
-        """The part and its bytes; None when nothing has changed."""
+        """The part and its bytes; None when there is nothing in it."""
         if not self._rows:
             return None
-        data = encode_sections(self._codec, self._rows)
-        return Part(self._blob, len(data), tuple(sorted(self._full)), tuple(sorted(self._changed))), data
+        data = encode_part(self._codec, self._rows)
+        operations = tuple(dict.fromkeys(vertex for vertex, _ in self._rows))
+        return Part(self._blob, len(data), operations, *self._about), data
 
 
 class Restored:
@@ -158,39 +164,35 @@ class Restored:
 
     Args:
         groups: The key groups that are wanted.
-        vertices: The operations that are wanted.
+        operations: The operations that are wanted, by name: what finds the key groups of their names.
     """
 
-    def __init__(self, groups: frozenset[int], vertices: frozenset[str]) -> None:
-        self._groups = groups
-        self._vertices = vertices
-        self.held: dict[str, dict[int, dict[Any, Any]]] = {name: {} for name in vertices}
+    def __init__(self, groups: Collection[int], operations: Mapping[str, GroupsOf]) -> None:
+        self._groups = frozenset(groups)
+        self._operations = operations
+        self.held: dict[str, dict[Any, Any]] = {name: {} for name in operations}
 
     def wants(self, part: Part) -> bool:
         """Whether there is anything in a part for these."""
-        return any(group in self._groups and vertex in self._vertices for vertex, group in (*part.full, *part.changed))
+        return not self._groups.isdisjoint(part.span) and any(name in self.held for name in part.operations)
 
-    def wanted(self, part: Part) -> Callable[[str, int, int], bool]:
-        """Which sections of a part to decode, for `decode_sections`: what the manifest does not tell of, does not
-        count."""
-        groups = self._groups
-        counted = {
-            vertex for vertex, group in (*part.full, *part.changed) if group in groups and vertex in self._vertices
-        }
-        return lambda vertex, first, last: vertex in counted and not groups.isdisjoint(range(first, last + 1))
+    def wanted(self, part: Part) -> frozenset[str]:
+        """Of which operations sections are to be decoded. What the manifest does not tell of does not count."""
+        return frozenset(self.held).intersection(part.operations)
 
-    def apply(self, sections: list[Section]) -> None:
+    def apply(self, part: Part, sections: list[Section]) -> None:
         """Take the sections of the next part, in their order."""
-        for vertex, full, groups, names, values, gone in sections:
-            if vertex not in self._vertices:
-                continue
+        whole = self._groups.issuperset(part.span)
+        for vertex, names, values, gone in sections:
             held = self.held[vertex]
-            if full:
-                if groups[0] in self._groups:
-                    held[groups[0]] = dict(zip(names, values, strict=True))
-                continue
-            for group, name, value in zip(groups, names, values, strict=True):
-                if group in self._groups:
-                    held.setdefault(group, {})[name] = value
-            for group, name in gone:
-                held.get(group, {}).pop(name, None)
+            if whole:
+                held.update(zip(names, values, strict=True))
+            else:
+                groups = self._operations[vertex](names)
+                held.update(
+                    (name, value)
+                    for group, name, value in zip(groups, names, values, strict=True)
+                    if group in self._groups
+                )
+            for name in gone:
+                held.pop(name, None)

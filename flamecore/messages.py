@@ -7,6 +7,7 @@ worker  --Released-->  rear       what the barrier lets go
 rear    --Delivered--> worker     what the sink has stored: credit for the fronts it hosts; also to the job's control
 rear    --Reached-->   control    a record that ends the job
 front   --FrontEnded-> control    it will send no more
+control --Settled-->   worker     no snapshot will be of an earlier time
 control --Prepare-->   worker     take part in a snapshot; answered by Prepared, and then Committed
 """
 
@@ -87,6 +88,12 @@ class Delivered(NamedTuple):
 # -- snapshots -----------------------------------------------------------------------------------------------------
 
 
+class Settled(NamedTuple):
+    """Control to workers: every rear has stored all below `time`, and no snapshot will be of an earlier one."""
+
+    time: int
+
+
 class Prepare(NamedTuple):
     """Control to workers: add to snapshot `number` what you have below `time`, which every rear has stored."""
 
@@ -95,17 +102,18 @@ class Prepare(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """Worker to control: its part of snapshot `number` is stored.
+    """Worker to control: its parts of snapshot `number` are stored.
 
     Attributes:
         fronts: For each front it hosts: (number, position, next time, whether it has ended).
-        part: (blob, size, key groups in full, key groups changed) as `flamecore.snapshot.Part`; None: nothing changed.
+        parts: Each the fields of a `flamecore.snapshot.Part`, in the order in which they are to be read; none: nothing
+            has changed.
     """
 
     number: int
     worker: int
     fronts: tuple[tuple[int, Any, int, bool], ...]
-    part: tuple[str, int, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]] | None
+    parts: tuple[tuple[str, int, tuple[str, ...], tuple[int, int], int, int], ...]
 
 
 class Committed(NamedTuple):

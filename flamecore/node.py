@@ -29,7 +29,6 @@ from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.pump import Ended, FrontPump
 from flamecore.rear import Sink
 from flamecore.recovery import Journal, Kept, load_journal, load_manifest, load_state
-from flamecore.snapshot import Groups
 from flamecore.stats import Histogram, NodeStats
 from flamecore.transport import Endpoint
 from flamecore.worker import Worker
@@ -163,16 +162,15 @@ class Node:
         facts = state_facts(self.plan.graph)
         operations = {name: operation for name, operation in worker.compiled.stateful.items() if name in facts}
         manifest = await load_manifest(kept.store, kept.resume)
-        held: Mapping[str, Groups] = {}
-        waiting: Sequence[tuple[str, int]] = ()
+        own = [group for group, owner in enumerate(self.plan.owners) if owner == worker.index]
+        parts = 0
         if manifest is not None:
-            own = {group for group, owner in enumerate(self.plan.owners) if owner == worker.index}
-            held = await load_state(kept.store, kept.codec, manifest, own, operations)
-            worker.restore(held)
-            waiting = [(name, group) for name, group in manifest.waiting() if name in operations and group in own]
+            groups_of = {name: operation.groups_of for name, operation in operations.items()}
+            worker.restore(await load_state(kept.store, kept.codec, manifest, own, groups_of))
+            parts = manifest.parts_of(own)
         commits = host.commits = WorkerCommits(
             worker,
-            Keeper({name: operation.group_of for name, operation in operations.items()}, kept.codec, held, waiting),
+            Keeper(operations, kept.codec, (own[0], own[-1]), parts),
             kept.store,
             kept.codec,
             kept.resume.epoch,

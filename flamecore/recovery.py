@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flamecore.codec import Codec
 from flamecore.errors import CodecError, CorruptError
-from flamecore.keeper import Restored
+from flamecore.keeper import GroupsOf, Restored
 from flamecore.messages import Resume
-from flamecore.snapshot import Groups, Manifest, decode_manifest, decode_sections, seal, unseal
+from flamecore.snapshot import Manifest, decode_manifest, decode_part, seal, unseal
 from flamecore.store import Store
 from flamecore.worker import Given
 
@@ -42,19 +42,25 @@ async def load_manifest(store: Store, resume: Resume) -> Manifest | None:
 
 
 async def load_state(
-    store: Store, codec: Codec, manifest: Manifest, groups: Iterable[int], vertices: Iterable[str]
-) -> Mapping[str, Groups]:
-    """State of some key groups: for each operation, by key group, by name.
+    store: Store, codec: Codec, manifest: Manifest, groups: Collection[int], operations: Mapping[str, GroupsOf]
+) -> dict[str, dict[Any, Any]]:
+    """State of some key groups: for each operation, by name.
+
+    Args:
+        store, codec: Where it is, and what decodes it.
+        manifest: Of the snapshot.
+        groups: The key groups.
+        operations: Of each operation that is wanted what finds the key groups of its names.
 
     Raises:
         CorruptError: A part is missing or damaged.
         CodecError: A class that it has values of is declared no more, or has changed its form.
     """
-    restored = Restored(frozenset(groups), frozenset(vertices))
+    restored = Restored(groups, operations)
     for part in manifest.parts:
         if restored.wants(part):
             blob = await store.read(part.blob)
-            restored.apply(decode_sections(codec, blob, part.blob, restored.wanted(part)))
+            restored.apply(part, decode_part(codec, blob, part.blob, restored.wanted(part)))
     return restored.held
 
 

@@ -2,12 +2,12 @@
 
 A snapshot at time T is what it takes to go on from T: for every front where it stood, for every stateful operation its
 state below T. It is one blob, the *manifest*, that names others, the *parts*: each holds what changed in one worker's
-state between two snapshots, and some of the key groups in full, in turn. So a snapshot costs what has changed, and
-the parts that it takes to read one stay few.
+state between two snapshots, and some of what has not. So a snapshot costs what has changed, and the parts that it takes
+to read one stay few (`flamecore.keeper`).
 
     epoch/E                 a run of the job, or a new start after a fault: what it goes on from
     commit/E/N              a manifest: the N-th snapshot, taken in epoch E
-    part/E/N/W              a part: of worker W
+    part/E/N/W/P            a part: the P-th of worker W
     journal/E/W/N           times of the wall clock that a worker has given, written down before they were used
 
 Blobs are written once (`flamecore.store`), and each is sealed with a checksum of all its bytes.
@@ -15,20 +15,18 @@ Blobs are written once (`flamecore.store`), and each is sealed with a checksum o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import Any, Final, NamedTuple
 
 import xxhash
 
 from flamecore.codec import Codec
 from flamecore.errors import CodecError, CorruptError
+from flamecore.hashing import KEY_GROUPS
 
 MAGIC: Final = b"FLMB"
 FORMAT: Final = 1
 _SUM_BYTES: Final = 16
-
-Groups = Mapping[int, Mapping[Any, Any]]
-"""State of one operation: by key group, then by name."""
 
 
 class FrontState(NamedTuple):
@@ -58,14 +56,23 @@ class Part(NamedTuple):
     Attributes:
         blob: Name of the blob.
         size: Its bytes.
-        full: (vertex, key group) of the key groups it holds in full.
-        changed: (vertex, key group) of those it holds changes of.
+        operations: Whose state is in it, as far as it counts.
+        groups: The first and the last key group of the worker that has written it.
+        number: Of the snapshot that it was written for.
+        since: With it, all there is of these key groups is in parts of that snapshot and later ones; 0: in all parts.
     """
 
     blob: str
     size: int
-    full: tuple[tuple[str, int], ...]
-    changed: tuple[tuple[str, int], ...]
+    operations: tuple[str, ...]
+    groups: tuple[int, int]
+    number: int
+    since: int
+
+    @property
+    def span(self) -> range:
+        """The key groups of the worker that has written it."""
+        return range(self.groups[0], self.groups[1] + 1)
 
 
 class Manifest(NamedTuple):
@@ -105,62 +112,47 @@ class Manifest(NamedTuple):
         return all(front.ended for front in self.fronts)
 
     def live_parts(self) -> tuple[Part, ...]:
-        """The parts that hold something which no later part holds in full."""
-        covered: set[tuple[str, int]] = set()
-        live: list[Part] = []
-        for part in reversed(self.parts):
-            if not covered.issuperset(part.full) or not covered.issuperset(part.changed):
-                live.append(part)
-            covered.update(part.full)
-        return tuple(reversed(live))
+        """The parts that hold something which need not be in later ones."""
+        covered = [0] * KEY_GROUPS
+        for groups in {part.groups: part.since for part in self.parts}:  # a few: those of every number of workers
+            since = max([part.since for part in self.parts if part.groups == groups])
+            for group in range(groups[0], groups[1] + 1):
+                covered[group] = max(covered[group], since)
+        needed = {groups: min(covered[groups[0] : groups[1] + 1]) for groups in {part.groups for part in self.parts}}
+        return tuple([part for part in self.parts if part.operations and part.number >= needed[part.groups]])
 
     def without(self, operations: Collection[str]) -> Manifest:
         """The same without the state of some operations: if it is in parts with that of others, it does not count."""
-
-        def others(groups: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-            return tuple([group for group in groups if group[0] not in operations])
-
         flow = {name: facts for name, facts in self.flow.items() if name not in operations}
-        parts = [part._replace(full=others(part.full), changed=others(part.changed)) for part in self.parts]
+        parts = [
+            part._replace(operations=tuple([name for name in part.operations if name not in operations]))
+            for part in self.parts
+        ]
         less = self._replace(flow=flow, parts=tuple(parts))
         return less._replace(parts=less.live_parts())
 
-    def waiting(self) -> tuple[tuple[str, int], ...]:
-        """(vertex, key group) of what has changed since it was last written in full, the longest ago first."""
-        waiting: dict[tuple[str, int], None] = {}
-        for part in self.parts:
-            for group in part.changed:
-                waiting.setdefault(group)
-            for group in part.full:
-                waiting.pop(group, None)
-        return tuple(waiting)
+    def parts_of(self, groups: Collection[int]) -> int:
+        """How many parts there are with state of some key groups."""
+        return sum([not set(groups).isdisjoint(part.span) for part in self.parts])
 
 
-Row = tuple[str, int, int, bytes]
-"""A section in a part: its operation, the first and the last of its key groups, its bytes."""
+Row = tuple[str, bytes]
+"""A section in a part: its operation, its bytes."""
 
 
 class Section(NamedTuple):
-    """State of one operation inside a part: names with their values, and the key group of each.
+    """State of one operation inside a part.
 
     Attributes:
         vertex: Name of the operation.
-        full: Takes the place of all there was of one key group; otherwise changes of any.
-        groups, names, values: One entry each for every name; for a full section `groups` has one entry in all.
-        gone: (key group, name) of what is no longer there.
+        names, values: One entry each for every name.
+        gone: Names that are no longer there.
     """
 
     vertex: str
-    full: bool
-    groups: list[int]
     names: list[Any]
     values: list[Any]
-    gone: list[tuple[int, Any]]
-
-    def row(self, encoded: bytes) -> Row:
-        """How it stands in a part, given its bytes."""
-        groups = {*self.groups, *(group for group, _ in self.gone)}
-        return self.vertex, min(groups), max(groups), encoded
+    gone: list[Any]
 
 
 class EpochRecord(NamedTuple):
@@ -195,9 +187,9 @@ def commit_blob(epoch: int, number: int) -> str:
     return f"commit/{epoch:08d}/{number:012d}"
 
 
-def part_blob(epoch: int, number: int, worker: int) -> str:
+def part_blob(epoch: int, number: int, worker: int, piece: int = 0) -> str:
     """Name of the blob of a part."""
-    return f"part/{epoch:08d}/{number:012d}/{worker:04d}"
+    return f"part/{epoch:08d}/{number:012d}/{worker:04d}/{piece:04d}"
 
 
 def journal_blob(epoch: int, worker: int, number: int) -> str:
@@ -264,24 +256,23 @@ def _decode(blob: bytes | None, name: str, kind: type[Any]) -> Any:
     return record
 
 
-def encode_sections(codec: Codec, rows: Sequence[Row]) -> bytes:
-    """The blob of a part, of sections that were encoded by `codec` one by one."""
+def encode_section(codec: Codec, section: Section) -> bytes:
+    """Bytes of a section, without its operation."""
+    return codec.encode(section[1:])
+
+
+def encode_part(codec: Codec, rows: Sequence[Row]) -> bytes:
+    """The blob of a part."""
     return seal(codec.encode(list(rows)))
 
 
-def decode_sections(
-    codec: Codec,
-    blob: bytes | None,
-    name: str,
-    wanted: Callable[[str, int, int], bool] = lambda vertex, first, last: True,
-) -> list[Section]:
+def decode_part(codec: Codec, blob: bytes | None, name: str, operations: Container[str]) -> list[Section]:
     """The sections of a part.
 
     Args:
         codec: Knows the types of what is wanted.
         blob, name: The part.
-        wanted: Whether a section is wanted of that operation, which has key groups from the first to the last given
-            (paper 004, "hash ranges"); what is not, is not looked at.
+        operations: Those whose state is wanted; that of others is not looked at.
 
     Raises:
         CorruptError: It is none.
@@ -289,8 +280,7 @@ def decode_sections(
     """
     data = unseal(blob, name)
     try:
-        rows = codec.decode(data)
-        return [Section(*codec.decode(row)) for vertex, first, last, row in rows if wanted(vertex, first, last)]
+        return [Section(vertex, *codec.decode(row)) for vertex, row in codec.decode(data) if vertex in operations]
     except CodecError as error:  # the bytes are what was written, so another snapshot would do no better
         what = f"blob {name} of the state cannot be read: {error.what}"
         hint = f"{error.hint} What of the state could be kept: flamestream plan."

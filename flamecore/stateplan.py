@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from flamecore.acceptance import Loss
 from flamecore.codec import Codec
 from flamecore.errors import CodecError, SourceError
-from flamecore.facts import Facts, difference, in_words, state_facts
+from flamecore.facts import Facts, difference, groups_function, in_words, state_facts
 from flamecore.failure import in_words as shown
 from flamecore.fitting import Fitting
 from flamecore.front import Source
@@ -146,12 +146,12 @@ async def _of_operation(
     stored = manifest.flow[name]
     why = difference(stored, now)
     try:
-        held = await load_state(store, codec, manifest, range(KEY_GROUPS), [name])
+        held = await load_state(store, codec, manifest, range(KEY_GROUPS), {name: groups_function(stored)})
     except CodecError as error:
         if not why:
             return OperationPlan(name, "unreadable", None, stored, now, error.what)
         return OperationPlan(name, "dropped" if now is None else "unreadable", None, stored, now, why)
-    values = {key: value for group in held[name].values() for key, value in group.items()}
+    values = held[name]
     if not why and vertex is not None:
         why = _misfit(vertex, values)
     fate: Fate = "kept" if not why else "dropped" if now is None else "unreadable"

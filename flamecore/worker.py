@@ -18,13 +18,12 @@ from flamecore.errors import FlameError, JobError
 from flamecore.failure import Failure, describe, in_words, user_frames
 from flamecore.front import Batch
 from flamecore.graph import ByKey, Vertex
-from flamecore.messages import Delivered, Items, Released
+from flamecore.messages import Delivered, Items, Released, Settled
 from flamecore.meta import GlobalTime, decode_time, encode_time
 from flamecore.operations import Fail
 from flamecore.operations.models import compile_worker
 from flamecore.operations.routing import Outbox, arrive
 from flamecore.plan import DEAD_LETTERS, Plan
-from flamecore.snapshot import Groups
 
 
 class Given(NamedTuple):
@@ -44,12 +43,13 @@ class Cut(NamedTuple):
     Attributes:
         time: The snapshot's time.
         fronts: For each front it hosts: (number, position, next time, whether it has ended).
-        changes: For each stateful operation, by name of its vertex, what has changed since the last cut.
+        changes: For each stateful operation, by name of its vertex, what has changed since the last cut, piece
+            by piece.
     """
 
     time: int
     fronts: tuple[tuple[int, Any, int, bool], ...]
-    changes: dict[str, Mapping[Any, Any]]
+    changes: dict[str, Sequence[Mapping[Any, Any]]]
 
 
 Outgoing = list[tuple[str, Any]]
@@ -191,6 +191,14 @@ class Worker:
         self.reporter.heartbeat(number, end)
         return end
 
+    def settle(self, time: int) -> None:
+        """No snapshot will be of an earlier time: what only such a one would need is forgotten, a little at a time."""
+        limit = encode_time(time)
+        for front in self.fronts.values():
+            front.settle(time)
+        for operation in self.compiled.stateful.values():
+            operation.settle(limit)
+
     def cut(self, time: int) -> Cut:
         """What this worker adds to a snapshot at `time`, which the sinks hold all outputs below. Cheap: what is found
         is encoded and stored later. The next cut is no earlier."""
@@ -201,11 +209,10 @@ class Worker:
         changes = {name: operation.cut(limit) for name, operation in self.compiled.stateful.items()}
         return Cut(time, fronts, {name: changed for name, changed in changes.items() if changed})
 
-    def restore(self, held: Mapping[str, Groups]) -> None:
-        """Start from the state of a snapshot: for each stateful operation its key groups. Before anything else."""
-        for name, groups in held.items():
-            for values in groups.values():
-                self.compiled.stateful[name].restore(values)
+    def restore(self, held: Mapping[str, dict[Any, Any]]) -> None:
+        """Start from the state of a snapshot: that of each stateful operation, by name. Before anything else."""
+        for name, values in held.items():
+            self.compiled.stateful[name].restore(values)
 
     def receive(self, sender: str, message: Any) -> None:
         """Take a message: process the items of another worker, or note the news of an acker or a rear."""
@@ -216,6 +223,8 @@ class Worker:
             self._owed.extend(message.acks)
         elif kind is MinTime:
             self.listener.receive(int(sender.rpartition("/")[2]), message)
+        elif kind is Settled:
+            self.settle(message.time)
         elif kind is Delivered:
             self._delivered[message.rear] = max(message.time, self._delivered.get(message.rear, message.time))
         else:

@@ -147,10 +147,10 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
 
 
 def _details(manifest: Manifest) -> dict[str, Any]:
-    groups = Counter(name for name, _ in {group for part in manifest.parts for group in (*part.full, *part.changed)})
+    parts = Counter(name for part in manifest.parts for name in part.operations)
     return {
         "identity": manifest.identity,
-        "operations": {name: {**facts, "key_groups": groups[name]} for name, facts in manifest.flow.items()},
+        "operations": {name: {**facts, "parts": parts[name]} for name, facts in manifest.flow.items()},
         "fronts": [
             {
                 "front": front.number,
@@ -177,7 +177,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     for name, operation in details["operations"].items():
         types = " → ".join(operation[key] for key in ("key", "state") if key in operation)
         told = f", {types}" if types else ""
-        yield f"operation      {name}: {in_words(operation)}{told}, in {operation['key_groups']} key groups"
+        yield f"operation      {name}: {in_words(operation)}{told}, in {operation['parts']} parts"
     for front in manifest.fronts:
         where = f"{front.source}: {front.partition_name}" if front.partition_name else front.source
         at = "at its beginning" if front.position is None else f"goes on behind {front.position!r}"

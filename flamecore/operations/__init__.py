@@ -30,6 +30,9 @@ nobody: whoever takes a run may keep them, and nobody changes them."""
 GONE: Final = object()
 """In the changes of a snapshot: there is nothing of that name any more."""
 
+CHANGES: Final = 1 << 17
+"""Most names in one piece of the changes of a snapshot. Larger dictionaries take long to grow, and to let go."""
+
 Fail = Callable[[bytes, int, bool, Any, Exception], None]
 """Called instead of the next step when a user function raises. What fails is an item of its own: it is held by the
 barrier like every output, and taken back if the failing item turns out to be a wrong guess."""

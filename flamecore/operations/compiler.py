@@ -29,17 +29,22 @@ class Stateful(Protocol):
     """What the worker needs of an operation that keeps history."""
 
     retracted: int
+    names: list[Any]
 
     @property
     def step(self) -> Step: ...
 
     def forget(self, before: bytes) -> None: ...
 
-    def cut(self, before: bytes) -> Mapping[Any, Any]: ...
+    def settle(self, before: bytes) -> None: ...
+
+    def cut(self, before: bytes) -> Sequence[Mapping[Any, Any]]: ...
+
+    def held(self, names: Sequence[Any]) -> Mapping[Any, Any]: ...
 
     def restore(self, held: Mapping[Any, Any]) -> None: ...
 
-    def group_of(self, name: Any) -> int: ...
+    def groups_of(self, names: Sequence[Any]) -> Sequence[int]: ...
 
 
 class Holding(Protocol):
@@ -180,7 +185,7 @@ class Compiler:
             return self.merge(vertex)
         if isinstance(vertex, Drift):
             emit, emit_run = self.successor(vertex), self.successor_run(vertex)
-            drift = DriftStep(vertex, ident, emit, self.fail_at(vertex), emit_run)
+            drift = DriftStep(vertex, ident, emit, self.fail_at(vertex), emit_run, kept=self.plan.kept)
             self.runs[vertex] = drift.run
             return self.stateful(vertex, drift)
         if isinstance(vertex, Grouping):

@@ -19,15 +19,16 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from flamecore.drawn import route_key
 from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
-from flamecore.hashing import check_key, key_group, stable_hash
+from flamecore.hashing import check_key, key_groups
 from flamecore.meta import CHILD, child_codes, encode_child
-from flamecore.operations import Fail, Run, Step, each
+from flamecore.operations import CHANGES, Fail, Run, Step, each
 from flamecore.vertices import Drift
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
 _FIRST_OUTPUT: Final = CHILD[1] + _WAY_OUT
 
 _ORDER: Final = itemgetter(0)
+_KEY: Final = itemgetter(0)
 _IDENTITY: Final = itemgetter(0, 1)
 
 Item = tuple[bytes, int, Any]
@@ -65,9 +66,22 @@ class DriftStep:
         emit: Step of what comes next.
         fail: Where items go that a user function fails on.
         emit_run: Run of what comes next.
+        kept: Whether snapshots are taken.
+
+    Attributes:
+        names: Where snapshots are taken: all keys that have a state, and perhaps some that have none any more.
     """
 
-    def __init__(self, vertex: Drift, ident: int, emit: Step, fail: Fail, emit_run: Run | None = None) -> None:
+    def __init__(
+        self,
+        vertex: Drift,
+        ident: int,
+        emit: Step,
+        fail: Fail,
+        emit_run: Run | None = None,
+        *,
+        kept: bool = False,
+    ) -> None:
         self.name = vertex.name
         self.initial = vertex.initial
         self.advance = vertex.advance
@@ -76,7 +90,10 @@ class DriftStep:
         self.retracted = 0
         self._key_of = route_key(vertex)
         self._ident, self._emit, self._fail, self._emit_run = ident, emit, fail, emit_run or each(emit)
+        self.names: list[Any] = []
+        self._meet: Callable[[Any], None] = self._note_key if kept else check_key
         self._notes: deque[InOrder] = deque()
+        self._changes: list[dict[Any, Any]] = [{}]  # since the last cut, below the time of the next one
         self._latest = b""  # the greatest order so far
         self._work = self._advancing() if vertex.accumulate is None else self._accumulating(vertex.accumulate)
 
@@ -93,7 +110,7 @@ class DriftStep:
 
     def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
         """The way of items in order, where every item gives one output: its key and the new state."""
-        states, state_of, initial, key_of = self.states, self.states.get, self.initial, self._key_of
+        states, state_of, initial, key_of, meet = self.states, self.states.get, self.initial, self._key_of, self._meet
 
         def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
             before: list[Any] = []
@@ -103,7 +120,7 @@ class DriftStep:
                     key = key_of(payload)
                     state = state_of(key, initial)
                     if state is initial:
-                        check_key(key)
+                        meet(key)
                     states[key] = after = accumulate(state, payload)
                     before.append(state)
                     outputs.append((key, after))
@@ -118,7 +135,7 @@ class DriftStep:
 
     def _advancing(self) -> Work:
         """The way of items in order, with any number of outputs for each."""
-        states, state_of, initial, key_of = self.states, self.states.get, self.initial, self._key_of
+        states, state_of, initial, key_of, meet = self.states, self.states.get, self.initial, self._key_of, self._meet
         advance = self.advance
 
         def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
@@ -131,7 +148,7 @@ class DriftStep:
                     key = key_of(payload)
                     state = state_of(key, initial)
                     if state is initial:
-                        check_key(key)
+                        meet(key)
                     after, results = advance(state, payload)
                     found = list(results)
                     states[key] = after
@@ -147,6 +164,12 @@ class DriftStep:
             return len(before)
 
         return work
+
+    def _note_key(self, key: Any) -> None:
+        """Refuse a key that cannot be one; note one that is new."""
+        check_key(key)
+        if key not in self.states:
+            self.names.append(key)
 
     def _note(
         self,
@@ -180,7 +203,8 @@ class DriftStep:
         for order, payload in zip(orders, payloads, strict=True):
             try:
                 key = self._key_of(payload)
-                check_key(key)
+                if key not in changes:
+                    self._meet(key)
                 changes.setdefault(key, []).append((order, trace, payload))
             except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
                 self._fail(order, trace, alive, payload, error)
@@ -259,12 +283,15 @@ class DriftStep:
             elif drop:
                 del history[:drop]
 
-    def cut(self, before: bytes) -> Mapping[Any, Any]:
-        """What has changed below the time `before` (encoded) since the last cut: for each key the state that its last
-        entry there has left. Forgets these entries: nothing older will be repaired."""
-        changes: dict[Any, Any] = {}
+    def settle(self, before: bytes) -> None:
+        """No snapshot will be of a time below `before` (encoded): of what is older only the last state of each key is
+        needed any more."""
         if self.histories:  # an entry of the notes may be the next of a history
             self._sort_notes()
+        changes = self._changes
+        if len(changes[-1]) >= CHANGES:
+            changes.append({})
+        latest = changes[-1]
         notes = self._notes
         while notes and notes[0].orders[0] < before:
             note = notes.popleft()
@@ -272,26 +299,44 @@ class DriftStep:
                 end = bisect_left(note.orders, before)
                 orders, trace, payloads, states, moves = note
                 notes.appendleft(InOrder(orders[end:], trace, payloads[end:], states[end:], moves[end:]))
-                changes.update(moves[:end])
+                latest.update(moves[:end])
                 break
-            changes.update(note.moves)
+            latest.update(note.moves)
         for key, history in list(self.histories.items()):
             drop = bisect_left(history, (before,))
             if drop == len(history):
                 del self.histories[key]
-                changes[key] = self.states[key]
+                latest[key] = self.states[key]
             elif drop:
-                changes[key] = history[drop][3]
+                latest[key] = history[drop][3]
                 del history[:drop]
-        return changes
+
+    def cut(self, before: bytes) -> list[Mapping[Any, Any]]:
+        """What has changed below the time `before` (encoded) since the last cut, piece by piece: for each key the state
+        that its last entry there has left. Forgets these entries: nothing older will be repaired."""
+        self.settle(before)
+        changes, self._changes = self._changes, [{}]
+        return [piece for piece in changes if piece]
+
+    def held(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
+        """Of some keys the states at the last cut, and which of them had one. Right after it."""
+        since: dict[Any, Any] = {}  # for each key the state before the first of its entries since then
+        for note in reversed(self._notes):
+            since.update(zip(map(_KEY, reversed(note.moves)), reversed(note.states), strict=True))
+        since.update((key, history[0][3]) for key, history in self.histories.items())
+        initial = self.initial
+        now = {key: self.states.get(key, initial) for key in keys}
+        now.update((key, since[key]) for key in now.keys() & since.keys())
+        return {key: state for key, state in now.items() if state is not initial}
 
     def restore(self, states: Mapping[Any, Any]) -> None:
         """Start from the states of a snapshot. Before the first item."""
         self.states.update(states)
+        self.names.extend(states)
 
-    def group_of(self, key: Any) -> int:
-        """The key group of a key."""
-        return key_group(stable_hash(key))
+    def groups_of(self, keys: Sequence[Any]) -> list[int]:
+        """The key group of each key."""
+        return key_groups(keys)
 
 
 def _run(

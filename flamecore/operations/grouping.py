@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError
 from flamecore.graph import ByHash, ByKey, Grouping
-from flamecore.hashing import check_key, key_group, stable_hash
+from flamecore.hashing import check_key, key_group, key_groups
 from flamecore.meta import GLOBAL_TIME_BYTES
-from flamecore.operations import GONE, Fail, Run, Step, each
+from flamecore.operations import CHANGES, GONE, Fail, Run, Step, each
 
 
 class Window(NamedTuple):
@@ -178,6 +178,10 @@ class GroupingStep:
         fail: Where items go whose key or custom order fails.
         emit_run: Run of what comes next.
         kept: Whether snapshots are taken: then every bucket that changes is noted, not only those that can shrink.
+
+    Attributes:
+        names: Where there is something of it in snapshots: all buckets that there are, and perhaps some that there have
+            been.
     """
 
     def __init__(
@@ -193,7 +197,11 @@ class GroupingStep:
         self.rules = Windows(vertex)
         self.buckets: dict[Any, Bucket] = {}
         self.retracted = 0
+        self.names: list[Any] = []
+        self._notes_names = kept and not vertex.undo_partial and vertex.window > 1
         self._touched: list[Any] = []
+        self._changes: list[dict[Any, Any]] = [{}]  # since the last cut, below the time of the next one
+        self._limit = b""
         self._least = 1 if kept or vertex.undo_partial else vertex.window
         self._names = BucketNames(vertex)
         name_of = self._names.name_of
@@ -206,6 +214,7 @@ class GroupingStep:
         custom, place_of = rules.custom, rules.place_of
         in_order = custom is None and not by_record
         window, least = rules.window, self._least
+        names, notes_names = self.names, self._notes_names
 
         def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             try:
@@ -220,6 +229,8 @@ class GroupingStep:
                 return fail(order, trace, alive, payload, error)
             if bucket is None:
                 bucket = buckets[name] = Bucket()
+                if notes_names:
+                    names.append(name)
             entries = bucket.entries
             if not bucket.touched and len(entries) + 1 >= least:
                 bucket.touched = True
@@ -241,6 +252,7 @@ class GroupingStep:
         """The way of items that come after all of their bucket; the others, and those that fail, are for the step."""
         rules, buckets, touched, step = self.rules, self.buckets, self._touched, self.step
         window, least = rules.window, self._least
+        names, notes_names = self.names, self._notes_names
         if rules.custom is not None or rules.undo_partial:
             return each(step)
 
@@ -254,6 +266,8 @@ class GroupingStep:
                     if bucket is None:
                         check_key(name)
                         bucket = buckets[name] = Bucket()
+                        if notes_names:
+                            names.append(name)
                 except Exception:  # noqa: BLE001 - the step fails as well, and tells of it
                     bucket = None
                 if bucket is None or (bucket.entries and bucket.entries[-1][0] >= order):
@@ -299,26 +313,38 @@ class GroupingStep:
                     del self.buckets[name]
         self._touched[:] = keep
 
-    def cut(self, before: bytes) -> Mapping[Any, Any]:
-        """What may have changed below the time `before` (encoded) since the last cut: for each bucket its last
-        window - 1 entries there, `GONE` where there is none. Forgets what is older (paper 000, "Fault tolerance").
-
-        A bucket of one record has nothing to keep: its record is either done or comes again.
-        """
-        if self.rules.undo_partial:
-            self.forget(before)
-            return {}
+    def settle(self, before: bytes) -> None:
+        """No snapshot will be of a time below `before` (encoded): of what is older only the last window - 1 entries of
+        each bucket are needed any more (paper 000, "Fault tolerance")."""
+        if self.rules.undo_partial or self.rules.window == 1:
+            return self.forget(before)
         touched = self._touched.copy()
         self._shrink(before)
-        changes: dict[Any, Any] = {}
-        if self.rules.window == 1:
-            return changes
+        if len(self._changes[-1]) >= CHANGES:
+            self._changes.append({})
+        latest = self._changes[-1]
         for name in touched:
             bucket = self.buckets.get(name)
-            entries = bucket.entries if bucket is not None else []
-            kept = tuple(entries[: bisect_left(entries, (before,))])
-            changes[name] = tuple([entry[-3:] for entry in kept]) if kept else GONE
-        return changes
+            if bucket is not None and (kept := _below(bucket, before)):
+                latest[name] = kept
+        return None
+
+    def cut(self, before: bytes) -> list[Mapping[Any, Any]]:
+        """What may have changed below the time `before` (encoded) since the last cut, piece by piece: for each bucket
+        its last window - 1 entries there. Forgets what is older.
+
+        A bucket of one record has nothing to keep: its record is either done or comes again. Nor has one of a window of
+        one. In the others there is always something from their first entry on.
+        """
+        self.settle(before)
+        self._limit = before
+        changes, self._changes = self._changes, [{}]
+        return [piece for piece in changes if piece]
+
+    def held(self, names: Sequence[Any]) -> Mapping[Any, Any]:
+        """Of some buckets the entries at the last cut, and which of them had any. Right after it."""
+        found = ((name, self.buckets.get(name)) for name in names)
+        return {name: kept for name, bucket in found if bucket is not None and (kept := _below(bucket, self._limit))}
 
     def restore(self, buckets: Mapping[Any, Any]) -> None:
         """Start from the buckets of a snapshot: for each name its entries. Before the first item."""
@@ -327,10 +353,17 @@ class GroupingStep:
             bucket.entries = [(*self.rules.place_of(*entry), entry[2]) for entry in entries]
             bucket.shortened = True
             self._names.restore(name, entries[0][2])
+        self.names.extend(buckets)
 
-    def group_of(self, name: Any) -> int:
-        """The key group of a bucket's name."""
-        return self._names.group_of(name)
+    def groups_of(self, names: Sequence[Any]) -> list[int]:
+        """The key group of each bucket's name."""
+        return self._names.groups_of(names)
+
+
+def _below(bucket: Bucket, before: bytes) -> tuple[tuple[Any, ...], ...]:
+    """What a snapshot holds of a bucket that has been shrunk: (order, trace, payload) of its entries below a time."""
+    entries = bucket.entries
+    return tuple([entry[-3:] for entry in entries[: bisect_left(entries, (before,))]])
 
 
 class BucketNames:
@@ -372,8 +405,8 @@ class BucketNames:
         unequal += [GONE] * (rank + 1 - len(unequal))
         unequal[rank] = payload
 
-    def group_of(self, name: Any) -> int:
-        """The key group of a bucket's name."""
+    def groups_of(self, names: Sequence[Any]) -> list[int]:
+        """The key group of each bucket's name."""
         if self._by_key:
-            return key_group(stable_hash(name))
-        return key_group(name if self._equal is None else name[0])
+            return key_groups(names)
+        return [key_group(name if self._equal is None else name[0]) for name in names]

@@ -152,6 +152,7 @@ class _LocalTimesGrouping:
 
     def __init__(self, vertex: Grouping, clock: _Clock, emit: Step, fail: Fail) -> None:
         self.retracted = 0
+        self.names: list[Any] = []
         self.window = vertex.window
         self.buckets: dict[Any, list[tuple[bytes, Any]]] = {}
         self.step = self._compile(BucketNames(vertex).name_of, clock, emit, fail)
@@ -185,13 +186,19 @@ class _LocalTimesGrouping:
             if drop > 0:
                 del entries[:drop]
 
-    def cut(self, before: bytes) -> Mapping[Any, Any]:
+    def settle(self, before: bytes) -> None:
+        raise NotImplementedError("this model takes no snapshots")
+
+    def cut(self, before: bytes) -> Sequence[Mapping[Any, Any]]:
+        raise NotImplementedError("this model takes no snapshots")
+
+    def held(self, names: Sequence[Any]) -> Mapping[Any, Any]:
         raise NotImplementedError("this model takes no snapshots")
 
     def restore(self, held: Mapping[Any, Any]) -> None:
         raise NotImplementedError("this model takes no snapshots")
 
-    def group_of(self, name: Any) -> int:
+    def groups_of(self, names: Sequence[Any]) -> Sequence[int]:
         raise NotImplementedError("this model takes no snapshots")
 
 

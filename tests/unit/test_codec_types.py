@@ -15,7 +15,7 @@ import pytest
 import flamecore as fc
 from flamecore.codec import Codec
 from flamecore.errors import CodecError, GraphError
-from flamecore.snapshot import decode_sections, encode_sections
+from flamecore.snapshot import Section, decode_part, encode_part, encode_section
 
 SERIALISED = {"transport.inproc.serialise": True}
 
@@ -348,9 +348,10 @@ def test_members_of_an_enum_go_by_name() -> None:
 def test_state_of_a_class_that_changed_is_not_taken_for_damage() -> None:
     before, after = record("dataclass", "State", a=...), record("dataclass", "State", a=..., b=...)
     writer = Codec([before])
-    blob = encode_sections(writer, [("totals", 5, 5, writer.encode(("totals", True, [5], ["key"], [before(1)], [])))])
+    section = Section("totals", ["key"], [before(1)], [])
+    blob = encode_part(writer, [("totals", encode_section(writer, section))])
     with pytest.raises(CodecError, match=r"blob part/1 of the state.*'app:State' have no field 'b'") as caught:
-        decode_sections(Codec([after]), blob, "part/1")
+        decode_part(Codec([after]), blob, "part/1", ("totals",))
     assert (caught.value.type_name, caught.value.path) == ("app:State", "b")
     assert "default" in caught.value.hint
 

@@ -17,6 +17,7 @@ from flamecore.commits import Commits, StateSettings, WorkerCommits
 from flamecore.control import Control
 from flamecore.errors import CorruptError, JobError, StoreError
 from flamecore.front import Batch, Reader, Rejected
+from flamecore.hashing import key_groups
 from flamecore.history import History
 from flamecore.keeper import Keeper
 from flamecore.messages import Committed, Delivered, Prepare, Prepared, Resume
@@ -131,7 +132,7 @@ class Bench:
         (operation,) = self.worker.compiled.stateful.values()
         self.commits = WorkerCommits(
             self.worker,
-            Keeper({"count": operation.group_of}, Codec()),
+            Keeper({"count": operation}, Codec(), (0, 127)),
             self.store,
             Codec(),
             3,
@@ -197,11 +198,12 @@ def test_a_worker_stores_what_is_below_the_cut_and_says_so() -> None:
         to, answer = await bench.post.next()
         assert (to, answer.number, answer.worker) == ("job", 7, 0)
         assert answer.fronts == ((1, 1, 2, False),)
-        assert answer.part[0] == part_blob(3, 7, 0)
+        (part,) = (Part(*part) for part in answer.parts)
+        assert (part.blob, part.operations, part.groups, part.number) == (part_blob(3, 7, 0), ("count",), (0, 127), 7)
         assert bench.taken == 1
-        manifest = Manifest("", 3, 7, 2, 0.0, {}, 1, (), (Part(*answer.part),))
-        state = await load_state(bench.store, Codec(), manifest, range(128), ["count"])
-        assert {name: count for groups in state["count"].values() for name, count in groups.items()} == {"a": 1, "b": 1}
+        manifest = Manifest("", 3, 7, 2, 0.0, {}, 1, (), (part,))
+        state = await load_state(bench.store, Codec(), manifest, range(128), {"count": key_groups})
+        assert state == {"count": {"a": 1, "b": 1}}
 
     working(body)
 
@@ -226,7 +228,7 @@ def test_where_nothing_has_changed_there_is_no_part() -> None:
     async def body(bench: Bench) -> None:
         bench.commits.prepare(Prepare(1, 5))
         _, answer = await bench.post.next()
-        assert answer.part is None
+        assert answer.parts == ()
         assert not bench.store.asked
 
     working(body)
@@ -457,7 +459,7 @@ class Job:
     def answer(self, number: int, position: Any, time: int) -> None:
         for worker in (1, 0):
             fronts = ((1, position, time, False),) if worker == 0 else ()
-            self.commits.receive(Prepared(number, worker, fronts, None))
+            self.commits.receive(Prepared(number, worker, fronts, ()))
 
 
 def test_a_snapshot_is_of_what_every_rear_has_stored() -> None:
@@ -520,11 +522,11 @@ def test_answers_to_an_earlier_question_do_not_count() -> None:
         job.control.receive(Delivered("out", 5))
         committing = asyncio.create_task(job.commits.commit())
         await settle()
-        job.commits.receive(Prepared(0, 1, (), None))
-        job.commits.receive(Prepared(1, 0, (), None))
+        job.commits.receive(Prepared(0, 1, (), ()))
+        job.commits.receive(Prepared(1, 0, (), ()))
         await settle()
         assert not committing.done()
-        job.commits.receive(Prepared(1, 1, (), None))
+        job.commits.receive(Prepared(1, 1, (), ()))
         await committing
 
     run(body)
@@ -536,7 +538,7 @@ def test_a_worker_that_does_not_answer_is_named() -> None:
         job.control.receive(Delivered("out", 5))
         committing = asyncio.create_task(job.commits.commit())
         await settle()
-        job.commits.receive(Prepared(1, 0, (), None))
+        job.commits.receive(Prepared(1, 0, (), ()))
         with pytest.raises(JobError, match=r"snapshot 1 .* no answer of worker 1"):
             await committing
 
@@ -587,11 +589,11 @@ def test_without_a_snapshot_there_is_nothing_to_load() -> None:
 
 def test_a_missing_part_is_told_by_its_name() -> None:
     async def body() -> None:
-        manifest = Manifest("", 1, 1, 0, 0.0, {}, 1, (), (Part("part/1/1/0", 1, (("count", 3),), ()),))
+        manifest = Manifest("", 1, 1, 0, 0.0, {}, 1, (), (Part("part/1/1/0", 1, ("count",), (3, 3), 1, 0),))
         store = Memory(None, StoreContext("job"))
-        assert await load_state(store, Codec(), manifest, [4], ["count"]) == {"count": {}}
+        assert await load_state(store, Codec(), manifest, [4], {"count": key_groups}) == {"count": {}}
         with pytest.raises(CorruptError, match="part/1/1/0") as caught:
-            await load_state(store, Codec(), manifest, [3], ["count"])
+            await load_state(store, Codec(), manifest, [3], {"count": key_groups})
         assert caught.value.blob == "part/1/1/0"
 
     run(body)

@@ -13,6 +13,7 @@ from flamecore.acceptance import Loss, accept
 from flamecore.errors import CorruptError, FencedError, JobError, StoreError
 from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.graph import Graph
+from flamecore.hashing import KEY_GROUPS
 from flamecore.history import History, look
 from flamecore.messages import Prepared
 from flamecore.meta import MIN_TIME
@@ -92,14 +93,17 @@ class Run:
         self.do(self.history.begin({"out": held}))
         return self
 
-    def write(self, text: str, full: int = 0) -> tuple[Any, ...]:
-        """A part of the next snapshot is stored."""
+    def write(self, text: str, since: int | None = None) -> tuple[Any, ...]:
+        """A part of the next snapshot is stored; without more being said it holds all there is."""
         blob = part_blob(self.history.epoch, self.number + 1, 0)
         self.blobs[blob] = seal(text.encode())
-        return (blob, len(text), (("count", full),), (("count", full),))
+        number = self.number + 1
+        return (blob, len(text), ("count",), (0, KEY_GROUPS - 1), number, number if since is None else since)
 
-    def commit(self, time: int, *fronts: tuple[int, Any, int, bool], part: bool = True, full: int = 0) -> Run:
-        written = self.write(f"part at {time}", full) if part else None
+    def commit(
+        self, time: int, *fronts: tuple[int, Any, int, bool], part: bool = True, since: int | None = None
+    ) -> Run:
+        written = (self.write(f"part at {time}", since),) if part else ()
         self.number += 1
         answer = Prepared(self.number, 0, fronts, written)
         self.do(self.history.commit(self.number, time, [answer]))
@@ -167,12 +171,12 @@ def test_two_snapshots_are_kept_with_all_that_they_are_made_of() -> None:
     blobs: dict[str, bytes] = {}
     run = start(blobs)
     for number in range(1, 6):
-        run.commit(10 * number, full=number % 2)
+        run.commit(10 * number, since=number - 1)
     assert sorted(blobs) == [
         commit_blob(1, 4),
         commit_blob(1, 5),
         epoch_blob(1),
-        part_blob(1, 3, 0),  # group 1 of the snapshot before the last
+        part_blob(1, 3, 0),  # of the snapshot before the last
         part_blob(1, 4, 0),
         part_blob(1, 5, 0),
     ]
@@ -429,7 +433,7 @@ def test_the_state_of_the_one_who_goes_on_survives_any_tidying_by_ghosts() -> No
     blobs: dict[str, bytes] = {}
     ghosts = []
     for number in range(6):
-        ghosts.append(start(blobs).commit(10 * number + 5, full=number).commit(10 * number + 6, full=number))
+        ghosts.append(start(blobs).commit(10 * number + 5, since=0).commit(10 * number + 6, since=0))
         for ghost in ghosts[:-1]:
             asyncio.run(ghost.history.tidy())
             with pytest.raises(FencedError):

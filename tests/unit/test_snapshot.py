@@ -18,9 +18,10 @@ from flamecore.snapshot import (
     commit_blob,
     decode_epoch,
     decode_manifest,
-    decode_sections,
+    decode_part,
+    encode_part,
     encode_record,
-    encode_sections,
+    encode_section,
     epoch_blob,
     journal_blob,
     part_blob,
@@ -31,7 +32,7 @@ from flamecore.store import check_name
 
 FRONTS = (FrontState("lines", 0, "a.txt", 1, ("a.txt", 17), 18, False), FrontState("lines", 1, "b", 2, None, 0, True))
 MANIFEST = Manifest(
-    "mine", 3, 7, 40, 1.5, {"count": {"kind": "drift"}}, 2, FRONTS, (Part("part/1", 10, (("count", 3),), ()),)
+    "mine", 3, 7, 40, 1.5, {"count": {"kind": "drift"}}, 2, FRONTS, (Part("part/1", 10, ("count",), (0, 63), 7, 3),)
 )
 EPOCH = EpochRecord("mine", 4, 2.5, (commit_blob(3, 7),), False, (journal_blob(3, 0, 1),), FRONTS)
 
@@ -86,16 +87,15 @@ def test_one_kind_of_record_is_not_taken_for_another() -> None:
 def test_sections_come_back_as_they_were() -> None:
     codec = Codec()
     sections = [
-        Section("count", False, [3, 3], ["a", ("b", 2)], [1, (2, 3)], [(5, "c")]),
-        Section("group", True, [9], [1.5], [((b"order", 7, "payload"),)], []),
+        Section("count", ["a", ("b", 2)], [1, (2, 3)], ["c"]),
+        Section("group", [1.5], [((b"order", 7, "payload"),)], []),
     ]
-    blob = encode_sections(codec, [section.row(codec.encode(tuple(section))) for section in sections])
-    assert decode_sections(codec, blob, "p") == sections
-    spans = []
-    assert decode_sections(codec, blob, "p", lambda *span: spans.append(span) or span[0] == "group") == sections[1:]
-    assert spans == [("count", 3, 5), ("group", 9, 9)]
-    with pytest.raises(CorruptError, match="blob p"):
-        decode_sections(codec, seal(codec.encode([codec.encode((1, 2))])), "p")
+    blob = encode_part(codec, [(section.vertex, encode_section(codec, section)) for section in sections])
+    assert decode_part(codec, blob, "p", ("count", "group")) == sections
+    assert decode_part(codec, blob, "p", ("group",)) == sections[1:]
+    for wrong in ([("count", codec.encode((1, 2)))], [codec.encode((1, 2))], [3]):
+        with pytest.raises(CorruptError, match="blob p"):
+            decode_part(codec, seal(codec.encode(wrong)), "p", ("count",))
 
 
 def test_names_of_blobs_are_names_and_sort_as_their_numbers() -> None:
@@ -105,4 +105,4 @@ def test_names_of_blobs_are_names_and_sort_as_their_numbers() -> None:
     assert epoch_blob(9) < epoch_blob(10)
     assert commit_blob(9, 10**6) < commit_blob(10, 1)
     assert commit_blob(1, 99) < commit_blob(1, 100)
-    assert part_blob(1, 5, 127) < part_blob(1, 6, 0)
+    assert part_blob(1, 5, 127) < part_blob(1, 6, 0) < part_blob(1, 6, 0, 1)

@@ -279,6 +279,7 @@ class Commits:
         self._number += 1
         self._answers.clear()
         self._complete.clear()
+        self._settled = max(self._settled, time)
         for worker in range(self._plan.workers):
             self._post.send(f"worker/{worker}", Prepare(self._number, time))
         limit = self._settings.commit_timeout_s

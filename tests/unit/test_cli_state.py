@@ -127,13 +127,13 @@ def test_list_and_show(done: Path) -> None:
     (snapshot,) = listed["snapshots"]
     assert (snapshot["number"], snapshot["epoch"], snapshot["time"], snapshot["finished"]) == (1, 1, 2, True)
     shown = facts("snapshot", "show", "1")
-    assert shown["operations"]["total"] == {"kind": "drift", "state": "Total(count: int, size: int)", "key_groups": 8}
+    assert shown["operations"]["total"] == {"kind": "drift", "state": "Total(count: int, size: int)", "parts": 2}
     assert [(front["source"], front["partition"], front["ended"]) for front in shown["fronts"]] == [
         ("lines", "a.txt", True)
     ]
     assert shown["sinks"] == ["lengths", "totals"]
     lines = flame("snapshot", "show").stdout.splitlines()
-    assert "operation      length: drift, int, in 4 key groups" in lines
+    assert "operation      length: drift, int, in 2 parts" in lines
     assert "front          1, lines: a.txt, has been read to its end" in lines
     table = flame("snapshot", "list").stdout.splitlines()
     assert table[0].split() == ["SNAPSHOT", "EPOCH", "TIME", "AGE", "WORKERS", "PARTS", "BYTES"]

@@ -20,7 +20,7 @@ from flamecore.front import Batch, Reader, Rejected
 from flamecore.hashing import key_groups
 from flamecore.history import History
 from flamecore.keeper import Keeper
-from flamecore.messages import Committed, Delivered, Prepare, Prepared, Resume
+from flamecore.messages import Committed, Delivered, Prepare, Prepared, Resume, Settled
 from flamecore.meta import FrontId
 from flamecore.plan import Plan
 from flamecore.recovery import (
@@ -230,6 +230,43 @@ def test_where_nothing_has_changed_there_is_no_part() -> None:
         _, answer = await bench.post.next()
         assert answer.parts == ()
         assert not bench.store.asked
+
+    working(body)
+
+
+def test_a_large_snapshot_is_stored_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flamecore.commits._PART_BYTES", 100)
+
+    async def body(bench: Bench) -> None:
+        words = [f"word {number}" for number in range(100)]
+        bench.admit(*words)
+        bench.commits.prepare(Prepare(7, 100))
+        _, answer = await bench.post.next()
+        parts = [Part(*part) for part in answer.parts]
+        assert [part.blob for part in parts] == [part_blob(3, 7, 0, piece) for piece in range(len(parts))]
+        assert len(parts) > 3
+        manifest = Manifest("", 3, 7, 100, 0.0, {}, 1, (), tuple(parts))
+        state = await load_state(bench.store, Codec(), manifest, range(128), {"count": key_groups})
+        assert state == {"count": dict.fromkeys(words, 1)}
+
+    working(body)
+
+
+def test_what_is_settled_is_summed_up_before_the_snapshot() -> None:
+    async def body(bench: Bench) -> None:
+        bench.admit("a", "b", "a", "c")
+        bench.worker.receive("job", Settled(2))
+        (operation,) = bench.worker.compiled.stateful.values()
+        assert [note.payloads for note in operation._notes] == [("a", "c")]
+        assert bench.worker.fronts[1].uncommitted == 4, "what is to be read again after a crash"
+        bench.admit("b", start=4)
+        bench.commits.prepare(Prepare(7, 3))
+        _, answer = await bench.post.next()
+        assert bench.worker.fronts[1].uncommitted == 2
+        assert answer.fronts == ((1, 2, 3, False),)
+        manifest = Manifest("", 3, 7, 3, 0.0, {}, 1, (), tuple(Part(*part) for part in answer.parts))
+        state = await load_state(bench.store, Codec(), manifest, range(128), {"count": key_groups})
+        assert state == {"count": {"a": 2, "b": 1}}
 
     working(body)
 
@@ -475,6 +512,42 @@ def test_a_snapshot_is_of_what_every_rear_has_stored() -> None:
         assert job.told == [("sync", 5), ("commit", commit_blob(1, 1))], "durable first"
         assert [manifest.time for manifest in job.taken] == [5]
         assert job.history.start == 5
+
+    run(body)
+
+
+def test_workers_are_told_what_is_settled_now_and_then() -> None:
+    async def body() -> None:
+        job = await Job().open()
+        loop = asyncio.get_running_loop()
+
+        def told() -> list[Any]:
+            sent, job.post.sent = job.post.sent, []
+            assert [to for to, _ in sent] == ["worker/0", "worker/1"] * (len(sent) // 2)
+            return [message for _, message in sent[::2]]
+
+        job.commits.advance()
+        assert told() == [], "nothing is stored yet"
+        times = []
+        begun = loop.time()
+        for time in range(1, 60):
+            job.control.receive(Delivered("out", time))
+            job.commits.advance()
+            times += [message.time for message in told()]
+            assert all(settled <= time for settled in times)
+            await asyncio.sleep(0.001)
+        took = loop.time() - begun
+        assert times[0] == 1
+        assert times == sorted(set(times))
+        assert len(times) <= 1 + took / 0.02, "not each time"
+        committing = asyncio.create_task(job.commits.commit())
+        await settle()
+        assert told() == [Prepare(1, 59)]
+        await asyncio.sleep(0.03)
+        job.commits.advance()
+        assert told() == [], "a snapshot is taken of that time"
+        job.answer(1, "there", 59)
+        await committing
 
     run(body)
 

@@ -108,7 +108,7 @@ def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
             if missing(name):
                 continue
             with transport(name) as over:
-                for place in ("supervisor", "worker"):
+                for place in ("worker", "supervisor"):
                     say(f"away: {name}, {place}")
                     settings = ["--set", f"deploy.acker={place}"]
                     runs.setdefault(f"{name}, {place}", []).append(_once(over, lines, settings))
@@ -117,6 +117,6 @@ def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
         columns_of = [Spread.of([run[key] for run in found]) for key in keys]
         table.add(contender, *columns_of)
         name, _, place = contender.partition(", ")
-        if place == "supervisor":
+        if place == "worker":
             table.target(contender, f"{name}: p50 in ms", columns_of[0], WANTED_MS[name], at_most=True)
     return table, {"lines": lines, "rate": RATE, "contenders": runs, "targets": table.targets}

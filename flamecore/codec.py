@@ -79,6 +79,12 @@ class Codec:
             before = ", ".join(repr(one.name) for one in graph.predecessors(vertex))
             self._vertices.append((vertex.name, f"{vertex.name!r}, from {before}"))
 
+    def relearn(self, graph: Graph) -> None:
+        """Forget all types, and take those of another version of the graph. Raises as `learn`."""
+        self._catalogue = Catalogue()
+        self._readers.clear()
+        self.learn(graph)
+
     def declare(self, hint: Any) -> None:
         """Let values of a class, and of all classes its hints name, cross."""
         self._catalogue.declare(hint)

@@ -197,6 +197,16 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     origins: Mapping[str, str] = {}
 
 
+def encode_config(config: JobConfig) -> bytes:
+    """A configuration, for another process: as JSON. References to the environment stay as they are written."""
+    return msgspec.json.encode(config, enc_hook=str)
+
+
+def decode_config(data: bytes) -> JobConfig:
+    """The configuration of another process."""
+    return msgspec.json.decode(data, type=JobConfig, dec_hook=lambda kind, value: kind(value))
+
+
 def read_config(
     file: Path | None = None,
     *,

@@ -54,6 +54,11 @@ class Control:
         return end <= self._start or all(time >= end for time in self._stored.values())
 
     @property
+    def stopped(self) -> bool:
+        """Whether some front was stopped before its end."""
+        return bool(self._stopped)
+
+    @property
     def stored(self) -> int:
         """Everything below this time is stored by every rear."""
         return min(self._stored.values())

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from flamecore import __version__, events
+from flamecore.acceptance import accept
 from flamecore.claim import Claim, Member
 from flamecore.codec import Codec
-from flamecore.config import DeployTable
+from flamecore.config import DeployTable, encode_config
 from flamecore.epoch import Epoch, FaultError, TurnError, acker_plan
 from flamecore.errors import ConfigError, FlameError, JobError, PeerGoneError, TransportError
 from flamecore.hashing import owned_ranges
@@ -52,11 +53,13 @@ from flamecore.messages import (
     Rescale,
     Status,
     Stop,
+    Upgrade,
 )
 from flamecore.observe import Observers
 from flamecore.placement import SUPERVISOR, TOKEN, node_options, placed
 from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.rear import Sink
+from flamecore.revision import Revision, sinks_that_stay
 from flamecore.snapshot import Manifest
 from flamecore.stats import JobReport, JobStats, NodeStats, summed
 from flamecore.supervisor import Supervisor
@@ -77,13 +80,17 @@ class Deployment:
 
     Args:
         layout: Everything that is configured, checked.
+        revise: Makes the version that it is asked to go on with (`flamecore.upgrading.revise`).
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, revise: Callable[[Layout, Upgrade], Revision]) -> None:
         assert layout.graph is not None
         self.layout = layout
         self.graph = layout.graph
         self.settings = layout.settings
+        self._code = layout.code
+        self._codec = Codec.of(layout.graph)
+        self._revise = revise
         # A job that others are to reach goes by its name; of any other there may be several at once.
         reachable = layout.config.deploy.start == "join" or TOKEN in os.environ
         self.id = self.settings.name if reachable else f"{self.settings.name}-{secrets.token_hex(4)}"
@@ -174,7 +181,7 @@ class Deployment:
             TransportContext(
                 job=self.id,
                 epoch=claim.epoch,
-                codec=Codec.of(self.graph),
+                codec=self._codec,
                 node=SUPERVISOR,
                 token=token,
                 folder=folder,
@@ -200,11 +207,15 @@ class Deployment:
         while True:
             try:
                 return await self._live(life)
-            except FaultError as fault:
-                await self._recover(life, fault)
             except TurnError:
                 assert self._request is not None
                 await self._turn(life, self._request)
+            except FaultError as fault:
+                if not await self._turn_back(life, fault.error):
+                    await self._recover(life, fault)
+            except FlameError as error:
+                if not await self._turn_back(life, error):
+                    raise
 
     async def _claim(self, stack: AsyncExitStack, token: str) -> Claim:
         """Have the right to run this job, and give it back when everything else has ended."""
@@ -249,9 +260,9 @@ class Deployment:
         await self._until(
             lambda: members.opened >= nodes, epoch, "opened what they read", lambda: nodes - members.opened
         )
-        if not life.opened:  # the sources are open, so nothing that is there is replaced in vain
-            life.held = await open_sinks(life.edges, self._sinks(plan), history)
-            life.opened = True
+        # The sources are open, so nothing that is there is replaced in vain.
+        closed = {name: sink for name, sink in self._sinks(plan).items() if name not in life.held}
+        life.held |= await open_sinks(life.edges, closed, history)
         if history is not None:
             await history.begin(life.held)
         for name in nodes:
@@ -260,6 +271,9 @@ class Deployment:
         await self._until(lambda: members.ready >= nodes, epoch, "loaded their state", lambda: nodes - members.ready)
         if self._epochs == 1:
             self._observers.job_started(self.settings.name, plan.workers)
+        if self._request is not None and self._request.former is not None:  # there is no way back from here on
+            self._request.former = None
+            self._dismiss(life, [name for name in members.nodes if name in members.resting])
         for name in nodes:
             self._tell(post, name, Begin())
         epoch.begin()
@@ -291,6 +305,7 @@ class Deployment:
         if recent > deploy.restarts:
             raise _too_many(fault.error, recent, deploy)
         logger().warning(events.JOB_FAULTED, job=self.id, what=fault.error.what, faults=self.faults)
+        self._refuse_request(life, "the job has met a fault meanwhile; try again")
         await self._halt(life, epoch)
         if fault.blob and not history.refuse(fault.blob):
             raise fault.error
@@ -303,15 +318,100 @@ class Deployment:
         assert history is not None
         self._still_since = self._still_since or time.monotonic()
         await self._halt(life, epoch)
-        request.change()
-        history.workers = self.settings.workers
-        for name in self.members.named("worker")[self.settings.workers :]:
-            with suppress(TransportError):
-                life.post.send(self.members.addresses[name], Stop(False))
+        request.turned = True
+        if request.revision is not None:
+            await self._take_on(life, request, request.revision)
+        else:
+            config = self.layout.config
+            job = msgspec.structs.replace(config.job, workers=request.workers)
+            self.layout = replace(self.layout, config=msgspec.structs.replace(config, job=job))
+            self.settings = self.layout.settings
+            history.workers = request.workers
+            self._dismiss(life, self.members.named("worker")[request.workers :])
+            await self._go_back(life, history)
+            life.plan = replace(life.plan, workers=request.workers)
+
+    async def _take_on(self, life: _Life, request: _Request, revision: Revision) -> None:
+        """Go on with another version: its nodes come in the place of those of the former, which rest until it runs."""
+        stay = sinks_that_stay(self.layout, revision.layout)
+        request.former = self.layout, self._code, set(self.members.nodes) - self.members.resting
+        await self._close_sinks(life, stay)
+        revision.layout.keep_sinks(self.layout, stay)
+        self.members.resting = set(request.former[2])
+        self._adopt(life, revision.layout, revision.code)
+        try:
+            if revision.plan is not None and revision.plan.loss:
+                assert life.history is not None
+                await accept(life.history.store, life.history.identity, self.graph, revision.plan.loss)
+            await self._look_anew(life)
+        except FlameError as error:
+            if not await self._turn_back(life, error):
+                raise
+
+    def _adopt(self, life: _Life, layout: Layout, code: str) -> None:
+        assert layout.graph is not None
+        assert life.history is not None
+        self.layout, self.graph, self.settings, self._code = layout, layout.graph, layout.settings, code
+        self._codec.relearn(layout.graph)
+        life.history.graph = layout.graph
+
+    async def _look_anew(self, life: _Life) -> None:
+        assert life.history is not None
+        await life.history.look()
+        life.plan = make_plan(self.graph, self.layout.sources, self.settings, history=life.history)
+
+    async def _close_sinks(self, life: _Life, but: Collection[str]) -> None:
+        for name, sink in self._all_sinks().items():
+            if name not in but and life.held.pop(name, None) is not None:
+                await sink.aclose()
+
+    async def _turn_back(self, life: _Life, error: FlameError) -> bool:
+        """Another version could not start: go on with the former, whose nodes have waited.
+
+        Returns:
+            Whether there was one.
+        """
+        request, epoch, history = self._request, self._epoch, life.history
+        if request is None or request.former is None or request.revision is None:
+            return False
+        assert epoch is not None
+        assert history is not None
+        former, code, nodes = request.former
+        if epoch.plan.graph is self.graph:
+            await self._halt(life, epoch)
+        await self._close_sinks(life, sinks_that_stay(former, self.layout))
+        request.revision.forget()
+        # Sinks that were closed are made again; the others are still those of the former version.
+        layout = request.revision.former()
+        layout.keep_sinks(former, set(life.held))
+        await history.take_back()
+        self._adopt(life, layout, code)
+        self._dismiss(life, set(self.members.nodes) - nodes)
+        self.members.resting.clear()
+        await self._look_anew(life)
+        text = f"the new version could not start, and the job goes on with the former: {error}"
+        self._request = None
+        self._answer(request.client, Refusal(text), life.post)
+        return True
+
+    def _refuse_request(self, life: _Life, why: str) -> None:
+        """Let go of what was asked for, as long as it is not done."""
+        request = self._request
+        if request is None or request.turned:
+            return
+        self._request = None
+        if request.revision is not None:
+            request.revision.forget()
+        self._dismiss(life, [name for name in self.members.nodes if name in self.members.resting])
+        self._answer(request.client, Refusal(why), life.post)
+
+    def _dismiss(self, life: _Life, names: Iterable[str]) -> None:
+        """Let nodes end that have no part any more."""
+        for name in tuple(names):
+            self._send_away(self.members.addresses[name], life.post)
             self.members.leave(name)
+            self.members.resting.discard(name)
             self._condemned.add(name)
-        await self._go_back(life, history)
-        life.plan = replace(life.plan, workers=self.settings.workers)
 
     async def _go_back(self, life: _Life, history: History) -> None:
         """Find what the next epoch goes on from."""
@@ -359,47 +459,91 @@ class Deployment:
             logger().info(events.JOB_RECOVERED, job=self.id, epoch=epoch.name, time=epoch.plan.start, took_ms=took_ms)
             return
         logger().info(events.JOB_TURNED, job=self.id, epoch=epoch.name, workers=epoch.plan.workers, pause_ms=took_ms)
-        self._answer(request.client, Status({"workers": epoch.plan.workers, "pause_ms": took_ms}), post)
+        plan = {} if request.revision is None else {"plan": list(request.revision.plan_lines())}
+        self._answer(request.client, Status({"workers": epoch.plan.workers, "pause_ms": took_ms, **plan}), post)
 
     # -- what clients ask for ----------------------------------------------------------------------------------------
 
     async def _rescale(self, client: str, workers: int, post: Post) -> None:
         """Go on with another number of workers, from a snapshot that is taken now."""
-
-        def change() -> None:
-            config = self.layout.config
-            job = msgspec.structs.replace(config.job, workers=workers)
-            self.layout = replace(self.layout, config=msgspec.structs.replace(config, job=job))
-            self.settings = self.layout.settings
-
         try:
             owned_ranges(workers)
         except ValueError as error:
             return self._answer(client, Refusal(str(error)), post)
-        life = self._life
-        if self.settings.state is not None and life is not None:  # whoever is to come comes before the pause
-            wanted = {**self._wanted(life.plan), "worker": workers}
-            await self._fill(life, wanted)
-            if (epoch := self._epoch) is not None:
-                await self._until(lambda: len(self.members.named("worker")) >= workers, epoch, "joined")
-        await self._change(_Request(client, change), post)
+        life, epoch, request = self._life, self._epoch, _Request(client, workers)
+        if not self._may_change(request, post) or life is None or epoch is None:
+            return None
+        # Whoever is to come comes before the pause.
+        await self._fill(life, {**self._wanted(life.plan), "worker": workers})
+        await self._until(lambda: len(self.members.named("worker")) >= workers, epoch, "joined")
+        await epoch.commit()
+        if self._still(request, epoch, life):
+            epoch.fail(TurnError())
         return None
 
-    async def _change(self, request: _Request, post: Post) -> None:
-        """End the epoch on purpose, close behind a snapshot."""
+    async def _upgrade(self, client: str, asked: Upgrade, post: Post) -> None:
+        """Go on with another version of the flow, where the former has done all that it has read."""
+        life, epoch, request = self._life, self._epoch, _Request(client, self.settings.workers)
+        if not self._may_change(request, post) or life is None or epoch is None:
+            return None
+        request.revision = revision = await asyncio.to_thread(self._revise, self.layout, asked)
+        if self._request is not request:
+            return revision.forget()
+        assert revision.layout.graph is not None
+        plan = replace(life.plan, graph=revision.layout.graph)
+        wanted = self._wanted(plan, revision.layout)
+        await self._gather(life, epoch, wanted)
+        if not self._still(request, epoch, life) or not epoch.turn():
+            return self._refuse_request(life, "the job has come to its end")
+        for name in set(self.members.hosts.values()) & set(self.members.named("worker")):
+            self._tell(post, name, Stop(True))
+        return None
+
+    async def _gather(self, life: _Life, epoch: Epoch, wanted: Mapping[str, int]) -> None:
+        """Have nodes come that have imported nothing yet, besides those that run.
+
+        Raises:
+            JobError: They do not come.
+        """
+        members = self.members
+        if self.layout.config.deploy.start == "join":
+            busy = set(members.hosts.values())
+            idle = {role: [name for name in members.named(role) if name not in busy] for role in wanted}
+            for role, count in wanted.items():
+                if len(idle[role]) < count:
+                    raise JobError(
+                        f"the nodes of this job were started by hand, and import the flow once: {count} new ones of "
+                        f"role {role} are needed, and {len(idle[role])} are there",
+                        hint=f"Start {count - len(idle[role])} more beside those that run "
+                        f"(flamestream {role} --join …), and ask again; the former end when the new version runs.",
+                    )
+            members.resting |= {name for names in idle.values() for name in names}
+            return
+        fresh = await self._fill(life, wanted, beside=frozenset(members.nodes))
+        await self._until(lambda: fresh <= members.nodes.keys(), epoch, "joined", lambda: fresh - members.nodes.keys())
+
+    def _may_change(self, request: _Request, post: Post) -> bool:
+        """Take on what a client asks for, if the job is one that can be changed, and nobody else is at it."""
         epoch = self._epoch
+        text = ""
         if self.settings.state is None:
             text = "the job keeps no state, so it cannot be changed while it runs; configure [state]"
-            return self._answer(request.client, Refusal(text), post)
-        if self._request is not None or epoch is None or epoch.outcome.done():
-            return self._answer(request.client, Refusal("the job is just being changed, or ends; try again"), post)
+        elif self._request is not None or epoch is None or self._life is None or epoch.outcome.done():
+            text = "the job is just being changed, or ends; try again"
+        if text:
+            self._answer(request.client, Refusal(text), post)
+            return False
         self._request = request
-        await epoch.commit()
-        if epoch.outcome.done():
-            self._request = None
-            return self._answer(request.client, Refusal("the job has met a fault meanwhile, or ends; try again"), post)
-        epoch.fail(TurnError())
-        return None
+        return True
+
+    def _still(self, request: _Request, epoch: Epoch, life: _Life) -> bool:
+        """Whether what was asked for can be done yet; whoever asked is told if not."""
+        if self._request is not request:
+            return False
+        if epoch is not self._epoch or epoch.outcome.done() or not epoch.begun:
+            self._refuse_request(life, "the job has met a fault meanwhile, or ends; try again")
+            return False
+        return True
 
     def _answer(self, client: str, message: Any, post: Post) -> None:
         """Tell a client. Whatever becomes of it, the job goes on."""
@@ -420,18 +564,32 @@ class Deployment:
             "control": self.members.locations[CONTROL],
         }
 
-    def _wanted(self, plan: Plan) -> dict[str, int]:
+    def _wanted(self, plan: Plan, layout: Layout | None = None) -> dict[str, int]:
         """How many nodes of each role there must be."""
-        own = self.layout.config.deploy.acker == "own"
-        return {"worker": plan.workers, "acker": self.layout.acker(acker_plan(plan)).trackers if own else 0}
+        layout = layout or self.layout
+        own = layout.config.deploy.acker == "own"
+        return {"worker": plan.workers, "acker": layout.acker(acker_plan(plan)).trackers if own else 0}
 
-    async def _fill(self, life: _Life, wanted: Mapping[str, int]) -> None:
-        """Start the processes that are missing, unless others are to start them."""
+    async def _fill(
+        self, life: _Life, wanted: Mapping[str, int], beside: Collection[str] | None = None
+    ) -> frozenset[str]:
+        """Start the processes that are missing, unless others are to start them.
+
+        Args:
+            life: The job's.
+            wanted: How many there are to be of each role.
+            beside: Names of those that do not count. Those that are started then rest.
+
+        Returns:
+            Names of those that were started.
+        """
         if self.layout.config.deploy.start == "join":
-            return
+            return frozenset()
+        out = self._condemned.union(beside or (), () if beside is not None else self.members.resting)
         running = life.supervisor.running()
+        started = set()
         for role, count in wanted.items():
-            there = {name for name in running if name.startswith(f"{role}-") and name not in self._condemned}
+            there = {name for name in running if name.startswith(f"{role}-") and name not in out}
             for index in range(count):
                 if any(name.partition(".")[0] == f"{role}-{index}" for name in there):
                     continue
@@ -441,7 +599,11 @@ class Deployment:
                 # The first worker reads what is piped in; nobody else touches the terminal.
                 stdin = None if (role, index) == ("worker", 0) else False
                 bootstrap = {**life.bootstrap, "node": name, "role": role}
+                started.add(name)
+                if beside is not None:
+                    self.members.resting.add(name)
                 await life.supervisor.start(name, Path(bootstrap["folder"]), bootstrap, stdin=stdin)
+        return frozenset(started)
 
     def _assign(self, life: _Life, epoch: Epoch) -> set[str]:
         """Tell every node its part, and where everybody is. Returns the nodes that have one."""
@@ -462,7 +624,7 @@ class Deployment:
             parts = [address.split("/") for address, host in hosts.items() if host == name]
             assignment = Assignment(
                 epoch=epoch.name,
-                config=encode_config(self.layout),
+                config=encode_config(self.layout.config),
                 flow=importable(self.layout),
                 total=plan.workers,
                 start=plan.start,
@@ -470,6 +632,7 @@ class Deployment:
                 workers=tuple(int(index) for kind, index in parts if kind == "worker"),
                 trackers=tuple(int(index) for kind, index in parts if kind == "acker"),
                 locations=tuple(members.locations.items()),
+                code=self._code,
             )
             self._tell(life.post, name, assignment)
         return nodes
@@ -509,10 +672,12 @@ class Deployment:
         )
 
     def _sinks(self, plan: Plan) -> dict[str, Sink]:
-        layout = self.layout
-        dead = {DEAD_LETTERS: layout.dead_letter} if layout.dead_letter is not None else {}
-        sinks = {**layout.sinks, **dead}
+        sinks = self._all_sinks()
         return {name: sinks[name] for name in plan.rears}
+
+    def _all_sinks(self) -> dict[str, Sink]:
+        layout = self.layout
+        return {**layout.sinks, **({DEAD_LETTERS: layout.dead_letter} if layout.dead_letter is not None else {})}
 
     async def _until(
         self, condition: Callable[[], bool], epoch: Epoch, what: str, late: Callable[[], Iterable[str]] = tuple
@@ -603,14 +768,19 @@ class Deployment:
                 self._answer(client, Status(self.described()), post)
         elif isinstance(message, Rescale):
             self._see_to(asyncio.create_task(self._asked(client, self._rescale(client, message.workers, post), post)))
+        elif isinstance(message, Upgrade):
+            self._see_to(asyncio.create_task(self._asked(client, self._upgrade(client, message, post), post)))
 
     async def _asked(self, client: str, work: Awaitable[None], post: Post) -> None:
         """Do what was asked for; whoever asked is told if it cannot be done, and the job goes on."""
         try:
             await work
         except (FlameError, FaultError, TurnError) as error:
-            self._request = None
-            self._answer(client, Refusal(f"it could not be done: {error}"), post)
+            text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+            if self._life is not None and self._request is not None and self._request.client == client:
+                self._refuse_request(self._life, text)
+            else:
+                self._answer(client, Refusal(text), post)
 
     def _hear(self, message: Any) -> None:
         members, epoch = self.members, self._epoch
@@ -666,9 +836,11 @@ class Deployment:
     async def _leave(self, supervisor: Supervisor, post: Post) -> None:
         """End the nodes: first by asking, then by force."""
         self._leaving = True
-        for name in self.members.parts:
+        if self._request is not None:
+            self._answer(self._request.client, Refusal("the job has come to its end"), post)
+        for address in self.members.addresses.values():
             with suppress(FlameError):  # it is gone already
-                post.send(self.members.addresses[name], Stop(False))
+                post.send(address, Stop(False))
         await supervisor.stop(self.layout.config.deploy.stop_timeout_s)
         if self._epoch is not None:
             await self._epoch.halt(self._see_to)
@@ -704,7 +876,7 @@ class Deployment:
 
     def _died(self, name: str, what: str, lines: Sequence[str]) -> None:
         self.members.leave(name)
-        if self._leaving or name in self._condemned:
+        if self._leaving or name in self._condemned or name in self.members.resting:
             return self._changed.set()
         tail = "".join(f"\n    {line}" for line in lines[-8:])
         text = f"{name} {what}" + (f"; its last lines:{tail}" if tail else "")
@@ -772,12 +944,18 @@ class _Request:
 
     Attributes:
         client: Who waits for the answer.
-        change: Makes the change, between two epochs.
+        workers: How many there are to be.
+        revision: Another version to go on with; None: the same.
+        turned: The change is being made.
+        former: As long as that can be gone back to: the version before, its fingerprint, and the names of its nodes.
     """
 
-    def __init__(self, client: str, change: Callable[[], None]) -> None:
+    def __init__(self, client: str, workers: int) -> None:
         self.client = client
-        self.change = change
+        self.workers = workers
+        self.revision: Revision | None = None
+        self.turned = False
+        self.former: tuple[Layout, str, set[str]] | None = None
 
 
 class _Life:
@@ -785,8 +963,7 @@ class _Life:
 
     Attributes:
         plan: The job's, from where the present epoch goes on.
-        held: Up to which time each sink holds its outputs.
-        opened: Whether the sinks are open.
+        held: Up to which time each sink that is open holds its outputs.
         started: For each process of a role, how often it was started again.
     """
 
@@ -804,7 +981,6 @@ class _Life:
         self.plan, self.history, self.transport, self.post = plan, history, transport, post
         self.supervisor, self.edges, self.claim, self.bootstrap = supervisor, edges, claim, bootstrap
         self.held: dict[str, int] = {}
-        self.opened = False
         self.started: dict[tuple[str, int], int] = {}
 
 
@@ -841,11 +1017,6 @@ def importable(layout: Layout) -> tuple[str, str]:
     if "." not in module and file:
         return f"{Path(file).resolve()}:{name}", str(Path.cwd())
     return reference, str(Path.cwd())
-
-
-def encode_config(layout: Layout) -> bytes:
-    """The configuration, for a node."""
-    return msgspec.json.encode(layout.config, enc_hook=str)
 
 
 async def _cancelled(task: asyncio.Task[Any]) -> None:

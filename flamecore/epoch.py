@@ -79,7 +79,9 @@ class Epoch:
         self._control = Control(plan)
         self._failing, self._taken = failing, taken
         self._commits: Commits | None = None
+        self.begun = False
         self._finishing = False
+        self._turning = False
         self._post: Post | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -108,6 +110,7 @@ class Epoch:
 
     def begin(self) -> None:
         """The fronts have begun: take snapshots."""
+        self.begun = True
         if self._commits is not None:
             self._start(self._commits.run())
 
@@ -147,10 +150,21 @@ class Epoch:
         if self._commits is not None:
             await self._commits.commit()
 
+    def turn(self) -> bool:
+        """Nothing more is to be read: once all is delivered and in a snapshot, go on in another shape.
+
+        Returns:
+            Whether there is time for that still: it has not come to its end.
+        """
+        self._turning = not self._finishing and not self.outcome.done()
+        return self._turning
+
     async def _finish(self) -> None:
         """It ends well: what was delivered is in a snapshot. Until then it can fail as before."""
         if self._commits is not None:
             await self._commits.finish()
+        if self._turning and self._control.stopped:
+            self.fail(TurnError())
         if not self.outcome.done():
             self.outcome.set_result(None)
 

@@ -308,6 +308,12 @@ class History:
         # Once only: what is made from here on must not be taken for what was given up.
         await self.store.delete([accepted_blob(self.identity, self.graph)])
 
+    async def take_back(self) -> None:
+        """The graph that was begun with is given up before anything was done: what it would lose is not lost."""
+        await self.store.delete([accepted_blob(self.identity, self.graph)])
+        if self.snapshot is not None and self.snapshot.epoch == self._begun == self.epoch:
+            self._unusable.add(self.snapshot.blob)
+
     def _check_rest(self, found: Found) -> None:
         """Make sure that nobody else has done anything since the last look.
 

@@ -12,10 +12,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from flamecore.codec import Codec
-from flamecore.config import JobConfig
+from flamecore.config import decode_config
+from flamecore.errors import ConfigError
 from flamecore.job import make_plan
 from flamecore.launch import lay_out
 from flamecore.layout import Layout
@@ -150,8 +149,14 @@ class Home:
 
 def _layout(assignment: Assignment) -> Layout:
     """What the control has laid out, here."""
-    config = msgspec.json.decode(assignment.config, type=JobConfig, dec_hook=lambda kind, value: kind(value))
     reference, folder = assignment.flow
-    layout = lay_out(config, load_flow(reference, Path(folder)))
+    flow = load_flow(reference, Path(folder))
+    layout = lay_out(decode_config(assignment.config), flow)
     layout.problems.raise_first()
+    if assignment.code and layout.code != assignment.code:
+        raise ConfigError(
+            f"flow {flow.name!r} is another version here than the one that runs: {reference} has changed since",
+            hint="Put the former version back; or have the job go on with the new one: flamestream upgrade.",
+            path="job.flow",
+        )
     return layout

@@ -24,6 +24,8 @@ from flamecore.transport import TransportContext
 
 if TYPE_CHECKING:
     from flamecore.job import AnyJob
+    from flamecore.messages import Upgrade
+    from flamecore.revision import Revision
     from flamecore.stats import JobReport
 
 
@@ -77,7 +79,7 @@ def build(layout: Layout) -> AnyJob:
     if not layout.given and transport.capabilities.multi_process:
         from flamecore.deployment import Deployment
 
-        return Deployment(layout)
+        return Deployment(layout, _revise)
     from flamecore.job import Job
 
     return Job(
@@ -90,6 +92,12 @@ def build(layout: Layout) -> AnyJob:
         observers=layout.observers,
         store=layout.store(),
     )
+
+
+def _revise(old: Layout, asked: Upgrade) -> Revision:
+    from flamecore.upgrading import revise
+
+    return revise(old, asked)
 
 
 def run_embedded(

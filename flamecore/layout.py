@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,10 +15,11 @@ from flamecore.config import Choice, Edge, JobConfig
 from flamecore.errors import ConfigError
 from flamecore.flow import Flow
 from flamecore.front import EdgeContext, Source
-from flamecore.graph import Graph, Vertex
+from flamecore.graph import Graph, Vertex, user_functions
 from flamecore.jobregistry import JobRegistry, RegistryContext
 from flamecore.placement import node_options
 from flamecore.rear import Sink
+from flamecore.reference import code_of
 from flamecore.registry import Kind, Registry
 from flamecore.store import Store, StoreContext
 from flamecore.strict import Problems, convert, expand, redacted, unknown_key
@@ -124,6 +125,12 @@ class Layout:
         return self.config.job.name or self.flow.name
 
     @property
+    def code(self) -> str:
+        """A fingerprint of the flow's source, as it lies on the disk now."""
+        assert self.graph is not None
+        return code_of(self.flow, [function for vertex in self.graph.vertices for function in user_functions(vertex)])
+
+    @property
     def settings(self) -> JobSettings:
         """How the job runs."""
         from flamecore.job import JobSettings
@@ -161,6 +168,12 @@ class Layout:
     def sink_names(self) -> tuple[str, ...]:
         """Names of all sinks, that of dead letters among them if there is one."""
         return (*self.sinks, *((DEAD_LETTER,) if self.dead_letter is not None else ()))
+
+    def keep_sinks(self, other: Layout, names: Collection[str]) -> None:
+        """Take the sinks of these names, which are open, over from another layout."""
+        self.sinks |= {name: sink for name, sink in other.sinks.items() if name in names}
+        if DEAD_LETTER in names:
+            self.dead_letter = other.dead_letter
 
     @property
     def transport_table(self) -> Mapping[str, Any]:

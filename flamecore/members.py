@@ -20,6 +20,7 @@ class Members:
         hosts: For each part, the node that has it.
         opened, ready, halted: Names of the nodes that have come so far in this epoch.
         reports: The last counts of each node.
+        resting: Names of nodes that are given no parts: those of another version of the flow.
     """
 
     def __init__(self, address: str) -> None:
@@ -30,6 +31,7 @@ class Members:
         self.halted: set[str] = set()
         self.addresses: dict[str, str] = {}
         self.reports: dict[str, NodeStats] = {}
+        self.resting: set[str] = set()
         self.locations: dict[str, str] = {}
         self._address = address
         self._heard: dict[str, float] = {}
@@ -70,7 +72,7 @@ class Members:
 
     def named(self, role: str) -> list[str]:
         """Names of the nodes of a role, in the order in which they get their parts."""
-        names = [name for name, node in self.nodes.items() if node.role == role]
+        names = [name for name, node in self.nodes.items() if node.role == role and name not in self.resting]
         return sorted(names, key=lambda name: (len(name), name))
 
     @property

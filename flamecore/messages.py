@@ -187,13 +187,11 @@ class Upgrade(NamedTuple):
     """Client to control: go on with another configuration and flow.
 
     Attributes:
-        config: As JSON.
-        flow: Where to import the flow from, and the folder this is relative to.
+        config: As JSON; it says where to import the flow from.
         accept: Whether state that the new flow has no use for may be dropped.
     """
 
     config: bytes
-    flow: tuple[str, str]
     accept: bool
 
 
@@ -216,6 +214,7 @@ class Assignment(NamedTuple):
             in the order of their numbers.
         workers, trackers: Indices of the parts it hosts.
         locations: (address, location) of everything it may have to reach.
+        code: Fingerprint of the flow's source: all nodes run the same.
     """
 
     epoch: str
@@ -227,6 +226,7 @@ class Assignment(NamedTuple):
     workers: tuple[int, ...]
     trackers: tuple[int, ...]
     locations: tuple[tuple[str, str], ...]
+    code: str = ""
 
 
 class Opened(NamedTuple):

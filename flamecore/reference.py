@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from flamecore.errors import ConfigError, FlameError
 from flamecore.flow import Flow
@@ -18,6 +19,7 @@ from flamecore.names import suggestion
 
 _REFERENCE = re.compile(r"(?P<place>.+?)(?::(?P<name>[^\W\d]\w*))?")
 _ENGINE: Final = str(Path(__file__).parent)
+_INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
 
 
 def load_flow(reference: str, folder: Path | None = None) -> Flow:
@@ -46,6 +48,80 @@ def load_flow(reference: str, folder: Path | None = None) -> Flow:
         _put_on_path(folder)
         module = _guarded(place, lambda: _from_module(place, folder))
     return _flow_in(module, place, name)
+
+
+def load_flow_anew(reference: str, folder: Path) -> tuple[Flow, Callable[[], None]]:
+    """Load a flow as it is on disk now: modules that lie beside it are imported again. The former ones live on.
+
+    Returns:
+        The flow; and what undoes this: whoever imports them finds the former modules again.
+
+    Raises:
+        ConfigError: As `load_flow`; nothing has changed then.
+    """
+    place = reference.partition(":")[0]
+    path = (folder / place).resolve()
+    beside = path.parent if place.endswith(".py") else folder.resolve()
+    top = path.stem if place.endswith(".py") else place.partition(".")[0]
+
+    def own() -> dict[str, ModuleType]:
+        return {name: module for name, module in sys.modules.items() if _lies_beside(name, module, top, beside)}
+
+    former = own()
+
+    def undo() -> None:
+        for name in own():
+            del sys.modules[name]
+        sys.modules.update(former)
+
+    for name in former:
+        del sys.modules[name]
+    try:
+        return load_flow(reference, folder), undo
+    except BaseException:
+        undo()
+        raise
+
+
+def _lies_beside(name: str, module: ModuleType, top: str, folder: Path) -> bool:
+    """Whether a module belongs to the flow of a folder: its package, and what else is there and is not installed."""
+    first = name.partition(".")[0]
+    if first == top:
+        return True
+    file = getattr(module, "__file__", None)
+    if not file or first in ("__main__", "flamecore") or first.startswith("flamestream_"):
+        return False
+    path = Path(file).resolve()
+    return path.is_relative_to(folder) and not _INSTALLED.intersection(path.relative_to(folder).parts)
+
+
+def code_of(flow: Flow, functions: Iterable[Callable[..., Any]]) -> str:
+    """A fingerprint of the source of a flow: of the modules of its functions, and of those beside them that they use.
+
+    Two processes that have imported the same files have the same one, wherever the files are.
+
+    Args:
+        flow: As imported here.
+        functions: All that it uses.
+    """
+    file = getattr(sys.modules.get(flow.module), "__file__", None)
+    if not file:
+        return ""
+    folder, top = Path(file).resolve().parent, flow.module.partition(".")[0]
+    todo = [flow.module, *(getattr(function, "__module__", None) or "" for function in functions)]
+    found: dict[str, str] = {}
+    while todo:
+        name = todo.pop()
+        module = sys.modules.get(name) if isinstance(name, str) and name not in found else None
+        if module is None or not _lies_beside(name, module, top, folder):
+            continue
+        source = Path(getattr(module, "__file__", None) or "")
+        found[name] = hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
+        todo += (
+            value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+            for value in tuple(vars(module).values())
+        )
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
 
 
 def _put_on_path(folder: Path) -> None:

@@ -25,6 +25,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "acker": "Join a job that runs elsewhere, to host its trackers.",
     "status": "Show a job that runs on several processes.",
     "rescale": "Change the number of workers of a running job.",
+    "upgrade": "Have a running job go on with another version of its flow.",
     "plan": "Say what of its state a changed flow keeps, drops or cannot read.",
     "snapshot": "List, show, verify and prune the snapshots of a job.",
     "state": "Look a key up in the state of a job.",

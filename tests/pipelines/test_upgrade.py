@@ -1,0 +1,271 @@
+"""A running job goes on with another version of its flow: each record is worked on by one of the two, in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
+
+APP = """
+    import time
+    from pathlib import Path
+
+    import flamecore as fc
+    from helper import words_of
+
+    GO = Path("go")
+
+
+    def split(line: str) -> list[str]:
+        if not GO.exists():
+            time.sleep(0.01)
+        return words_of(line)
+
+
+    flow = fc.Flow("words")
+    words = flow.source("lines", str).rebalance().flat_map(split)
+    words.key_by(lambda word: word).count(name="count").sink("counts")
+"""
+
+HELPER = """
+    def words_of(line: str) -> list[str]:
+        return line.split()
+"""
+
+SECOND = '\nwords.key_by(lambda word: word[0]).group(2, name="pair").sink("pairs")\n'
+THIRD = '\nwords.key_by(len).count(name="size").sink("sizes")\n'
+
+LINES = 8000
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "flamecore", *arguments]
+
+
+def environment() -> dict[str, str]:
+    # Edits of one second and one size would not be told apart by what Python has compiled.
+    return {**os.environ, "FLAMESTREAM_TOKEN": "a secret of this test", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class Job:
+    """A job in a folder, as two workers count the words of its lines."""
+
+    def __init__(self, folder: Path, *sinks: str) -> None:
+        self.folder = folder
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self.port = int(found.getsockname()[1])
+        self.lines = [f"w{number % 211} w{number % 7} x{number % 13}" for number in range(LINES)]
+        (folder / "lines.txt").write_text("\n".join(self.lines) + "\n")
+        self.write(*sinks)
+
+    def write(self, *sinks: str, app: str = dedent(APP), helper: str = dedent(HELPER)) -> None:
+        """Write the flow and the job file. On more than the sink `counts`: `sinks`."""
+        (self.folder / "app.py").write_text(app)
+        (self.folder / "helper.py").write_text(helper)
+        lines = ["schema = 1", "[job]", 'flow = "app.py"', "workers = 2", "max_in_flight = 100"]
+        lines += ["[transport]", 'use = "grpc"', "[transport.grpc]", f'listen = "127.0.0.1:{self.port}"']
+        lines += [
+            "[state]",
+            'use = "sqlite"',
+            'path = "state"',
+            "[source.lines]",
+            'use = "lines"',
+            'path = "lines.txt"',
+        ]
+        for sink in ("counts", *sinks):
+            lines += [f"[sink.{sink}]", 'use = "jsonl"', f'path = "{sink}.jsonl"']
+        (self.folder / "job.toml").write_text("\n".join(lines))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        line = command(*arguments)
+        return subprocess.Popen(line, cwd=self.folder, env=environment(), stderr=subprocess.PIPE, text=True)
+
+    def worker(self, name: str) -> subprocess.Popen[str]:
+        """A worker that is started by hand."""
+        return self.start("worker", "--join", f"grpc://127.0.0.1:{self.port}", "--job", "words", "--name", name)
+
+    @contextmanager
+    def running(self, *workers: str) -> Iterator[subprocess.Popen[str]]:
+        with self.start("run", "job.toml", "-q") as process, ExitStack() as joined:
+            try:
+                for name in workers:
+                    joined.callback(joined.enter_context(self.worker(name)).kill)
+                end = time.monotonic() + 30
+                while json.loads(self.ask("status").stdout or "{}").get("items_in", 0) == 0:
+                    assert process.poll() is None, process.communicate()[1]
+                    assert time.monotonic() < end, "the job does not begin"
+                yield process
+            finally:
+                process.kill()
+
+    def ask(self, what: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        line = command(what, f"grpc://127.0.0.1:{self.port}", *arguments, "--job", "words", "--json")
+        return subprocess.run(
+            line, cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=90, check=False
+        )
+
+    def upgrade(self, *arguments: str) -> Any:
+        asked = self.ask("upgrade", "job.toml", *arguments)
+        assert asked.returncode == 0, asked.stderr
+        facts = json.loads(asked.stdout)
+        print(f"a pause of {facts['pause_ms']} ms; {facts['plan']}")
+        return facts
+
+    def refused(self, *arguments: str) -> str:
+        asked = self.ask("upgrade", "job.toml", *arguments)
+        assert asked.returncode != 0
+        return asked.stderr
+
+    def output(self, sink: str = "counts") -> list[Any]:
+        return [json.loads(line) for line in (self.folder / f"{sink}.jsonl").read_text().splitlines()]
+
+    def words(self) -> Iterator[str]:
+        return (word for line in self.lines for word in line.split())
+
+
+def ended(job: Job, process: subprocess.Popen[str]) -> None:
+    """Let the job go on as fast as it can, to its end."""
+    (job.folder / "go").touch()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+
+
+def counted(words: Iterator[str]) -> list[Any]:
+    counts: Counter[str] = Counter()
+    output = []
+    for word in words:
+        counts[word] += 1
+        output.append([word, counts[word]])
+    return output
+
+
+def test_a_mended_function_works_from_one_record_on(tmp_path: Path) -> None:
+    """It lies in a module beside the flow. State is kept: what was counted goes on."""
+    job = Job(tmp_path)
+    with job.running() as process:
+        job.write(helper=dedent(HELPER).replace("split()", 'replace("x", "y").split()'))
+        facts = job.upgrade()
+        assert facts["workers"] == 2
+        assert facts["plan"][0].startswith("keep         count: drift, ")
+        status = json.loads(job.ask("status").stdout)
+        hosting = sorted(name for name, node in status["nodes"].items() if node["parts"])
+        assert hosting == ["worker-0.1", "worker-1.1"]
+        ended(job, process)
+    output = job.output()
+    turn = next(place for place, (word, _) in enumerate(output) if word.startswith("y"))
+    assert (turn - 2) % 3 == 0, "the new version begins with a record"
+    words = (word.replace("x", "y") if place >= turn else word for place, word in enumerate(job.words()))
+    assert output == counted(words)
+
+
+def test_operations_come_and_go(tmp_path: Path) -> None:
+    job = Job(tmp_path, "pairs")
+    job.write("pairs", app=dedent(APP) + SECOND)
+    with job.running() as process:
+        # The type of what goes to `counts` is not known any more: that sink is closed, and opened again.
+        job.write("sizes", app=dedent(APP).replace(".sink(", ".map(lambda pair: pair).sink(") + THIRD)
+        text = job.refused()
+        assert "part of the state would be lost" in text
+        assert "DROP         pair: grouping of window 2, 2 keys" in text
+        facts = job.upgrade("--accept")
+        assert "new          sink sizes: takes what comes from here on" in facts["plan"]
+        ended(job, process)
+    assert job.output() == counted(job.words())
+    pairs, sizes = job.output("pairs"), job.output("sizes")
+    assert len(pairs) + len(sizes) == 3 * LINES, "each word went to one of the two"
+    rest = [str(len(word)) for word in list(job.words())[len(pairs) :]]
+    assert [[str(size), count] for size, count in sizes] == counted(iter(rest))
+    shown = subprocess.run(
+        command("snapshot", "show", "--json"), cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30
+    )
+    assert sorted(json.loads(shown.stdout)["operations"]) == ["count", "size"]
+
+
+BROKEN = "\nimport sys\nif 'process' in sys.argv[0]:\n    raise ValueError('not here')\n"
+
+
+def test_a_version_that_cannot_run_leaves_the_job_as_it_was(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    with job.running() as process:
+        job.write(app="this is no Python")
+        assert "app.py cannot be loaded: SyntaxError" in job.refused()
+        job.write(app=dedent(APP), helper="")
+        assert "cannot import name 'words_of'" in job.refused()
+        job.write(app=dedent(APP).replace('"words"', '"others"'))
+        assert "cannot change the job's name ('words', 'others')" in job.refused()
+        job.write(app=dedent(APP).replace("count(", "group(2, "))
+        assert "CANNOT READ  count: drift" in job.refused()
+        # The supervisor can import this one, and the workers cannot.
+        job.write(app=dedent(APP) + BROKEN)
+        text = job.refused()
+        assert "the new version could not start, and the job goes on with the former" in text
+        assert "ValueError: not here" in text
+        ended(job, process)
+    assert job.output() == counted(job.words())
+
+
+def test_a_loss_that_was_accepted_for_a_version_that_cannot_start_is_none(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    with job.running() as process:
+        changed = dedent(APP).replace('name="count").', 'name="again").map(lambda pair: pair).')
+        job.write(app=changed + BROKEN)
+        assert "goes on with the former" in job.refused("--accept")
+        ended(job, process)
+    assert job.output() == counted(job.words())
+
+
+def test_workers_that_were_started_by_hand_are_replaced_by_hand(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    with (tmp_path / "job.toml").open("a") as file:
+        file.write('\n[deploy]\nstart = "join"\n')
+    with job.running("a", "b") as process, ExitStack() as later:
+        (tmp_path / "helper.py").write_text(dedent(HELPER).replace("split()", 'replace("x", "y").split()'))
+        assert "2 new ones of role worker are needed, and 0 are there" in job.refused()
+        for name in ("c", "d"):
+            later.callback(later.enter_context(job.worker(name)).kill)
+        end = time.monotonic() + 30
+        while len(json.loads(job.ask("status").stdout)["nodes"]) < 4:
+            assert time.monotonic() < end
+        job.upgrade()
+        assert sorted(json.loads(job.ask("status").stdout)["nodes"]) == ["c", "d"]
+        ended(job, process)
+    output = job.output()
+    turn = next(place for place, (word, _) in enumerate(output) if word.startswith("y"))
+    words = (word.replace("x", "y") if place >= turn else word for place, word in enumerate(job.words()))
+    assert output == counted(words)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
+def test_versions_are_not_mixed(tmp_path: Path) -> None:
+    """The file has changed, and a worker dies: the one that comes in its place is another version."""
+    job = Job(tmp_path)
+    with job.running() as process:
+        job.write(helper=dedent(HELPER).replace("split()", "upper().split()"))
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        (tmp_path / "go").touch()
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "flow 'words' is another version here than the one that runs" in said
+    output = job.output()
+    assert output == counted(job.words())[: len(output)]
+    planned = subprocess.run(
+        command("plan", "job.toml"), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert planned.returncode == 0, planned.stderr

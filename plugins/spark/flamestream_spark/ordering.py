@@ -99,6 +99,9 @@ def _sortable(kind: str) -> bool:
 
 def _plan(frame: Any) -> str:
     """The physical plan in words."""
+    java = getattr(frame, "_jdf", None)
+    if java is not None:
+        return str(java.queryExecution().executedPlan().toString())
     import contextlib
     import io
 

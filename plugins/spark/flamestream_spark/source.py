@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
@@ -32,6 +33,7 @@ FILE_FORMATS: Final = ("parquet", "json", "csv", "text", "orc", "xml", "binaryFi
 """Formats whose rows have a place in a file."""
 
 _RAW: Final = 1000
+_CLOSE_S: Final = 30.0
 _END: Final = object()
 _FAILED_FILE: Final = re.compile(r"(?:file|path)s?\s*:?\s+((?:file|hdfs|s3a?|gs|abfss?)?:?/[^\s,\]]+)")
 
@@ -128,6 +130,7 @@ class FrameReader(Reader):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"source {source}")
         self._waiting: asyncio.Future[Any] | None = None
         self._ended = False
+        self._tag = f"flamestream-{token_hex(8)}"
 
     async def read(self, limit: int) -> Batch | None:
         while self._batch is None or self._at >= self._batch.num_rows:
@@ -163,6 +166,7 @@ class FrameReader(Reader):
         """The next batch, from Spark; on a thread of its own."""
         try:
             if self._pieces is None:
+                self._tagging()[0](self._tag)  # for what is started on this thread
                 self._pieces = _batches(self._ordered)
             return next(self._pieces, _END)
         except FlameError:
@@ -216,10 +220,26 @@ class FrameReader(Reader):
         first, file = self._files[at]
         return f"{shown(file)} row {row - first + 1}"
 
+    def _tagging(self) -> tuple[Callable[[str], Any], Callable[[str], Any]]:
+        """What gives a tag to all that this thread starts, and what ends all that has it."""
+        spark = self._ordered.frame.sparkSession
+        if hasattr(spark, "sparkContext"):
+            return spark.sparkContext.addJobTag, spark.sparkContext.cancelJobsWithTag
+        return spark.addTag, spark.interruptTag
+
     async def aclose(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            await asyncio.wait([waiting])
+            if not waiting.done():
+                await asyncio.to_thread(self._tagging()[1], self._tag)
+                await asyncio.wait([waiting], timeout=_CLOSE_S)
+            if not waiting.done():
+                raise SourceError(
+                    f"source {self._source!r}: Spark does not end what it does; it was told to {_CLOSE_S} s ago",
+                    hint="Look at its UI, or end the program.",
+                    source=self._source,
+                    position="",
+                )
             if not waiting.cancelled():
                 waiting.exception()  # nobody asked for it
         pieces, self._pieces = self._pieces, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from flamecore.errors import ConfigError, OperationError, SourceError
 from flamecore.front import EdgeContext, Rejected, Source
 from flamecore.testing.edges import SourceTests, check_changed, check_grown
 from flamestream_spark.ordering import UnstableOrderWarning
-from flamestream_spark.source import SparkSource
+from flamestream_spark.source import SparkSource, failed
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -159,6 +160,36 @@ def test_a_corrupt_file_is_named(tmp_path: Path) -> None:
     assert len(str(caught.value)) < 1500
     with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere"):
         asyncio.run(source(path=str(tmp_path / "nowhere")).open(""))
+
+
+def test_spark_ends_what_nobody_waits_for(spark: Any) -> None:
+    """Closing a source does not wait for the query: that would take ten minutes here."""
+
+    def slow(number: int) -> int:
+        time.sleep(0.6)
+        return number
+
+    spark.udf.register("flamestream_slow", slow, "long")
+
+    async def close_early() -> None:
+        made = source(dict, sql="select flamestream_slow(id) as id from range(2000)", order_by=("id",))
+        reader = await made.open("")
+        reading = asyncio.ensure_future(reader.read(10))
+        for _ in range(1000):
+            if spark.sparkContext.statusTracker().getActiveJobsIds():
+                break
+            await asyncio.sleep(0.02)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await reader.aclose()
+
+    asyncio.run(close_early())
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+
+
+def test_what_an_executor_lacks_is_named() -> None:
+    said = "Job aborted\n  File x\nModuleNotFoundError: No module named 'pyarrow'\n\tat org.apache.spark"
+    assert "an executor has no module pyarrow" in str(failed("pages", RuntimeError(said)))
 
 
 def test_it_is_said_once_what_to_read(tmp_path: Path) -> None:

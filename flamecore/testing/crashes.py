@@ -30,7 +30,6 @@ from flamecore.testing.virtual import run_virtually
 from flamecore.testing.world import Network, Process, World, follow_tasks
 
 _MOST_RUNS = 60
-_FEW_MOMENTS = (3, 15, 60, 250)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,7 @@ class Trouble:
     Attributes:
         faults: Most faults.
         kinds: Which, and how likely each is against the others; see `Crashes`.
+        between: How many moments pass between two faults, on average: one of these each time. A record makes some ten.
         grows: Whether sources hold all they ever will only in the end.
         tears: See `World`.
         damages: Whether the newest snapshot may be found damaged after a crash. Not where things tear as well: there is
@@ -61,6 +61,7 @@ class Trouble:
             "turn": 1,
         }
     )
+    between: Sequence[int] = (3, 15, 60, 250)
     grows: bool = True
     tears: bool = True
     damages: bool = True
@@ -268,7 +269,7 @@ class Crashes:
     # -- fate ----------------------------------------------------------------------------------------------------------
 
     def _in_a_while(self) -> int:
-        return round(self.random.expovariate(1 / self.random.choice(_FEW_MOMENTS)))
+        return round(self.random.expovariate(1 / self.random.choice(self.trouble.between)))
 
     def _note(self, what: str) -> None:
         self.log.append(f"{asyncio.get_running_loop().time():.4f} {what}")

@@ -15,7 +15,8 @@ from flamecore.testing.simulation import SimulationStuckError
 
 T = TypeVar("T")
 
-_MOST_ROUNDS = 5_000_000
+_MOST_ROUNDS = 1_000_000
+_MOST_FAREWELLS = 50
 
 
 class _MadeUp(selectors.BaseSelector):
@@ -54,6 +55,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._made_up = _MadeUp()
         super().__init__(self._made_up)
 
+    def refresh(self) -> None:
+        """It may go on for as long again."""
+        self._made_up.rounds = 0
+
     def time(self) -> float:
         """Seconds since it began."""
         return self._made_up.now
@@ -69,9 +74,12 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(main)
     finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        for _ in range(_MOST_FAREWELLS):
+            left = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
+            if not left:
+                break
+            loop.refresh()
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
         loop.close()

@@ -361,6 +361,28 @@ def test_whoever_looked_while_another_still_worked_does_not_begin() -> None:
     assert new.look().begin().history.start == 8
 
 
+def test_a_second_look_that_finds_another_run_ends_this_one() -> None:
+    """The other has opened the sinks since, and delivers: what this one was told of them holds no more."""
+    blobs: dict[str, bytes] = {}
+    one = Run(blobs).look()
+    start(blobs).commit(5).commit(6)
+    with pytest.raises(FencedError, match="another run"):
+        one.do(one.history.look())
+    two = start(blobs).commit(7)
+    two.do(two.history.look())
+    assert two.begin().history.epoch == 3, "its own is another matter"
+
+
+def test_a_run_that_is_still_at_work_is_no_damage() -> None:
+    blobs: dict[str, bytes] = {}
+    old = start(blobs).commit(5).commit(6)
+    new = Run(blobs)
+    new.do(new.history.look())
+    old.commit(7).commit(8)
+    with pytest.raises(FencedError):
+        new.do(new.history.verify())
+
+
 def test_an_epoch_that_could_never_begin_is_passed_over() -> None:
     """Its owner was suspended between its last look and its first word, while another still worked."""
     blobs: dict[str, bytes] = {}

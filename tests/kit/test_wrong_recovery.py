@@ -1,0 +1,334 @@
+"""Recovery with one protection taken away: `assert_exactly_once` must notice, within some hundred stories.
+
+Every one of these protections was put there for a fault that somebody meets some day. If one of them can be removed and
+nothing fails, either it is not needed or it is not tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+from flamecore import history, recovery, scope
+from flamecore.clock import Front
+from flamecore.collect import Collector
+from flamecore.commits import Commits, WorkerCommits
+from flamecore.control import Control
+from flamecore.hashing import KEY_GROUPS, owners
+from flamecore.history import Found, History
+from flamecore.messages import Committed
+from flamecore.meta import MIN_TIME
+from flamecore.operations.compiler import Compiler, Stateful
+from flamecore.operations.drift import DriftStep
+from flamecore.pump import FrontPump
+from flamecore.rear import Sink
+from flamecore.snapshot import EpochRecord, encode_record, epoch_blob
+from flamecore.testing import Trouble, assert_exactly_once
+from flamecore.testing.simulated_edges import SimulatedSink
+from flamecore.vertices import Vertex
+from flamecore.worker import Outgoing, Worker
+
+Patch = pytest.MonkeyPatch
+
+_STORIES = 1500
+
+
+def merged() -> fc.Flow:
+    """Three sources of unequal length, whose records meet in one state and in windows."""
+    flow = fc.Flow("merged")
+    a, b, c = (flow.source(name, int).rebalance().map(lambda n: n) for name in "abc")
+    sums = a.merge(b, c).key_by(lambda n: n % 3).fold(0, lambda total, n: total * 3 % 1009 + n)
+    sums.key_by(lambda pair: pair[1] % 2).group(3).sink("windows")
+    sums.sink("sums")
+    return flow
+
+
+INPUTS = {"a": list(range(18)), "b": list(range(100, 109)), "c": list(range(200, 204))}
+
+
+# -- what is taken away ------------------------------------------------------------------------------------------------
+
+
+def epochs_are_not_fenced(patch: Patch) -> None:
+    """Whoever begins an epoch that is another's, or has been overtaken, goes on all the same."""
+
+    async def begin(self: History, held: Mapping[str, int]) -> None:
+        found = await history.look(self.store)
+        self.journals = await self._needed(found.journals)
+        self._floor = max([self.start, *held.values()])
+        blobs = tuple(manifest.blob for manifest in reversed(self.kept))
+        record = EpochRecord(self.identity, self.epoch, 0.0, blobs, self.beginning, self.journals, self.fronts)
+        await self.store.create(epoch_blob(self.epoch), encode_record(record))
+        self._begun = self.epoch
+
+    patch.setattr(History, "begin", begin)
+    patch.setattr(History, "_check_rest", lambda self, found: None)
+
+
+def messages_of_other_epochs_are_taken(patch: Patch) -> None:
+    """A worker that was taken for dead goes on sending."""
+    original = scope.Scope.__init__
+
+    def plain(self: scope.Scope, transport: Any, name: str) -> None:
+        original(self, transport, name)
+        self._suffix = ""
+
+    patch.setattr(scope.Scope, "__init__", plain)
+
+
+def sinks_have_no_owner(patch: Patch) -> None:
+    """A run that was taken for dead goes on writing."""
+    patch.setattr(SimulatedSink, "_check", lambda self: None)
+
+
+def rears_do_not_filter_what_they_hold(patch: Patch) -> None:
+    original = Collector.__init__
+
+    def unfiltered(self: Collector, *args: Any, held: int = MIN_TIME, **options: Any) -> None:
+        original(self, *args, **options)
+
+    patch.setattr(Collector, "__init__", unfiltered)
+
+
+def a_promise_is_made_before_it_is_written_down(patch: Patch) -> None:
+    """Outputs leave under times that nobody will find again."""
+    admit = Worker.admit
+
+    def hasty(self: Worker, *args: Any) -> None:
+        admit(self, *args)
+        for number, time in self._promised.items():
+            self.reporter.heartbeat(number, time)
+        self._promised.clear()
+
+    patch.setattr(Worker, "admit", hasty)
+    patch.setattr(Worker, "written", lambda self, given: None)
+    patch.setattr(Worker, "end_front", _end_at_once)
+
+
+def _end_at_once(self: Worker, number: int) -> int:
+    self.fronts[number].ended = True
+    self.reporter.unregister(number)
+    return self.fronts[number].next_time
+
+
+def times_that_were_given_are_not_given_again(patch: Patch) -> None:
+    async def nothing(store: Any, blobs: Sequence[str], start: int) -> recovery.Journal:
+        return recovery.Journal({}, {})
+
+    patch.setattr("flamecore.node.load_journal", nothing)
+
+
+def what_is_written_down_after_the_look_does_not_count(patch: Patch) -> None:
+    original = History._needed
+
+    async def needed(self: History, journals: Sequence[str]) -> tuple[str, ...]:
+        return await original(self, [blob for blob in journals if blob in self.journals])
+
+    patch.setattr(History, "_needed", needed)
+
+
+def new_times_do_not_begin_where_the_outputs_end(patch: Patch) -> None:
+    """The clock was put back, and what comes is dropped as held already."""
+    original = History.resume
+    patch.setattr(History, "resume", lambda self: original(self)._replace(floor=self.start))
+
+
+def the_end_of_a_front_is_not_written_down(patch: Patch) -> None:
+    """What its source holds in the next run gets times that others have left behind."""
+    patch.setattr(Worker, "end_front", _end_if_written)
+
+
+def _end_if_written(self: Worker, number: int) -> int:
+    self.fronts[number].ended = True
+    if number in self._promised:
+        self._closing.add(number)
+    else:
+        self.reporter.unregister(number)
+    return self.fronts[number].next_time
+
+
+def a_front_that_is_stopped_counts_as_ended(patch: Patch) -> None:
+    """Time passes it, although the next run reads it on."""
+    original = FrontPump.run
+
+    async def run(self: FrontPump) -> None:
+        self._kept = False
+        await original(self)
+
+    patch.setattr(FrontPump, "run", run)
+
+
+def one_snapshot_is_kept(patch: Patch) -> None:
+    patch.setattr(history, "_KEPT", 1)
+
+
+def there_is_no_beginning_to_go_back_to(patch: Patch) -> None:
+    original = history.look
+
+    async def look(store: Any) -> Found:
+        found = await original(store)
+        return found._replace(beginning=found.beginning and not found.snapshots and not found.damaged)
+
+    patch.setattr(history, "look", look)
+
+
+def upstream_may_forget_what_the_newest_snapshot_covers(patch: Patch) -> None:
+    """But the one before may have to be gone back to."""
+
+    def tell(self: Commits) -> None:
+        newest = self._history.kept[-1]
+        positions = tuple((front.number, front.position) for front in newest.fronts)
+        for index in range(self._plan.workers):
+            self._post.send(f"worker/{index}", Committed(self._number, newest.time, positions))
+
+    patch.setattr(Commits, "_tell", tell)
+
+
+def a_snapshot_is_taken_above_what_rears_have_stored(patch: Patch) -> None:
+    patch.setattr(Control, "stored", property(lambda self: min(self._stored.values()) + 1))
+
+
+def a_snapshot_is_of_what_one_rear_has_stored(patch: Patch) -> None:
+    patch.setattr(Control, "stored", property(lambda self: max(self._stored.values())))
+
+
+def rears_tell_before_they_have_stored(patch: Patch) -> None:
+    """Every sink says that it is done when it has only begun."""
+    original = SimulatedSink.write
+
+    async def write(self: SimulatedSink, time: int, payloads: Sequence[Any]) -> None:
+        self._busy = False
+        self._writing = asyncio.ensure_future(original(self, time, payloads))  # type: ignore[attr-defined]
+
+    patch.setattr(SimulatedSink, "write", write)
+    patch.setattr(SimulatedSink, "sync", Sink.sync)
+
+
+def a_snapshot_holds_the_latest_state(patch: Patch) -> None:
+    """Not that at its time: what came after is counted again."""
+    original = DriftStep.cut
+
+    def cut(self: DriftStep, before: bytes) -> Mapping[Any, Any]:
+        return {key: self.states[key] for key in original(self, before)}
+
+    patch.setattr(DriftStep, "cut", cut)
+
+
+def history_goes_with_the_minimum_time(patch: Patch) -> None:
+    """Which may be far ahead of the next snapshot's."""
+    original = Compiler.stateful
+
+    def stateful(self: Compiler, vertex: Vertex, operation: Stateful) -> Any:
+        if self.plan.kept:
+            self.compiled.forgetters.append(operation.forget)
+        return original(self, vertex, operation)
+
+    patch.setattr(Compiler, "stateful", stateful)
+
+
+def positions_are_the_latest(patch: Patch) -> None:
+    """Not those at the snapshot's time."""
+    original = Front.cut
+
+    def cut(self: Front, time: int) -> tuple[Any, int]:
+        position, next_time = original(self, time)
+        return (self._uncut[-1].positions[-1] if self._uncut else position), next_time
+
+    patch.setattr(Front, "cut", cut)
+
+
+def a_snapshot_does_not_wait_for_every_worker(patch: Patch) -> None:
+    original = Commits.receive
+
+    def receive(self: Commits, message: Any) -> None:
+        original(self, message)
+        if message.number == self._number:
+            for index in range(self._plan.workers):
+                self._answers.setdefault(index, message._replace(worker=index, part=None, fronts=()))
+            self._complete.set()
+
+    patch.setattr(Commits, "receive", receive)
+
+
+def parts_are_announced_before_they_are_stored(patch: Patch) -> None:
+    async def create(self: WorkerCommits, part: Any, data: bytes) -> None:
+        self._late = asyncio.ensure_future(self.store.create(part.blob, data))  # type: ignore[attr-defined]
+
+    patch.setattr(WorkerCommits, "_create", create)
+
+
+def what_is_received_is_acked_before_what_came_of_it_is_sent(patch: Patch) -> None:
+    original = Worker.flush
+
+    def flush(self: Worker, now: float) -> Outgoing:
+        for ack in self._owed:
+            self.reporter.ack(*ack)
+        self._owed.clear()
+        early = [(f"acker/{tracker}", report) for tracker, report in self.reporter.flush(now)]
+        return [*early, *original(self, now)]
+
+    patch.setattr(Worker, "flush", flush)
+
+
+def key_groups_stay_where_they_were(patch: Patch) -> None:
+    """With another number of workers."""
+    original = recovery.load_state
+
+    async def load(store: Any, codec: Any, manifest: Any, groups: Any, vertices: Any) -> Any:
+        before = owners(manifest.workers)
+        index = min(groups) * manifest.workers // KEY_GROUPS
+        return await original(store, codec, manifest, [g for g, owner in enumerate(before) if owner == index], vertices)
+
+    patch.setattr("flamecore.node.load_state", load)
+
+
+KILLS = Trouble(faults=6, between=(60, 150, 300), kinds={"kill": 1}, tears=False)
+OVERLAPS = Trouble(faults=6, between=(20, 60, 150), kinds={"abandon": 1})
+
+WRONG: Mapping[Callable[[Patch], None], Trouble] = {
+    epochs_are_not_fenced: OVERLAPS,
+    messages_of_other_epochs_are_taken: Trouble(faults=6, between=(20, 60, 150), kinds={"partition": 1}),
+    sinks_have_no_owner: Trouble(),
+    rears_do_not_filter_what_they_hold: Trouble(),
+    a_promise_is_made_before_it_is_written_down: Trouble(),
+    times_that_were_given_are_not_given_again: Trouble(),
+    what_is_written_down_after_the_look_does_not_count: Trouble(faults=10, between=(60, 150), kinds={"abandon": 1}),
+    new_times_do_not_begin_where_the_outputs_end: Trouble(faults=6, between=(60, 150), kinds={"kill": 1, "clock": 1}),
+    the_end_of_a_front_is_not_written_down: Trouble(),
+    a_front_that_is_stopped_counts_as_ended: Trouble(faults=6, between=(20, 60, 150), kinds={"drain": 1, "kill": 2}),
+    one_snapshot_is_kept: KILLS,
+    there_is_no_beginning_to_go_back_to: KILLS,
+    upstream_may_forget_what_the_newest_snapshot_covers: KILLS,
+    a_snapshot_is_taken_above_what_rears_have_stored: Trouble(),
+    a_snapshot_is_of_what_one_rear_has_stored: Trouble(),
+    rears_tell_before_they_have_stored: Trouble(),
+    a_snapshot_holds_the_latest_state: Trouble(),
+    history_goes_with_the_minimum_time: Trouble(),
+    positions_are_the_latest: Trouble(),
+    a_snapshot_does_not_wait_for_every_worker: Trouble(),
+    parts_are_announced_before_they_are_stored: Trouble(faults=6, between=(20, 60, 150), kinds={"kill": 1}),
+    what_is_received_is_acked_before_what_came_of_it_is_sent: Trouble(),
+    key_groups_stay_where_they_were: Trouble(),
+}
+"""What is taken away, and the trouble in which it is missed soonest."""
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_without_a_protection_the_outputs_are_wrong(wrong: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    trouble = WRONG[wrong]
+    wrong(monkeypatch)
+    with pytest.raises(AssertionError, match="seed="):
+        assert_exactly_once(merged(), INPUTS, seeds=range(_STORIES), trouble=trouble)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    {repr(trouble): trouble for trouble in WRONG.values()}.values(),
+    ids=lambda trouble: "-".join(trouble.kinds),
+)
+def test_with_all_of_them_they_are_right(trouble: Trouble) -> None:
+    assert_exactly_once(merged(), INPUTS, seeds=range(3), trouble=trouble)

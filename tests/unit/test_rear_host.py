@@ -1,0 +1,147 @@
+"""A rear at work: one call of its sink at a time, and what is known of the sink when an epoch ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from flamecore.collect import Collector
+from flamecore.errors import SinkError
+from flamecore.front import EdgeContext
+from flamecore.host import Post, RearHost
+from flamecore.messages import Delivered, Released
+from flamecore.meta import GlobalTime
+from flamecore.rear import Guarantee, Sink
+from flamecore.transport import Delivery, Endpoint
+
+
+class Slow(Sink):
+    """Each call waits to be let through; fails when it is told to."""
+
+    name: ClassVar[str] = "slow"
+
+    def __init__(self) -> None:
+        super().__init__(None, EdgeContext("out"))
+        self.calls: list[tuple[str, int]] = []
+        self.gate = asyncio.Event()
+        self.fails = False
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "exactly_once"
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        await self._pass("write", time)
+
+    async def sync(self, time: int) -> None:
+        await self._pass("sync", time)
+
+    async def _pass(self, call: str, time: int) -> None:
+        self.calls.append((f"{call} begins", time))
+        await self.gate.wait()
+        self.calls.append((f"{call} ends", time))
+        if self.fails:
+            raise SinkError("the answer was lost", sink="out")
+
+
+class Here(Endpoint):
+    address = "rear/out"
+
+    def __init__(self) -> None:
+        self.come: asyncio.Queue[Delivery] = asyncio.Queue()
+        self.sent: list[tuple[str, Any]] = []
+
+    def send_nowait(self, to: str, message: Any) -> bool:
+        self.sent.append((to, message))
+        return True
+
+    async def send(self, to: str, message: Any) -> None:
+        self.send_nowait(to, message)
+
+    async def receive(self) -> Delivery:
+        return await self.come.get()
+
+    def receive_nowait(self) -> Delivery | None:
+        return None
+
+    async def aclose(self) -> None:
+        return
+
+
+def released(time: int, *payloads: str) -> Delivery:
+    items = [(GlobalTime(time - 1, 1).encode() + bytes([n]), payload) for n, payload in enumerate(payloads)]
+    return Delivery("worker/0", Released(0, time, items, []))
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.sink, self.endpoint = Slow(), Here()
+        self.rear = RearHost(
+            Collector("out", 1),
+            self.sink,
+            Post(self.endpoint, lambda error: None),
+            listeners=["worker/0"],
+            delivered=lambda rear, time, count: None,
+        )
+        self.task = asyncio.create_task(self.rear.run())
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_a_sink_is_called_once_at_a_time() -> None:
+    async def body() -> None:
+        bench = Bench()
+        bench.endpoint.come.put_nowait(released(5, "a"))
+        await settle()
+        syncing = asyncio.create_task(bench.rear.sync(4))
+        await settle()
+        assert bench.sink.calls == [("write begins", 5)]
+        bench.sink.gate.set()
+        await syncing
+        assert bench.sink.calls == [("write begins", 5), ("write ends", 5), ("sync begins", 4), ("sync ends", 4)]
+        bench.task.cancel()
+
+    asyncio.run(body())
+
+
+def test_an_epoch_ends_with_the_batch_that_is_being_written() -> None:
+    async def body() -> None:
+        bench = Bench()
+        bench.endpoint.come.put_nowait(released(5, "a"))
+        await settle()
+        halting = asyncio.create_task(bench.rear.halt())
+        await settle()
+        assert not halting.done()
+        bench.sink.gate.set()
+        await halting
+        assert bench.rear.reached == 5
+        assert bench.endpoint.sent == [("worker/0", Delivered("out", 5))]
+        bench.endpoint.come.put_nowait(released(9, "b"))
+        await settle()
+        assert bench.sink.calls[-1] == ("write ends", 5), "nothing is written any more"
+        bench.task.cancel()
+
+    asyncio.run(body())
+
+
+def test_whoever_goes_on_must_open_a_sink_anew_of_which_a_batch_has_failed() -> None:
+    """It may be there all the same."""
+
+    async def body() -> None:
+        bench = Bench()
+        bench.sink.fails = True
+        bench.sink.gate.set()
+        bench.endpoint.come.put_nowait(released(5, "a"))
+        await settle()
+        with pytest.raises(SinkError, match="the answer was lost"):
+            await bench.task
+        with pytest.raises(SinkError, match="the answer was lost"):
+            await bench.rear.halt()
+
+    asyncio.run(body())

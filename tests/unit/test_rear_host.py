@@ -72,8 +72,8 @@ class Here(Endpoint):
 
 
 def released(time: int, *payloads: str) -> Delivery:
-    items = [(GlobalTime(time - 1, 1).encode() + bytes([n]), payload) for n, payload in enumerate(payloads)]
-    return Delivery("worker/0", Released(0, time, items, []))
+    orders = [GlobalTime(time - 1, 1).encode() + bytes([number]) for number in range(len(payloads))]
+    return Delivery("worker/0", Released(0, time, orders, list(payloads), []))
 
 
 class Bench:

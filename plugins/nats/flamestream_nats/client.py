@@ -49,7 +49,8 @@ class _Wire(TcpTransport):
         await super().connect_tls(*arguments, **named)
         # What the library builds does not know that it is over TLS, and asyncio warns of that when it ends.
         protocol: Any = None if self._io_writer is None else self._io_writer.transport.get_protocol()
-        protocol._over_ssl = True
+        if protocol is not None:  # the server may have closed already, and what is next says so
+            protocol._over_ssl = True
 
     async def wait_closed(self) -> None:
         # Over TLS a close is answered. A server that does not answer any more would be waited for half a minute.

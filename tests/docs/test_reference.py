@@ -196,7 +196,9 @@ def test_every_option_of_a_command_has_a_line(name: str) -> None:
         about += section(text, "Options of `run`, `check`")
     told = {option for row in rows(about) for option in row.split() if option.startswith("-")}
     command = commands()[name]
-    parts = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    context = click.Context(command)
+    below = command.list_commands(context) if isinstance(command, click.Group) else ()
+    parts = [command, *(command.get_command(context, name) for name in below)]  # type: ignore[attr-defined]
     options = [option for part in parts for option in part.params if isinstance(option, click.Option)]
     real = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
     everywhere = {"--help", "-h", "--json", "-v", "--verbose"}

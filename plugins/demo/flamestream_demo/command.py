@@ -15,11 +15,28 @@ from flamestream_demo.screen import TITLE, screen
 if TYPE_CHECKING:
     from flamestream_demo.run import Indexed
 
+
+class Demo(click.Group):
+    """Imports its subcommand when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the subcommands."""
+        return ["kill"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a subcommand."""
+        if cmd_name != "kill":
+            return None
+        from flamestream_demo.kill import command as kill
+
+        return kill
+
+
 BUSIEST: Final = 10
 """How many words the summary shows."""
 
 
-@click.command("demo")
+@click.group("demo", cls=Demo, invoke_without_command=True)
 @click.option("--query", metavar="WORD", help="Print where WORD stands, as the index has it in the end.")
 @click.option("-w", "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Share the work.")
 @click.option(
@@ -36,6 +53,8 @@ def command(ctx: click.Context, query: str | None, workers: int, repeat: int) ->
 
     With --query the exit code is 1 if no page holds the word.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     word = None if query is None else _stem(query)
     live = sys.stderr.isatty() and not wants_json(ctx)
     # The first frame is there before the engine is imported.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -58,14 +60,26 @@ class PydocReader(Reader):
     """Reads every topic in its first version, then every one in its second, and so on.
 
     A position is the 0-based ordinal of the record.
+
+    Args:
+        pages: The topics.
+        repeat: How many versions there are of each.
+        start: Ordinal of the first record to read.
+        pages_per_s: At most so many a second, one by one; None: as many as are asked for.
     """
 
-    def __init__(self, pages: Sequence[Page], repeat: int, start: int) -> None:
+    def __init__(self, pages: Sequence[Page], repeat: int, start: int, pages_per_s: float | None = None) -> None:
         self._pages = pages
         self._next = start
         self._end = len(pages) * repeat
+        self._pause_s = 0.0 if pages_per_s is None else 1 / pages_per_s
+        self._due = time.monotonic()
 
     async def read(self, limit: int) -> Batch | None:
+        if self._pause_s and self._next < self._end:
+            await asyncio.sleep(self._due - time.monotonic())
+            self._due = max(self._due, time.monotonic() - self._pause_s) + self._pause_s
+            limit = 1
         found = range(self._next, min(self._next + limit, self._end))
         if not found:
             return None
@@ -89,10 +103,12 @@ class Pydoc(Source):
         Attributes:
             repeat: How many versions of each page to send; the index can number 255.
             limit: Send only so many pages (in each version); all when it is left out.
+            pages_per_s: Send at most so many a second; as many as are wanted when it is left out.
         """
 
         repeat: Annotated[int, msgspec.Meta(ge=1, le=255)] = 1
         limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+        pages_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
     options: Options
 
@@ -118,7 +134,7 @@ class Pydoc(Source):
                 source=self.context.name,
                 position=position,
             )
-        return PydocReader(pages, self.options.repeat, start)
+        return PydocReader(pages, self.options.repeat, start, self.options.pages_per_s)
 
 
 @hookimpl

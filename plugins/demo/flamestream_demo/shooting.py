@@ -1,0 +1,314 @@
+"""A job on several processes that is shot at: workers, an acker and the supervisor are killed, and it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, NamedTuple
+
+from flamecore import events
+from flamecore.errors import FlameError, JobError
+from flamecore.placement import TOKEN
+from flamecore.process import Process
+from flamestream_demo.follower import Follower
+from flamestream_demo.pages import topics
+
+FLOW: Final = "flamestream_demo.cyclic_index:flow"
+WORKERS: Final = 4
+PAGES_PER_S: Final = 12.0
+"""So few that a machine with two cores is not busy: what is shown is recovery, and not how fast it is."""
+
+_JOB: Final = """\
+schema = 1
+
+[job]
+name = "{name}"
+flow = "{flow}"
+workers = {workers}
+
+[source.pages]
+use = "pydoc"
+repeat = {repeat}
+pages_per_s = {pages_per_s}
+
+[sink.index]
+use = "jsonl"
+path = "{folder}/index.jsonl"
+
+[transport]
+use = "grpc"
+
+[transport.grpc]
+listen = "127.0.0.1:{port}"
+
+[deploy]
+acker = "own"
+restarts = 1000
+
+[state]
+use = "sqlite"
+path = "state"
+"""
+_LIMIT_S: Final = 60.0
+_LOOK_S: Final = 0.01
+_TAIL: Final = 20
+
+
+class Shot(NamedTuple):
+    """A process that was killed.
+
+    Attributes:
+        at_s: When, in seconds since the job was started.
+        role: "worker", "acker" or "supervisor".
+        name: Of the process.
+        pid: Its number.
+        recovered_ms: After how long the job delivered again.
+    """
+
+    at_s: float
+    role: str
+    name: str
+    pid: int
+    recovered_ms: float
+
+
+def order_of(kills: int, chance: random.Random) -> list[str]:
+    """Which roles are shot, one after another: each of the three among the first three, then workers twice as often."""
+    roles: list[str] = []
+    while len(roles) < kills:
+        block = ["worker", "acker", "supervisor", *(["worker"] if roles else [])]
+        chance.shuffle(block)
+        roles += block
+    return roles[:kills]
+
+
+class Target:
+    """The job, and all that it takes to run it, in a folder of its own.
+
+    Args:
+        folder: Where its files are.
+        seconds: How long it is to last if nobody disturbs it.
+    """
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self.name = f"demo-{secrets.token_hex(3)}"
+        self.output = folder / "index.jsonl"
+        self.recovered = threading.Semaphore(0)
+        self._folder = folder
+        self._token = secrets.token_hex(16)
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self._port = int(found.getsockname()[1])
+        pages = len(topics())
+        repeat = min(max(round(seconds * PAGES_PER_S / pages), 1), 255)
+        (folder / "job.toml").write_text(
+            _JOB.format(
+                name=self.name,
+                flow=FLOW,
+                workers=WORKERS,
+                repeat=repeat,
+                pages_per_s=repeat * pages / seconds,
+                folder=folder,
+                port=self._port,
+            )
+        )
+        self._process: subprocess.Popen[str] | None = None
+        self._tail: deque[str] = deque(maxlen=_TAIL)
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it is, or was killed and is to be started again.
+
+        Raises:
+            JobError: It has failed.
+        """
+        assert self._process is not None
+        code = self._process.poll()
+        if code not in (None, 0, -signal.SIGKILL):
+            lines = "".join(f"\n    {line}" for line in self._tail)
+            raise JobError(f"the job has ended with code {code}; its last lines:{lines}")
+        return code != 0
+
+    def start(self) -> None:
+        """Run it; again, if it was killed: the command is the same."""
+        line = [sys.executable, "-m", "flamecore", "run", "job.toml", "--progress-interval", "1000"]
+        environment = {**os.environ, TOKEN: self._token}
+        self._process = subprocess.Popen(
+            line, cwd=self._folder, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        assert self._process.stderr is not None
+        threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True).start()
+
+    def wait(self) -> None:
+        """Until the supervisor, which was killed, is gone."""
+        assert self._process is not None
+        self._process.wait()
+
+    def _listen(self, said: IO[str]) -> None:
+        with said:
+            for line in said:
+                self._tail.append(line.rstrip())
+                if f"event={events.JOB_RECOVERED}" in line:
+                    self.recovered.release()
+
+    def undisturbed(self) -> subprocess.Popen[bytes]:
+        """Begin a run of the same job that nobody shoots at, in one process and as fast as it can."""
+        settings = (
+            "transport.use=inproc",
+            "job.workers=1",
+            "source.pages.pages_per_s=1e9",
+            f"sink.index.path={self._folder / 'undisturbed.jsonl'}",
+            f"state.path={self._folder / 'undisturbed'}",
+        )
+        options = [part for setting in settings for part in ("--set", setting)]
+        line = [sys.executable, "-m", "flamecore", "run", "job.toml", "-q", *options]
+        return subprocess.Popen(line, cwd=self._folder, stdin=subprocess.DEVNULL)
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """The processes that have parts of the job, by name, as `flamestream status` shows them.
+
+        Raises:
+            FlameError: It does not answer.
+        """
+        folder = tempfile.mkdtemp(dir=self._folder)
+        bootstrap = {
+            "transport": "grpc",
+            "options": {},
+            "job": self.name,
+            "epoch": 1,
+            "token": self._token,
+            "folder": folder,
+            "control": f"127.0.0.1:{self._port}",
+            "node": f"demo-{secrets.token_hex(3)}",
+            "role": "observer",
+        }
+        facts = asyncio.run(Process(bootstrap).look())
+        nodes: dict[str, dict[str, Any]] = facts["nodes"]
+        return {name: node for name, node in nodes.items() if node["parts"]}
+
+
+class Hunt:
+    """Shoots at a target, and sees what becomes of its output.
+
+    Args:
+        target: The job; started here.
+        kills: How many processes to kill.
+        seconds: How long the job lasts.
+        seed: Says which processes, and when.
+    """
+
+    def __init__(self, target: Target, kills: int, seconds: float, seed: int) -> None:
+        self.target = target
+        self.shots: list[Shot] = []
+        self.follower = Follower(target.output, ())
+        self.same = False
+        self._chance = random.Random(seed)
+        self._roles = order_of(kills, self._chance)
+        self._pause_s = seconds / (kills + 1)
+        self._began = 0.0
+
+    def run(self) -> Iterator[None]:
+        """To the end of the job; yields whenever there may be something new to show.
+
+        Raises:
+            JobError: The job has failed, or does not go on.
+        """
+        target = self.target
+        other = target.undisturbed()
+        try:
+            target.start()
+            self._began = time.monotonic()
+            while other.poll() is None:
+                yield
+                time.sleep(_LOOK_S)
+        finally:
+            other.kill()
+        if other.returncode:
+            raise JobError(f"the undisturbed run has ended with code {other.returncode}")
+        wanted = target.output.with_name("undisturbed.jsonl").read_bytes()
+        self.follower = Follower(target.output, wanted.splitlines(keepends=True))
+        for role in self._roles:
+            yield from self._wait(self._pause_s * self._chance.uniform(0.3, 0.9), lambda: False)
+            if not target.running:
+                break
+            yield from self._shoot(role)
+        while target.running:
+            yield
+            time.sleep(_LOOK_S)
+            self.follower.look()
+        self.follower.look()
+        self.same = target.output.read_bytes() == wanted
+
+    def _shoot(self, role: str) -> Iterator[None]:
+        target, follower = self.target, self.follower
+        found = [("supervisor", target.pid)]
+        if role != "supervisor":
+            end = time.monotonic() + _LIMIT_S
+            found = []
+            while target.running and not found and time.monotonic() < end:
+                yield
+                with suppress(FlameError):  # it has just begun, or is about to end
+                    nodes = target.nodes()
+                    found = [(name, node["pid"]) for name, node in sorted(nodes.items()) if node["role"] == role]
+            if not found or not target.running:
+                return
+        name, pid = self._chance.choice(found)
+        while target.recovered.acquire(blocking=False):
+            pass
+        follower.look()
+        os.kill(pid, signal.SIGKILL)
+        killed, before = time.monotonic(), follower.delivered
+        if role == "supervisor":
+            target.wait()
+            follower.look()
+            before = follower.delivered
+            target.start()
+
+        def goes_on() -> bool:
+            if not target.running:
+                return True
+            return follower.delivered > before if role == "supervisor" else target.recovered.acquire(blocking=False)
+
+        yield from self._wait(_LIMIT_S, goes_on)
+        took_s = time.monotonic() - killed
+        if took_s >= _LIMIT_S:
+            raise JobError(f"{_LIMIT_S:g} s after {name} was killed the job does not go on")
+        self.shots.append(Shot(killed - self._began, role, name, pid, took_s * 1000))
+        yield
+
+    def _wait(self, limit_s: float, over: Callable[[], bool]) -> Iterator[None]:
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end and not over():
+            yield
+            time.sleep(_LOOK_S)
+            self.follower.look()

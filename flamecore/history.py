@@ -22,6 +22,7 @@ from flamecore.graph import Graph
 from flamecore.messages import Prepared, Resume
 from flamecore.recovery import decode_journal, end_of
 from flamecore.snapshot import (
+    RESTORE,
     EpochRecord,
     FrontState,
     Manifest,
@@ -167,7 +168,7 @@ class History:
         if not usable and not found.beginning:
             raise CorruptError(
                 "no snapshot of the state can be used: " + "; ".join(error.what for error in found.damaged),
-                hint="Bring the state back from a copy; or delete it, and the outputs, to start from nothing.",
+                hint=RESTORE,
                 store=self.store.name,
                 blob="",
             )

@@ -10,7 +10,7 @@ from flamecore.codec import Codec
 from flamecore.errors import CodecError, CorruptError
 from flamecore.keeper import GroupsOf, Restored
 from flamecore.messages import Resume
-from flamecore.snapshot import Manifest, decode_manifest, decode_part, seal, unseal
+from flamecore.snapshot import RESTORE, Manifest, decode_manifest, decode_part, seal, unseal
 from flamecore.store import Store
 from flamecore.worker import Given
 
@@ -113,7 +113,7 @@ def decode_journal(blob: bytes | None, name: str) -> list[Given]:
     try:
         return [Given(*entry) for entry in _codec.decode(unseal(blob, name))]
     except (CodecError, TypeError) as error:
-        raise CorruptError(f"journal {name} cannot be read: {error}", store="", blob=name) from error
+        raise CorruptError(f"journal {name} cannot be read: {error}", hint=RESTORE, store="", blob=name) from error
 
 
 _codec = Codec()

@@ -28,6 +28,9 @@ MAGIC: Final = b"FLMB"
 FORMAT: Final = 1
 _SUM_BYTES: Final = 16
 
+RESTORE: Final = "Bring the state back from a copy; or delete it, and the outputs, to start from nothing."
+"""What to do about state that is damaged, where no snapshot before can take its place."""
+
 
 class FrontState(NamedTuple):
     """Where a front stood.
@@ -290,7 +293,7 @@ def decode_part(codec: Codec, blob: bytes | None, name: str, operations: Contain
 
 
 def _corrupt(name: str, why: str) -> CorruptError:
-    return CorruptError(f"blob {name} of the state cannot be used: {why}", store="", blob=name)
+    return CorruptError(f"blob {name} of the state cannot be used: {why}", hint=RESTORE, store="", blob=name)
 
 
 _codec: Final = Codec((Manifest, EpochRecord, FrontState, Part))

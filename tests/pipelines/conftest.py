@@ -22,3 +22,11 @@ def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 
     with NatsServer() as server:
         yield [*chosen, f'transport.nats.servers=["{server.url}"]']
+
+
+@pytest.fixture
+def grpc() -> list[str]:
+    """The same, where one transport is as good as another."""
+    if find_spec("grpc") is None:
+        pytest.skip("the client of grpc is not installed")
+    return ["transport.use=grpc"]

@@ -33,11 +33,11 @@ def main() -> int:
     seeds = random.Random(seed)
     killed, recovered, victims, moments = 0, [], Counter[str](), Counter[str]()
     with contextlib.ExitStack() as stack:
-        server = ""
+        server = None
         if options.transport == "nats":
             from flamecore.testing.nats_server import NatsServer
 
-            server = stack.enter_context(NatsServer(jetstream=True)).url
+            server = stack.enter_context(NatsServer(jetstream=True))
         while killed < options.kills:
             shots = min(KILLS_A_ROUND, options.kills - killed)
             drawn = options.round if options.round is not None else seeds.randrange(2**32)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import sqlite3
+import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import closing
@@ -15,6 +18,8 @@ from typing import Any, NamedTuple
 import soak_flow
 from processes import Node, Run, wait_until_gone
 from shots import Gun, size, stored
+
+from flamecore.testing.nats_server import NatsServer
 
 LIMIT_S = 300.0
 """How long a round may take."""
@@ -60,11 +65,11 @@ class Round(NamedTuple):
             chance.random() < 0.3,
         )
 
-    def settings(self, folder: Path, server: str) -> list[str]:
+    def settings(self, folder: Path, server: NatsServer | None) -> list[str]:
         acker = f"acker.{self.acker}."
         return [
             f"transport.use={self.transport}",
-            *([f'transport.nats.servers=["{server}"]'] if server else []),
+            *([f'transport.nats.servers=["{server.url}"]'] if server else []),
             f"acker.use={self.acker}",
             *([f'{acker}inner="sharded"'] if self.acker == "local" and self.seed % 2 else []),
             f"deploy.acker={self.place}",
@@ -81,7 +86,7 @@ class Round(NamedTuple):
             *(f"sink.{name}.path={folder / f'{name}.{use}'}" for name, use in soak_flow.SINKS.items()),
         ]
 
-    def arguments(self, folder: Path, server: str) -> list[str]:
+    def arguments(self, folder: Path, server: NatsServer | None) -> list[str]:
         edges = [f"--source={name}={use}" for name, use in soak_flow.SOURCES.items()]
         edges += [f"--sink={name}={use}" for name, use in soak_flow.SINKS.items()]
         settings = [f"--set={setting}" for setting in self.settings(folder, server)]
@@ -98,7 +103,7 @@ class Result(NamedTuple):
     recovered_ms: list[float]
 
 
-def play(round_: Round, folder: Path, server: str = "") -> Result:
+def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Result:
     """Run it.
 
     Raises:
@@ -108,13 +113,16 @@ def play(round_: Round, folder: Path, server: str = "") -> Result:
     inputs = soak_flow.drawn(chance, round_.size)
     soak_flow.write(inputs, folder)
     began = time.monotonic()
-    run = Run(folder, round_.arguments(folder, server))
+    environ = {"SOAK_CLOCK": str(folder / "clock"), "PYTHONPATH": os.pathsep.join(_path())}
+    run = Run(folder, round_.arguments(folder, server), environ)
     gun = Gun(
         run,
         chance,
         stored=lambda: stored(folder / "state"),
         delivered=lambda: size(folder / "counts.jsonl"),
         stuck=round_.stuck,
+        server=server,
+        clock=folder / "clock",
     )
     killed = 0
     try:
@@ -131,8 +139,24 @@ def play(round_: Round, folder: Path, server: str = "") -> Result:
     finally:
         run.end()
     soak_flow.check(inputs, outputs(folder), sequence=round_.clock == "sequence")
+    _check_state(round_, folder, server)
     recovered = [float(found) for found in _RECOVERED.findall(run.said(10**7))]
     return Result(killed, gun.victims, gun.moments, time.monotonic() - began, recovered)
+
+
+def _path() -> list[str]:
+    """Where the job's processes look for modules: first for what sets their clocks wrong."""
+    before = os.environ.get("PYTHONPATH")
+    return [str(Path(__file__).resolve().parent / "clock"), *([before] if before else [])]
+
+
+def _check_state(round_: Round, folder: Path, server: NatsServer | None) -> None:
+    """What is stored is whole."""
+    settings = [setting for setting in round_.settings(folder, server) if not setting.startswith("deploy.")]
+    command = [sys.executable, "-m", "flamecore", "snapshot", "verify", "--job", f"soak-{round_.seed}"]
+    chosen = [f"--set={setting}" for setting in settings if setting.startswith(("state.", "transport."))]
+    done = subprocess.run([*command, *chosen], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"the state is not whole:\n{done.stdout}{done.stderr}"
 
 
 def outputs(folder: Path) -> dict[str, list[Any]]:

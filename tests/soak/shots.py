@@ -12,6 +12,8 @@ from pathlib import Path
 
 from processes import Node, Run
 
+from flamecore.testing.nats_server import NatsServer
+
 _PATIENCE_S = 3.0
 """How long a shot waits for what it waits for; then it is fired all the same."""
 
@@ -25,6 +27,8 @@ class Gun:
         stored: Changes with everything that the job puts into its store: a commit is under way then.
         delivered: Grows with everything that the job delivers.
         stuck: Whether processes may be stopped instead of killed; the job takes them for dead.
+        server: That the job talks through and keeps its state in, if there is one: it is killed, and comes back.
+        clock: File that says by how many seconds the clock of the job's processes is wrong.
     """
 
     def __init__(
@@ -35,8 +39,11 @@ class Gun:
         stored: Callable[[], int],
         delivered: Callable[[], int],
         stuck: bool,
+        server: NatsServer | None,
+        clock: Path,
     ) -> None:
         self.run, self.chance, self.stored, self.delivered = run, chance, stored, delivered
+        self.server, self.clock = server, clock
         self.victims: Counter[str] = Counter()
         self.moments: Counter[str] = Counter()
         self._targets = {
@@ -46,6 +53,7 @@ class Gun:
             "acker": (self._acker, 3),
             "supervisor": (self._supervisor, 3),
             "stuck": (self._stuck, 2 if stuck else 0),
+            "server": (self._server, 2 if server else 0),
         }
         self._waits = {
             "calm": (self._until_calm, 4),
@@ -61,6 +69,8 @@ class Gun:
         if self.run.over():
             return 0
         target = self._draw(self._targets)
+        if self.chance.random() < 0.3:  # by an hour at most
+            self.clock.write_text(str(self.chance.uniform(-3600, 3600)))
         hit = self._targets[target][0]()
         self.victims[target] += hit
         self.moments[moment] += hit > 0
@@ -129,6 +139,13 @@ class Gun:
 
     def _stuck(self) -> int:
         return sum(self._signal(node.pid, signal.SIGSTOP) for node in self._some("worker", 1))
+
+    def _server(self) -> int:
+        assert self.server is not None
+        self.server.kill()
+        time.sleep(self.chance.choice((0, 0.3, 1.5)))
+        self.server.start()
+        return 1
 
 
 def stored(state: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sqlite3
@@ -48,10 +49,12 @@ class Words:
         folder: Empty.
         over: Settings that choose a transport.
         lines: How many there are to be read.
+        out: The sink's file, which ends with `.db` or `.jsonl`.
     """
 
-    def __init__(self, folder: Path, over: list[str], lines: int = 3000) -> None:
-        self.folder, self.over = folder, over
+    def __init__(self, folder: Path, over: list[str], lines: int = 2000, out: str = "out.db") -> None:
+        self.folder, self.over, self.out = folder, over, folder / out
+        self.environ: dict[str, str] = {}
         self.lines = [f"line-{number} w{number % 211} w{number % 7}" for number in range(lines)]
         (folder / "app.py").write_text(dedent(APP))
         (folder / "lines").mkdir()
@@ -69,7 +72,7 @@ class Words:
         """Of `flamestream run`; `__` in a key stands for a dot."""
         chosen = {
             "source.lines.path": "lines",
-            "sink.counts.path": "out.db",
+            "sink.counts.path": self.out,
             "job.guarantee": "exactly_once",
             "state.use": "sqlite",
             "state.path": "state",
@@ -79,19 +82,32 @@ class Words:
         }
         options = [f"--set={setting}" for setting in self.over]
         options += [f"--set={key}={value}" for key, value in chosen.items() if value is not None]
-        return ["app.py", "-q", "-w", "2", "--source=lines=lines", "--sink=counts=sqlite", *options]
+        return ["app.py", "-q", "-w", "2", "--source=lines=lines", f"--sink=counts={self._sink}", *options]
+
+    @property
+    def _sink(self) -> str:
+        return "sqlite" if self.out.suffix == ".db" else "jsonl"
 
     def start(self, **settings: Any) -> Run:
         """Run it."""
-        return Run(self.folder, self.arguments(**settings), {"FLAMESTREAM_TOKEN": TOKEN})
+        return Run(self.folder, self.arguments(**settings), self.environ)
 
     def delivered(self) -> int:
         """How many outputs there are."""
+        if self._sink == "jsonl":
+            return self.out.read_bytes().count(b"\n") if self.out.exists() else 0
         try:
-            with closing(sqlite3.connect(f"file:{self.folder / 'out.db'}?mode=ro", uri=True)) as database:
+            with closing(sqlite3.connect(f"file:{self.out}?mode=ro", uri=True)) as database:
                 return int(database.execute("SELECT count(*) FROM counts").fetchone()[0])
         except sqlite3.OperationalError:
             return 0
+
+    def outputs(self) -> list[tuple[str, int]]:
+        """What the sink holds."""
+        if self._sink == "jsonl":
+            return [(word, count) for word, count in map(json.loads, self.out.read_text().splitlines())]
+        with closing(sqlite3.connect(self.out)) as database:
+            return [(word, count) for _, word, count in database.execute("SELECT * FROM counts ORDER BY seq")]
 
     def check(self, *more: list[str]) -> None:
         """Hold the output against a plain loop over all lines, and over those of files that came later."""
@@ -100,9 +116,7 @@ class Words:
         for word in (word for lines in (self.lines, *more) for line in lines for word in line.split()):
             counts[word] += 1
             wanted.append((word, counts[word]))
-        with closing(sqlite3.connect(self.folder / "out.db")) as database:
-            found = database.execute("SELECT * FROM counts ORDER BY seq").fetchall()
-        assert [tuple(row[1:]) for row in found] == wanted
+        assert self.outputs() == wanted
 
 
 def wait_for(condition: Callable[[], Any], run: Run | None = None, limit_s: float = LIMIT_S) -> None:
@@ -148,6 +162,7 @@ class Joined:
 
     def __init__(self, words: Words) -> None:
         self.words = words
+        words.environ["FLAMESTREAM_TOKEN"] = TOKEN
         self.port = free_port()
         self.started: list[subprocess.Popen[bytes]] = []
 

@@ -1,0 +1,237 @@
+"""Faults that are no deaths: who stands still, disks that are full, blobs that are damaged, clocks that jump."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import processes
+import pytest
+from processes import wait_until_gone
+from words import Words, ended, stopped, wait_for
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
+
+
+DISK_BYTES = 24 * 2**20
+ROOM_BYTES = 64 * 2**10
+
+
+def the_error(said: str) -> str:
+    """What a job says last."""
+    assert "Traceback" not in said, said
+    return said[said.rindex("error: ") :]
+
+
+# -- who stands still --------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_stands_still_is_replaced(tmp_path: Path, over: list[str]) -> None:
+    words = Words(tmp_path, over)
+    run = words.start(deploy__silence_timeout_s=1)
+    try:
+        wait_for(lambda: words.delivered() > 100, run)
+        os.kill(run.nodes()[1].pid, signal.SIGSTOP)
+        assert ended(run) == 0, run.said()
+        assert not wait_until_gone(run.met)
+    finally:
+        run.end()
+    assert "worker-1 has not been heard of for 1 s" in run.said()
+    words.check()
+
+
+def test_a_supervisor_that_stood_still_stops_when_another_has_taken_over(tmp_path: Path, over: list[str]) -> None:
+    """Both have one state and one sink. The newer one goes on; the other writes nothing more, and says why."""
+    words = Words(tmp_path, over)
+    first = words.start()
+    second = None
+    try:
+        wait_for(lambda: words.delivered() > 300, first)
+        while True:
+            first.nodes()
+            first.process.send_signal(signal.SIGSTOP)
+            wait_for(lambda: stopped(first.process.pid))
+            if not locked(words.out):
+                break
+            first.process.send_signal(signal.SIGCONT)  # nobody gets past it in the middle of a transaction
+        second = words.start()
+        wait_for(lambda: words.delivered() > 600, second)
+        first.process.send_signal(signal.SIGCONT)
+        assert ended(first) == 1, first.said()
+        assert ended(second) == 0, second.said()
+        assert not wait_until_gone(first.met | second.met)
+    finally:
+        first.end()
+        if second is not None:
+            second.end()
+    assert "another run" in the_error(first.said())
+    words.check()
+
+
+def locked(path: Path) -> bool:
+    """Whether somebody writes to a database."""
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
+        try:
+            database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        database.execute("ROLLBACK")
+    return False
+
+
+# -- disks that are full -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, with little room left."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", place],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    (place / "filler").write_bytes(bytes(DISK_BYTES - ROOM_BYTES))
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize(
+    ("out", "settings"),
+    [
+        ("out.db", {"state__path": "disk/state"}),
+        ("out.db", {"state__use": "directory", "state__path": "disk/state"}),
+        ("disk/out.db", {}),
+        ("disk/out.jsonl", {}),
+    ],
+    ids=["sqlite store", "directory store", "sqlite sink", "jsonl sink"],
+)
+def test_a_disk_that_is_full(
+    tmp_path: Path, grpc: list[str], small_disk: Path, out: str, settings: dict[str, str]
+) -> None:
+    words = Words(tmp_path, grpc, out=out)
+    run = words.start(**settings)
+    try:
+        assert ended(run) == 1, run.said()
+        assert not wait_until_gone(run.met)
+    finally:
+        run.end()
+    error = the_error(run.said())
+    assert "Make room" in error, error
+    assert "disk/" in error, error
+    (small_disk / "filler").unlink()
+    run = words.start(**settings)
+    assert ended(run) == 0, run.said()
+    words.check()
+
+
+# -- blobs that are damaged --------------------------------------------------------------------------------------------
+
+
+def interrupted(folder: Path, over: list[str], clock: str) -> Words:
+    """A job that was killed on its way, whole, with its state in files."""
+    words = Words(folder, [*over, "state.use=directory", f"job.clock={clock}"])
+    run = words.start(state__use=None)
+    try:
+        wait_for(lambda: len(newest(folder, "commit")) > 1 and words.delivered() > 800, run)
+    finally:
+        run.end()
+    return words
+
+
+def newest(folder: Path, kind: str) -> list[Path]:
+    """The files of the blobs of a kind, the newest last."""
+    return sorted((folder / "state" / "words").glob(f"{kind}=*"))
+
+
+def torn(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[random.Random(7).randrange(len(data))] ^= 4
+    path.write_bytes(data)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(("kind", "damage"), [("commit", torn), ("commit", emptied), ("part", flipped)])
+def test_a_damaged_snapshot_is_not_the_last(
+    tmp_path: Path, grpc: list[str], kind: str, damage: Callable[[Path], None]
+) -> None:
+    words = interrupted(tmp_path, grpc, "sequence")
+    damage(newest(tmp_path, kind)[-1])
+    run = words.start(state__use=None)
+    try:
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    words.check()
+
+
+@pytest.mark.parametrize(("kind", "damage"), [("epoch", torn), ("journal", flipped)])
+def test_what_there_is_one_of_alone_is_asked_for(
+    tmp_path: Path, grpc: list[str], kind: str, damage: Callable[[Path], None]
+) -> None:
+    """Who owns the state, and which times were given: nobody can know if that is damaged, and nothing is changed."""
+    words = interrupted(tmp_path, grpc, "wall")
+    path = newest(tmp_path, kind)[-1]
+    whole = path.read_bytes()
+    damage(path)
+    run = words.start(state__use=None)
+    try:
+        assert ended(run) == 1, run.said()
+    finally:
+        run.end()
+    error = the_error(run.said())
+    assert f"{kind}/" in error, error
+    assert "Bring the state back from a copy" in error, error
+    path.write_bytes(whole)
+    run = words.start(state__use=None)
+    try:
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    words.check()
+
+
+# -- clocks that jump --------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_jumps_by_an_hour(tmp_path: Path, grpc: list[str]) -> None:
+    """While the job runs, while a worker is dead, and while the whole job is."""
+    words = Words(tmp_path, [*grpc, "job.clock=wall"])
+    set_by = tmp_path / "clock"
+    words.environ["SOAK_CLOCK"] = str(set_by)
+    words.environ["PYTHONPATH"] = str(Path(processes.__file__).parent / "clock")
+    run = words.start()
+    try:
+        wait_for(lambda: words.delivered() > 300, run)
+        set_by.write_text("3600")
+        wait_for(lambda: words.delivered() > 800, run)
+        os.kill(run.nodes()[0].pid, signal.SIGKILL)
+        set_by.write_text("-3600")
+        wait_for(lambda: words.delivered() > 1400, run)
+        run.nodes()
+        run.process.kill()
+        run.process.wait()
+        set_by.write_text("7200")
+        assert not run.over(), "it is started again"
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    words.check()

@@ -21,6 +21,7 @@ from flamecore.codec import Codec
 from flamecore.errors import CorruptError, FencedError, OperationError
 from flamecore.front import Source
 from flamecore.graph import Graph
+from flamecore.plan import OnError
 from flamecore.rear import Sink
 from flamecore.snapshot import Manifest, decode_epoch, decode_manifest, unseal
 from flamecore.testing.laws import LawBroken
@@ -104,6 +105,7 @@ class Crashes:
         ackers: Strategies by name.
         trouble: What may happen.
         workers: Numbers of workers that runs are started with.
+        on_error: What becomes of records that a user function fails on.
     """
 
     def __init__(
@@ -115,12 +117,14 @@ class Crashes:
         ackers: Mapping[str, Callable[[AckerPlan], Acker]],
         trouble: Trouble | None = None,
         workers: Sequence[int] = (1, 2, 3, 4),
+        on_error: OnError = "fail",
     ) -> None:
         self.random = random = Random(seed)
         self.graph = graph
         self.ackers = ackers
         self.trouble = trouble or Trouble()
         self.workers = workers
+        self.on_error = on_error
         self.clock: ClockName = random.choice(("sequence", "wall"))
         codec = Codec.of(graph)
         wire = random.random() < 0.2
@@ -212,10 +216,12 @@ class Crashes:
 
     def ghost_ended(self, error: BaseException | None) -> None:
         """A run that was abandoned has come to an end by itself: it must not have failed but for being overtaken."""
+        failed = self.failed
         try:
             self.outcome(error)
         except LawBroken as broken:
             self._broken = broken
+        self.failed = failed  # the next run will come to that record, too
 
     def outcome(self, error: BaseException | None) -> str:
         """What the end of a run means.

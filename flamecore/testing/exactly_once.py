@@ -10,7 +10,7 @@ def test_flow():
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from flamecore.acker import Acker, AckerPlan
 from flamecore.flow import Flow
@@ -28,6 +28,7 @@ def assert_exactly_once(
     workers: Sequence[int] = (1, 2, 3, 4),
     ackers: Sequence[str] = ("centralized", "local", "sharded"),
     trouble: Trouble | None = None,
+    on_error: Literal["fail", "skip"] = "fail",
 ) -> None:
     """Run a flow that keeps state through simulated crashes, and compare what its sinks hold in the end with what the
     reference interpreter gives: nothing lost, nothing twice, everything in order.
@@ -44,6 +45,7 @@ def assert_exactly_once(
         workers: Numbers of workers to try.
         ackers: Names of acker drivers to try.
         trouble: What may happen; default: everything.
+        on_error: What becomes of records that a function of the flow fails on: they end the job, or are left out.
 
     Raises:
         AssertionError: An output differs, is missing or too many, or the job ended as it should not. The text says
@@ -52,9 +54,9 @@ def assert_exactly_once(
     graph = flow if isinstance(flow, Graph) else flow.graph()
     whole = {name: list(records) for name, records in inputs.items()}
     strategies: dict[str, Callable[[AckerPlan], Acker]] = {name: acker_named(name) for name in ackers}
-    reference = Reference(graph, whole)
+    reference = Reference(graph, whole, skip_failing=on_error == "skip")
     for seed in seeds:
-        story = Crashes(graph, whole, seed=seed, ackers=strategies, trouble=trouble, workers=workers)
+        story = Crashes(graph, whole, seed=seed, ackers=strategies, trouble=trouble, workers=workers, on_error=on_error)
         try:
             reference.check(story.play())
         except Exception as error:
@@ -68,10 +70,11 @@ class Reference:
     Args:
         graph: The graph.
         inputs: For each source, its records.
+        skip_failing: Records that a function fails on are left out.
     """
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, Sequence[Any]]) -> None:
-        self.graph, self.inputs = graph, inputs
+    def __init__(self, graph: Graph, inputs: Mapping[str, Sequence[Any]], *, skip_failing: bool = False) -> None:
+        self.graph, self.inputs, self.skip_failing = graph, inputs, skip_failing
         self._known: dict[tuple[tuple[int, ...], ...], tuple[dict[str, list[Any]], Failed | None]] = {}
 
     def of(self, times: Mapping[str, Sequence[int]]) -> tuple[dict[str, list[Any]], Failed | None]:
@@ -88,7 +91,7 @@ class Reference:
             inputs = {name: list(self.inputs.get(name, ()))[: len(ranks[name])] for name in ranks}
             failed = None
             try:
-                outputs = interpret(self.graph, inputs, times=ranks)
+                outputs = interpret(self.graph, inputs, times=ranks, skip_failing=self.skip_failing)
             except Failed as error:
                 failed, outputs = error, error.outputs
             wanted = {name: [output.payload for output in each] for name, each in outputs.items()}

@@ -63,6 +63,7 @@ class Run:
         self._settings = JobSettings(
             workers=self.workers,
             clock=story.clock,
+            on_error=story.on_error,
             max_in_flight=random.choice((2, 10, 4096)),
             seed=random.getrandbits(32),
             state=StateSettings(

@@ -139,6 +139,8 @@ class FileSink(Sink):
         """
         held = found[0].fingerprint if found else None
         empty = not self._size() and (not found or not found[0].length)
+        if found and found[0].time == MIN_TIME and self._size() <= len(self.preamble()):
+            empty = True  # whoever opened it died before there was anything to deliver
         place = f"{self._path} ({self._side.name} is {trouble})" if trouble else str(self._path)
         return goes_on(self.context, self.options.mode, held, place, empty=empty)
 

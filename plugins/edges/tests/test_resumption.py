@@ -99,6 +99,20 @@ def test_a_job_that_has_not_delivered_does_what_the_mode_says(
 
 @drivers
 @pytest.mark.parametrize("mode", MODES)
+def test_a_start_that_died_before_it_owned_the_state_leaves_nothing_in_the_way(
+    driver: Any, mode: str, tmp_path: Path
+) -> None:
+    """The next one cannot know what that would have called it."""
+    path = tmp_path / "out"
+    dead = make(driver, path, mode, kept="one")
+    asyncio.run(dead.open())
+    asyncio.run(deliver(make(driver, path, mode, kept="another"), (5, [1, 2])))
+    assert written(driver, path) == [1, 2]
+    asyncio.run(dead.aclose())
+
+
+@drivers
+@pytest.mark.parametrize("mode", MODES)
 def test_output_that_is_not_there_is_started(driver: Any, mode: str, tmp_path: Path) -> None:
     """The job may have been killed before it came to that."""
     path = tmp_path / "out"

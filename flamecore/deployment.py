@@ -71,6 +71,9 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 0.5
 """How long a process that was lost may take to be found dead, so that its last words are told."""
 
+_TRIES: Final = 3
+"""How often processes are started for another version of the flow, if they die before they have come."""
+
 _MOVE_S: Final = 5.0
 """How long to wait for a first delivery, before it is said that the job goes on."""
 
@@ -519,8 +522,22 @@ class Deployment:
                     )
             members.resting |= {name for names in idle.values() for name in names}
             return
-        fresh = await self._fill(life, wanted, beside=frozenset(members.nodes))
-        await self._until(lambda: fresh <= members.nodes.keys(), epoch, "joined", lambda: fresh - members.nodes.keys())
+        old = frozenset(members.nodes)
+        fresh: set[str] = set()
+
+        def gone() -> set[str]:
+            return fresh.difference(life.supervisor.running())
+
+        def missing() -> set[str]:
+            return fresh.difference(members.nodes)
+
+        for _ in range(_TRIES):  # one may die before it has come
+            fresh -= gone()
+            fresh |= await self._fill(life, wanted, beside=old)
+            await self._until(lambda: not missing() or bool(gone()), epoch, "joined", missing)
+            if not gone():
+                return
+        raise JobError(f"new worker processes have died {_TRIES} times before they joined")
 
     def _may_change(self, request: _Request, post: Post) -> bool:
         """Take on what a client asks for, if the job is one that can be changed, and nobody else is at it."""

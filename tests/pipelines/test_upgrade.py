@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
+needs_grpc = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
+needs_nats = pytest.mark.skipif(find_spec("nats") is None, reason="the client of nats is not installed")
 
 APP = """
     import time
@@ -63,10 +64,17 @@ def environment() -> dict[str, str]:
 
 
 class Job:
-    """A job in a folder, as two workers count the words of its lines."""
+    """A job in a folder, as two workers count the words of its lines.
 
-    def __init__(self, folder: Path, *sinks: str) -> None:
+    Args:
+        folder: Where all its files are.
+        sinks: What it writes besides `counts`.
+        server: A NATS server to talk through; without one it is gRPC.
+    """
+
+    def __init__(self, folder: Path, *sinks: str, server: str = "") -> None:
         self.folder = folder
+        self.server = server
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self.port = int(found.getsockname()[1])
@@ -79,7 +87,9 @@ class Job:
         (self.folder / "app.py").write_text(app)
         (self.folder / "helper.py").write_text(helper)
         lines = ["schema = 1", "[job]", 'flow = "app.py"', "workers = 2", "max_in_flight = 100"]
-        lines += ["[transport]", 'use = "grpc"', "[transport.grpc]", f'listen = "127.0.0.1:{self.port}"']
+        lines += ["[transport]", f'use = "{"nats" if self.server else "grpc"}"']
+        lines += ["[transport.grpc]", f'listen = "127.0.0.1:{self.port}"']
+        lines += ["[transport.nats]", f'servers = ["{self.server}"]']
         lines += [
             "[state]",
             'use = "sqlite"',
@@ -92,13 +102,17 @@ class Job:
             lines += [f"[sink.{sink}]", 'use = "jsonl"', f'path = "{sink}.jsonl"']
         (self.folder / "job.toml").write_text("\n".join(lines))
 
+    @property
+    def address(self) -> str:
+        return self.server or f"grpc://127.0.0.1:{self.port}"
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         line = command(*arguments)
         return subprocess.Popen(line, cwd=self.folder, env=environment(), stderr=subprocess.PIPE, text=True)
 
     def worker(self, name: str) -> subprocess.Popen[str]:
         """A worker that is started by hand."""
-        return self.start("worker", "--join", f"grpc://127.0.0.1:{self.port}", "--job", "words", "--name", name)
+        return self.start("worker", "--join", self.address, "--job", "words", "--name", name)
 
     @contextmanager
     def running(self, *workers: str) -> Iterator[subprocess.Popen[str]]:
@@ -115,7 +129,7 @@ class Job:
                 process.kill()
 
     def ask(self, what: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        line = command(what, f"grpc://127.0.0.1:{self.port}", *arguments, "--job", "words", "--json")
+        line = command(what, self.address, *arguments, "--job", "words", "--json")
         return subprocess.run(
             line, cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=90, check=False
         )
@@ -155,9 +169,21 @@ def counted(words: Iterator[str]) -> list[Any]:
     return output
 
 
-def test_a_mended_function_works_from_one_record_on(tmp_path: Path) -> None:
+@pytest.fixture(params=[pytest.param("grpc", marks=needs_grpc), pytest.param("nats", marks=needs_nats)])
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where a NATS server listens; empty: none is used."""
+    if request.param == "grpc":
+        yield ""
+        return
+    from flamecore.testing.nats_server import NatsServer
+
+    with NatsServer() as started:
+        yield started.url
+
+
+def test_a_mended_function_works_from_one_record_on(tmp_path: Path, server: str) -> None:
     """It lies in a module beside the flow. State is kept: what was counted goes on."""
-    job = Job(tmp_path)
+    job = Job(tmp_path, server=server)
     with job.running() as process:
         job.write(helper=dedent(HELPER).replace("split()", 'replace("x", "y").split()'))
         facts = job.upgrade()
@@ -174,6 +200,7 @@ def test_a_mended_function_works_from_one_record_on(tmp_path: Path) -> None:
     assert output == counted(words)
 
 
+@needs_grpc
 def test_operations_come_and_go(tmp_path: Path) -> None:
     job = Job(tmp_path, "pairs")
     job.write("pairs", app=dedent(APP) + SECOND)
@@ -200,6 +227,7 @@ def test_operations_come_and_go(tmp_path: Path) -> None:
 BROKEN = "\nimport sys\nif 'process' in sys.argv[0]:\n    raise ValueError('not here')\n"
 
 
+@needs_grpc
 def test_a_version_that_cannot_run_leaves_the_job_as_it_was(tmp_path: Path) -> None:
     job = Job(tmp_path)
     with job.running() as process:
@@ -220,6 +248,7 @@ def test_a_version_that_cannot_run_leaves_the_job_as_it_was(tmp_path: Path) -> N
     assert job.output() == counted(job.words())
 
 
+@needs_grpc
 def test_a_loss_that_was_accepted_for_a_version_that_cannot_start_is_none(tmp_path: Path) -> None:
     job = Job(tmp_path)
     with job.running() as process:
@@ -230,6 +259,7 @@ def test_a_loss_that_was_accepted_for_a_version_that_cannot_start_is_none(tmp_pa
     assert job.output() == counted(job.words())
 
 
+@needs_grpc
 def test_workers_that_were_started_by_hand_are_replaced_by_hand(tmp_path: Path) -> None:
     job = Job(tmp_path)
     with (tmp_path / "job.toml").open("a") as file:
@@ -251,6 +281,7 @@ def test_workers_that_were_started_by_hand_are_replaced_by_hand(tmp_path: Path) 
     assert output == counted(words)
 
 
+@needs_grpc
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 def test_versions_are_not_mixed(tmp_path: Path) -> None:
     """The file has changed, and a worker dies: the one that comes in its place is another version."""

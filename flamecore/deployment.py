@@ -74,6 +74,10 @@ _GRACE_S: Final = 0.5
 _TRIES: Final = 3
 """How often processes are started for another version of the flow, if they die before they have come."""
 
+_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+"""How long to wait before the next attempt, when several in turn have come to nothing: twice as long each time."""
+
 _MOVE_S: Final = 5.0
 """How long to wait for a first delivery, before it is said that the job goes on."""
 
@@ -115,6 +119,7 @@ class Deployment:
         self._still_since: float | None = None
         self._request: _Request | None = None
         self._ruin: BaseException | None = None
+        self._barren = 0
         self._life: _Life | None = None
 
     # -- the face of a job -----------------------------------------------------------------------------------------
@@ -312,6 +317,11 @@ class Deployment:
         await self._halt(life, epoch)
         if fault.blob and not history.refuse(fault.blob):
             raise fault.error
+        # What keeps epochs from coming to anything may be over soon: a server that starts again, a host that is full.
+        barren = not epoch.moved.is_set() and now < epoch.created + _MOVE_S
+        self._barren = self._barren + 1 if barren else 0
+        if self._barren > 1:
+            await asyncio.sleep(min(_PAUSE_S * 2**self._barren, _LONGEST_PAUSE_S))
         await self._go_back(life, history)
 
     async def _turn(self, life: _Life, request: _Request) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ class Epoch:
         self.plan = plan
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outcome.add_done_callback(_heed)  # an epoch that is over already may fail once more
+        self.created = time.monotonic()
         self.moved = asyncio.Event()
         """Set when something has been delivered in this epoch."""
         self.node = Node(plan, Scope(transport, name), fail=self.fail, observers=observers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,4 +60,20 @@ def test_a_server_that_comes_back_too_late(tmp_path: Path, server: NatsServer, s
     server.start()
     run = words.start(**STORES[store])
     assert ended(run) == 0, run.said()
+    words.check()
+
+
+def test_a_worker_dies_while_the_server_is_away(tmp_path: Path, server: NatsServer) -> None:
+    """Those that are started in its place find no server, again and again; it comes back before the job gives up."""
+    words = Words(tmp_path, ["transport.use=nats", f'transport.nats.servers=["{server.url}"]'])
+    run = words.start(deploy__stop_timeout_s=1)
+    try:
+        wait_for(lambda: words.delivered() > 200, run)
+        server.kill()
+        os.kill(run.nodes()[0].pid, signal.SIGKILL)
+        wait_for(lambda: run.said().count("job.faulted") > 3, run)
+        server.start()
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
     words.check()

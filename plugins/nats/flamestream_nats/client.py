@@ -77,11 +77,10 @@ class DirectClient(Client):
         self._handlers: dict[int, Callable[[Heard], None]] = {}
 
     async def hear(self, subject: str, handle: Callable[[Heard], None]) -> int:
-        """Subscribe; the server knows of it when this returns. Returns the number of the subscription."""
+        """Subscribe; the server knows of it after the next flush. Returns the number of the subscription."""
         subscription = await self.subscribe(subject)
         number: int = subscription._id
         self._handlers[number] = handle
-        await self.flush()
         return number
 
     async def hear_no_more(self, number: int) -> None:

@@ -17,7 +17,7 @@ from nats.aio.client import Server
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from flamecore.errors import ConnectError, FlameError, SendTimeout, TransportError
+from flamecore.errors import ConnectError, FlameError, SendTimeout, TransportClosedError, TransportError
 from flamestream_nats.client import DirectClient, Heard
 from flamestream_nats.explain import explained, is_tls, reason
 from flamestream_nats.options import ServerOptions, check_seed, ssl_context
@@ -53,6 +53,10 @@ class Connection:
         self._closing = False
         self._letters: list[tuple[str, str, bytes]] = []
         self._limit: asyncio.TimerHandle | None = None
+        self._error: FlameError | None = None
+        self._mended = 0
+        self._broken = asyncio.Event()  # while it is
+        self._back = asyncio.Event()  # while it is not, or will never be again
 
     def _made(self) -> DirectClient:
         return DirectClient(secured=self.options.secured, broken=lambda error: self._fail(self._explain(error)))
@@ -86,6 +90,7 @@ class Connection:
         except (OSError, errors.Error) as error:
             raise self._explain(error) from error
         self._opened = self.is_up = True
+        self._back.set()
 
     async def _attempt(self, arguments: dict[str, Any]) -> None:
         """Try every server once. Raises what the last one says."""
@@ -147,8 +152,31 @@ class Connection:
         return str(self._client.connected_server_version)
 
     async def subscribe(self, subject: str, handle: Callable[[Heard], None]) -> int:
-        """Have `handle` called with what arrives at a subject, from when this returns."""
-        return await self._client.hear(subject, handle)
+        """Have `handle` called with what arrives at a subject, from when this returns. Waits for a server that is away.
+
+        Raises:
+            SendTimeout: It is connected, and silent.
+            ConnectError: It says no, or stays away.
+        """
+        try:
+            number = await self._client.hear(subject, handle)
+        except errors.Error as error:
+            raise self._explain(error) from error
+        # A connection that breaks meanwhile tells the next server by itself of what it is subscribed to.
+        while not await self.flush(self.options.connect_timeout_s):
+            await self.back()
+        return number
+
+    async def back(self) -> int:
+        """Wait until it is not broken. Returns how often it has been mended.
+
+        Raises:
+            ConnectError: It is broken for good.
+        """
+        await self._back.wait()
+        if self._error is not None:
+            raise self._error
+        return self._mended
 
     async def unsubscribe(self, number: int) -> None:
         """Have nothing more arrive there."""
@@ -192,34 +220,44 @@ class Connection:
         if self.is_up:
             self._client.say(letters)
 
-    async def flush(self, limit_s: float) -> None:
-        """Wait until the server has everything that was posted, or until it breaks.
+    async def flush(self, limit_s: float) -> bool:
+        """Wait until the server has everything that was posted. Returns False if the connection has broken before.
 
         Raises:
             SendTimeout: It is connected, and silent.
             ConnectError: It says no.
         """
         self._push()
-        if self.is_up:
-            try:
-                await self._client.flush(math.ceil(limit_s))
-            except errors.TimeoutError as error:
-                if self.is_up:
-                    raise SendTimeout(
-                        f"{self.options.shown} has not said within {limit_s:g} s that it has what was sent",
-                        hint="Is the network between here and there in order?",
-                        address=self.name,
-                        peer=self.options.shown,
-                        timeout_s=limit_s,
-                    ) from error
-            except errors.Error as error:
-                if self.is_up:
-                    raise self._explain(error) from error
+        if not self.is_up:
+            return False
+        flushing = asyncio.create_task(self._client.flush(math.ceil(limit_s)))
+        breaking = asyncio.create_task(self._broken.wait())
+        try:
+            await asyncio.wait((flushing, breaking), return_when=asyncio.FIRST_COMPLETED)
+            if not self.is_up or breaking.done():
+                return False
+            flushing.result()
+        except errors.TimeoutError as error:
+            raise SendTimeout(
+                f"{self.options.shown} has not said within {limit_s:g} s that it has what was sent",
+                hint="Is the network between here and there in order?",
+                address=self.name,
+                peer=self.options.shown,
+                timeout_s=limit_s,
+            ) from error
+        except errors.Error as error:
+            raise self._explain(error) from error
+        finally:
+            for task in (flushing, breaking):
+                task.cancel()
+            await asyncio.gather(flushing, breaking, return_exceptions=True)
+        return True
 
     async def aclose(self) -> None:
         """Leave the server, at once."""
         self._closing = True
         self.is_up = False
+        self._end(TransportClosedError("the connection is closed", address=self.name, peer=self.options.shown))
         if self._limit is not None:
             self._limit.cancel()
         await self._client.close()
@@ -241,6 +279,8 @@ class Connection:
         if self._closing or not self.is_up:
             return
         self.is_up = False
+        self._broken.set()
+        self._back.clear()
         limit_s = self.options.reconnect_timeout_s
         self._limit = asyncio.get_running_loop().call_later(limit_s, self._give_up)
 
@@ -261,6 +301,9 @@ class Connection:
             self._limit.cancel()
         if not self._closing:
             self.is_up = True
+            self._mended += 1
+            self._broken.clear()
+            self._back.set()
             self._up()
 
     async def _on_close(self) -> None:
@@ -278,7 +321,14 @@ class Connection:
         if not self._closing:
             self._closing = True
             self.is_up = False
+            self._end(error)
             self._failed(error)
+
+    def _end(self, error: FlameError) -> None:
+        """Nobody need wait for it to come back."""
+        self._error = self._error or error
+        self._broken.set()
+        self._back.set()
 
     def _explain(self, error: BaseException) -> FlameError:
         return explained(error, self.options, self.name)

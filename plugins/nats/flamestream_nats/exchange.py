@@ -116,12 +116,17 @@ class Exchange:
 
     async def _is_taken(self, endpoint: NatsEndpoint) -> bool:
         """Whether another process listens at an address, busy as it may be."""
-        answer = await self._who(endpoint.address)
-        if answer is None and not self._overheard:
+        while True:
+            mended = await self._connection.back()
+            answer = await self._who(endpoint.address)
+            if answer is not None or self._overheard:
+                return bool(answer)
             # It is busy, or not there; then a stranger is who listens, and to everything: `nats sub '>'`.
-            self._overheard = await self._who(f"nobody/{secrets.token_hex(4)}") is None
-            return not self._overheard and self._connection.is_up
-        return bool(answer)
+            overheard = await self._who(f"nobody/{secrets.token_hex(4)}") is None
+            if await self._connection.back() == mended:
+                self._overheard = overheard
+                return not overheard
+            # Nobody has been asked: the server was away.
 
     async def _who(self, address: str) -> bool | None:
         """Whether somebody is bound to an address. None: somebody listens there and says nothing."""

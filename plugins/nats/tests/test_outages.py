@@ -259,3 +259,25 @@ def test_a_receiver_that_the_server_drops_gets_everything_all_the_same(job: Any,
 
     with NatsServer(settings={"max_pending": 1_100_000}) as server:
         asyncio.run(run(server))
+
+
+def test_an_address_is_bound_while_the_server_is_away(job: Any) -> None:
+    """It is as soon as the server is back: what was asked of it when it went is asked again."""
+
+    async def run(server: NatsServer) -> None:
+        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+            left, right = await made.join("left"), await made.join("right")
+            a = await left.bind("worker/0")
+            for moment in range(8):  # of binding, which asks the server for several things
+                binding = asyncio.create_task(right.bind(f"worker/{moment + 1}"))
+                for _ in range(moment):
+                    await asyncio.sleep(0)
+                server.kill()
+                await asyncio.sleep(0.02)
+                server.start()
+                b = await binding
+                await a.send(b.address, moment)
+                assert (await b.receive()).message == moment
+
+    with NatsServer() as server:
+        asyncio.run(run(server))

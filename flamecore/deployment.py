@@ -499,6 +499,7 @@ class Deployment:
         life, epoch, request = self._life, self._epoch, _Request(client, self.settings.workers)
         if not self._may_change(request, post) or life is None or epoch is None:
             return None
+        await epoch.commit()  # what the new version is held against is what there is now
         request.revision = revision = await asyncio.to_thread(self._revise, self.layout, asked)
         if self._request is not request:
             return revision.forget()

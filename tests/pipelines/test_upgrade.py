@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,10 +70,12 @@ class Job:
         folder: Where all its files are.
         sinks: What it writes besides `counts`.
         server: A NATS server to talk through; without one it is gRPC.
+        more: Further lines of the job file.
     """
 
-    def __init__(self, folder: Path, *sinks: str, server: str = "") -> None:
+    def __init__(self, folder: Path, *sinks: str, server: str = "", more: Sequence[str] = ()) -> None:
         self.folder = folder
+        self.more = more
         self.server = server
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
@@ -90,6 +92,7 @@ class Job:
         lines += ["[transport]", f'use = "{"nats" if self.server else "grpc"}"']
         lines += ["[transport.grpc]", f'listen = "127.0.0.1:{self.port}"']
         lines += ["[transport.nats]", f'servers = ["{self.server}"]']
+        lines += self.more
         lines += [
             "[state]",
             'use = "sqlite"',
@@ -202,7 +205,7 @@ def test_a_mended_function_works_from_one_record_on(tmp_path: Path, server: str)
 
 @needs_grpc
 def test_operations_come_and_go(tmp_path: Path) -> None:
-    job = Job(tmp_path, "pairs")
+    job = Job(tmp_path, "pairs", more=("[deploy]", 'acker = "own"'))
     job.write("pairs", app=dedent(APP) + SECOND)
     with job.running() as process:
         # The type of what goes to `counts` is not known any more: that sink is closed, and opened again.
@@ -261,9 +264,7 @@ def test_a_loss_that_was_accepted_for_a_version_that_cannot_start_is_none(tmp_pa
 
 @needs_grpc
 def test_workers_that_were_started_by_hand_are_replaced_by_hand(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    with (tmp_path / "job.toml").open("a") as file:
-        file.write('\n[deploy]\nstart = "join"\n')
+    job = Job(tmp_path, more=("[deploy]", 'start = "join"'))
     with job.running("a", "b") as process, ExitStack() as later:
         (tmp_path / "helper.py").write_text(dedent(HELPER).replace("split()", 'replace("x", "y").split()'))
         assert "2 new ones of role worker are needed, and 0 are there" in job.refused()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from flamecore.testing.ackers import AckerTests, check_acker
     from flamecore.testing.barriers import BarrierTests, check_barrier
-    from flamecore.testing.crashes import Crashes, Trouble
+    from flamecore.testing.crashes import Crashes
     from flamecore.testing.edges import SinkTests, SourceTests, check_live, check_sink, check_source
     from flamecore.testing.exactly_once import assert_exactly_once
     from flamecore.testing.faults import Faulty, Proxy
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flamecore.testing.stores import StoreTests, check_store
     from flamecore.testing.transport_flows import TransportFlowTests, check_flows
     from flamecore.testing.transports import TransportTests, check_transport
+    from flamecore.testing.trouble import Trouble
 
 _WHERE: Final = {
     "AckerTests": "ackers",
@@ -38,7 +39,7 @@ _WHERE: Final = {
     "check_sink": "edges",
     "check_source": "edges",
     "Crashes": "crashes",
-    "Trouble": "crashes",
+    "Trouble": "trouble",
     "assert_exactly_once": "exactly_once",
     "Faulty": "faults",
     "Proxy": "faults",

@@ -11,61 +11,27 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from flamecore.acker import Acker, AckerPlan
 from flamecore.clock import WALL_CLOCK, ClockName, Front
 from flamecore.codec import Codec
-from flamecore.errors import CorruptError, FencedError, OperationError
+from flamecore.errors import FencedError, OperationError
 from flamecore.front import Source
 from flamecore.graph import Graph
 from flamecore.plan import OnError
 from flamecore.rear import Sink
-from flamecore.snapshot import Manifest, decode_epoch, decode_manifest, unseal
 from flamecore.testing.laws import LawBroken
 from flamecore.testing.simulated_edges import Contents, Records, SimulatedSink, SimulatedSource
 from flamecore.testing.simulated_run import Run
+from flamecore.testing.simulated_store import damage
+from flamecore.testing.trouble import Trouble
 from flamecore.testing.virtual import run_virtually
-from flamecore.testing.world import Network, Process, World, follow_tasks
+from flamecore.testing.world import Process, World, follow_tasks
 
 _MOST_RUNS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What fate may do.
-
-    Attributes:
-        faults: Most faults.
-        kinds: Which, and how likely each is against the others; see `Crashes`.
-        between: How many moments pass between two faults, on average: one of these each time. A record makes some ten.
-        grows: Whether sources hold all they ever will only in the end.
-        tears: See `World`.
-        damages: Whether the newest snapshot may be found damaged after a crash. Not where things tear as well: there is
-            one snapshot to spare, not two.
-    """
-
-    faults: int = 5
-    kinds: Mapping[str, float] = field(
-        default_factory=lambda: {
-            "kill": 4,
-            "abandon": 1,
-            "worker": 3,
-            "partition": 1,
-            "cut": 1,
-            "store": 1,
-            "sink": 1,
-            "clock": 1,
-            "drain": 1,
-            "turn": 1,
-        }
-    )
-    between: Sequence[int] = (3, 15, 60, 250)
-    grows: bool = True
-    tears: bool = True
-    damages: bool = True
 
 
 @dataclass
@@ -91,12 +57,6 @@ class Played:
 
 class Crashes:
     """One story of a job.
-
-    Faults are: `kill` every process of it; `abandon` a run, which goes on, for a while, beside the next one; a `worker`
-    dies; a worker is taken for dead behind a `partition`, and goes on; the connection of two processes is `cut`; a call
-    of the `store` or of a `sink` fails, before or after it has done what it was asked for; the wall `clock` jumps; the
-    job is told to `drain`; the number of workers changes in a `turn`. In a job on one process those of single processes
-    are a `kill`.
 
     Args:
         graph: The graph, checked.
@@ -309,9 +269,9 @@ class Crashes:
             asyncio.get_running_loop().call_later(random.choice((0.01, 0.1, 1.0, 10.0)), run.kill)
             run.abandon()
         elif kind == "worker":
-            run.lose(run.some_worker(), dead=True)
+            run.lose_worker(dead=True)
         elif kind == "partition":
-            run.lose(run.some_worker(), dead=False)
+            run.lose_worker(dead=False)
         elif kind == "cut":
             run.cut()
         elif kind == "store":
@@ -327,45 +287,9 @@ class Crashes:
             run.turn(random.choice(self.workers))
 
     def _damage(self) -> None:
-        """Something of the newest snapshot, and of no other, is not what was written. Only where there is another."""
+        """The newest snapshot turns out not to be what was written."""
         if any(ghost.control.alive for ghost in self._ghosts):
             return  # it may go on from what is damaged, and never know
-        disk = self.world.disk
-        newest, before = counted(disk)
-        if newest is None or newest.finished:
-            return  # whoever goes on behind the end of a job goes back no further
-        needed = {part.blob for part in before.parts} if before is not None else set()
-        blob = self.random.choice([newest.blob, *(part.blob for part in newest.parts if part.blob not in needed)])
-        self._note(f"damage {blob}")
-        disk[blob] = disk[blob][: self.random.randrange(len(disk[blob]))]
-
-    def network(self) -> Network:
-        """A network of its own for every run."""
-        return Network(self.world)
-
-
-def counted(disk: Mapping[str, bytes]) -> tuple[Manifest | None, Manifest | None]:
-    """The newest snapshot, if there must be another start without it, and the one before, if there is one.
-
-    All that counts is whole: nothing was damaged that has not been replaced since.
-    """
-    epochs = sorted(name for name in disk if name.startswith("epoch/"))
-    if not epochs:
-        return None, None
-    last = decode_epoch(disk[epochs[-1]], epochs[-1])
-    own = sorted((name for name in disk if name.startswith(f"commit/{last.epoch:08d}/")), reverse=True)
-    names = [*own, *(name for name in last.commits if name in disk)][:2]
-    try:
-        manifests = [decode_manifest(disk[name], name) for name in names]
-        for part in (part for manifest in manifests for part in manifest.parts):
-            unseal(disk.get(part.blob), part.blob)
-    except CorruptError:
-        return None, None
-    if len(manifests) > 1:
-        return manifests[0], manifests[1]
-    if not manifests:
-        return None, None
-    began = int(last.commits[0][-12:]) if last.commits else 0
-    several = bool(own) and manifests[0].number > began + 1  # of two that were taken in this epoch both must be there
-    beginning = last.beginning and (not own or not last.commits)
-    return (manifests[0] if several or beginning else None), None
+        blob = damage(self.world.disk, self.random)
+        if blob is not None:
+            self._note(f"damage {blob}")

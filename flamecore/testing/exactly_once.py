@@ -15,9 +15,10 @@ from typing import Any, Literal
 from flamecore.acker import Acker, AckerPlan
 from flamecore.flow import Flow
 from flamecore.graph import Graph
-from flamecore.testing.crashes import Crashes, Played, Trouble
+from flamecore.testing.crashes import Crashes, Played
 from flamecore.testing.flows import acker_named, compare_outputs
 from flamecore.testing.reference import Failed, interpret
+from flamecore.testing.trouble import Trouble
 
 
 def assert_exactly_once(

@@ -17,9 +17,10 @@ from flamecore.history import look
 from flamecore.store import StoreContext
 from flamecore.testing import assert_exactly_once
 from flamecore.testing.ackers import simulated_runs
-from flamecore.testing.crashes import Crashes, Trouble
+from flamecore.testing.crashes import Crashes
 from flamecore.testing.exactly_once import Reference
 from flamecore.testing.flows import acker_named
+from flamecore.testing.trouble import Trouble
 from flamestream_stores.memory import Memory
 
 ACKERS = {name: acker_named(name) for name in ("centralized", "local", "sharded")}

@@ -1,0 +1,253 @@
+"""A job on several processes of the made-up world: what `flamecore.deployment` does, without the processes.
+
+A supervisor with the rears and the control, a node for each worker, and a new epoch after every fault. Nodes, epochs
+and histories are the job's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from flamecore.codec import Codec
+from flamecore.epoch import Epoch, FaultError, acker_plan
+from flamecore.errors import FlameError, JobError
+from flamecore.history import History
+from flamecore.job import make_plan, open_history, open_sinks
+from flamecore.node import Node
+from flamecore.observe import Observers
+from flamecore.plan import Plan
+from flamecore.recovery import Kept
+from flamecore.scope import Scope
+from flamecore.testing.simulated_network import SimulatedTransport
+from flamecore.testing.simulated_store import SimulatedStore
+from flamecore.testing.world import Process
+
+if TYPE_CHECKING:
+    from flamecore.testing.simulated_run import Run
+
+_HALT_S = 5.0
+_MAY_MEND = ("CorruptError", "PeerGoneError", "TransportClosedError")
+
+
+class SimulatedSupervisor:
+    """Runs a job on several processes.
+
+    Args:
+        run: What it belongs to; it lives in its control process.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._trackers = run.story.random.choice(("supervisor", "worker"))
+        self._workers = run.settings.workers
+        self._epoch: Epoch | None = None
+        self._nodes: dict[int, tuple[Process, Node]] = {}
+        self._turned_to: int | None = None
+        self._held: dict[str, int] = {}
+        self._rest: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """To the end of the job."""
+        story, control = self._run.story, self._run.control
+        async with AsyncExitStack() as stack:
+            history = await open_history(stack, SimulatedStore(control), story.graph, self._workers)
+            assert history is not None
+            sources = story.sources(control, self._run.watch)
+            plan = make_plan(story.graph, sources, self._run.settings, history=history)
+            sinks = story.sinks(control)
+            edges = await stack.enter_async_context(AsyncExitStack())
+            for number in range(1, 1000):
+                name = f"{self._run.name}.{number}"
+                epoch = self._epoch = Epoch(
+                    name,
+                    plan,
+                    self._layout(),
+                    SimulatedTransport(control, self._run.network),
+                    Observers(()),
+                    failing=self.stop,
+                    taken=lambda manifest: None,
+                )
+                try:
+                    await self._live(epoch, plan, history, sinks, edges)
+                except FaultError as fault:
+                    await self._recover(epoch, history, fault)
+                    if not history.fronts:
+                        history.find_fronts(story.graph, sources)
+                    plan = replace(plan, start=history.start, workers=self._workers)
+                else:
+                    return
+
+    def _layout(self) -> Any:
+        """As much of a layout as an epoch looks at."""
+        deploy = SimpleNamespace(acker=self._trackers)
+        config = SimpleNamespace(deploy=deploy)
+        return SimpleNamespace(config=config, acker=self._run.acker, settings=self._run.settings)
+
+    async def _live(
+        self, epoch: Epoch, plan: Plan, history: History, sinks: dict[str, Any], edges: AsyncExitStack
+    ) -> None:
+        """One epoch, to the end of the job."""
+        self._make_nodes(epoch, plan)
+        nodes = dict(self._nodes)
+        states = [(front.position, front.ended) for front in history.fronts]
+        sources = {index: self._run.story.sources(process, self._run.watch) for index, (process, _) in nodes.items()}
+        await self._all(
+            epoch,
+            [
+                process.start(node.open_sources(sources[index], [index], states))
+                for index, (process, node) in nodes.items()
+            ],
+        )
+        if not self._held:
+            self._held.update(await open_sinks(edges, sinks, history))
+        await history.begin(self._held)
+        loading = [process.start(self._load(index, process, node, history)) for index, (process, node) in nodes.items()]
+        await self._all(epoch, loading)
+        await epoch.open(sinks, self._held, history)
+        for process, node in nodes.values():
+            if self._run.draining:
+                node.stop.set()
+            process.start(_begin(node))
+        epoch.begin()
+        await epoch.outcome
+        await epoch.aclose()
+        await self._halt()
+
+    def _make_nodes(self, epoch: Epoch, plan: Plan) -> None:
+        """A node for each worker, in the process that had it before or in a new one."""
+        for index in range(plan.workers):
+            process, _ = self._nodes.get(index, (None, None))
+            if process is None or not process.alive:
+                process = Process(self._run.story.world, f"{epoch.name}/worker-{index}")
+                self._run.processes.append(process)
+            seeded = replace(plan, seed=self._run.story.random.getrandbits(32))
+            transport = Scope(SimulatedTransport(process, self._run.network), epoch.name)
+            self._nodes[index] = process, Node(seeded, transport, fail=partial(self._failed, epoch, process))
+
+    async def _load(self, index: int, process: Process, node: Node, history: History) -> None:
+        state = self._run.settings.state
+        assert state is not None
+        codec = Codec.of(self._run.story.graph)
+        node.kept = Kept(SimulatedStore(process), codec, history.resume(), state.max_uncommitted)
+        acker = self._run.acker(acker_plan(node.plan))
+        if self._trackers == "worker":
+            for tracker in range(index, acker.trackers, node.plan.workers):
+                await node.add_tracker(acker, tracker)
+        await node.add_worker(acker, index)
+        node.listen()
+
+    async def _all(self, epoch: Epoch, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait for all nodes, or for the epoch to end."""
+        try:
+            while not all(task.done() for task in tasks):
+                left = [task for task in tasks if not task.done()]
+                await asyncio.wait([*left, epoch.outcome], return_when=asyncio.FIRST_COMPLETED)
+                if epoch.outcome.done():
+                    await epoch.outcome
+            if any(task.cancelled() for task in tasks):  # its process died; the supervisor will hear of it
+                await epoch.outcome
+            for task in tasks:
+                task.result()
+        except FlameError as error:
+            raise _fault_of(error) from error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _recover(self, epoch: Epoch, history: History, fault: FaultError) -> None:
+        """End an epoch, and find what the next one goes on from."""
+        reached = await epoch.halt(self._see_to)
+        self._held.update({rear: max(time, self._held[rear]) for rear, time in reached.items()})
+        await self._halt()
+        if fault.blob and not history.refuse(fault.blob):
+            raise fault.error from fault
+        self._workers, self._turned_to = self._turned_to or self._workers, None
+        history.workers = self._workers
+        await history.look()
+        self._nodes = {index: each for index, each in self._nodes.items() if index < self._workers}
+
+    async def _halt(self) -> None:
+        """End the nodes of an epoch; those that do not answer are taken for dead."""
+        tasks = {index: process.start(node.halt(self._see_to)) for index, (process, node) in self._nodes.items()}
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=_HALT_S)
+        for index, task in tasks.items():
+            if not task.done():
+                self._nodes.pop(index)[0].kill()
+
+    def _see_to(self, task: asyncio.Task[None]) -> None:
+        self._rest.add(task)
+        task.add_done_callback(self._rest.discard)
+
+    # -- what it hears of ----------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        """The nodes there are."""
+        return (node for _, node in self._nodes.values())
+
+    def some_worker(self) -> Process | None:
+        """A process with a worker, if there is one."""
+        there = [process for process, _ in self._nodes.values() if process.alive]
+        return self._run.story.random.choice(there) if there else None
+
+    def some_pair(self) -> frozenset[Process] | None:
+        """Two processes, if there are so many."""
+        there = [self._run.control, *(process for process, _ in self._nodes.values())]
+        return frozenset(self._run.story.random.sample(there, 2)) if len(there) > 1 else None
+
+    def stop(self) -> None:
+        """Read no more."""
+        for node in self.nodes:
+            node.stop.set()
+
+    def lose(self, process: Process) -> None:
+        """A process is gone, or taken for that."""
+        for index, (other, _) in tuple(self._nodes.items()):
+            if other is process:
+                del self._nodes[index]
+        self._fault(FaultError(JobError(f"{process.name} is gone")))
+
+    def disconnect(self) -> None:
+        """Two processes have lost each other."""
+        self._fault(FaultError(JobError("a connection is lost")))
+
+    def turn(self, workers: int) -> None:
+        """Go on with another number of workers, from a snapshot that is taken now."""
+        if self._epoch is not None and self._turned_to is None:
+            self._run.control.start(self._turn(self._epoch, workers))
+
+    async def _turn(self, epoch: Epoch, workers: int) -> None:
+        try:
+            await epoch.commit()
+        except Exception as error:  # noqa: BLE001 - ends the epoch
+            epoch.fail(error)
+        self._turned_to = workers
+        epoch.fail(FaultError(JobError("the job is being changed")))
+
+    def _failed(self, epoch: Epoch, process: Process, error: BaseException) -> None:
+        """A node tells that it cannot go on."""
+        if process.alive and isinstance(error, FlameError):
+            asyncio.get_running_loop().call_later(self._run.story.world.delay(), epoch.fail, _fault_of(error))
+        elif process.alive:
+            epoch.fail(error)
+
+    def _fault(self, error: BaseException) -> None:
+        if self._epoch is not None and self._run.control.alive:
+            self._epoch.fail(error)
+
+
+def _fault_of(error: FlameError) -> BaseException:
+    """What an error of a node means to the supervisor."""
+    return FaultError(error, getattr(error, "blob", "")) if type(error).__name__ in _MAY_MEND else error
+
+
+async def _begin(node: Node) -> None:
+    node.begin()

@@ -1,0 +1,47 @@
+"""What may happen to a job in the stories of `flamecore.testing.crashes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What fate may do.
+
+    Faults are: `kill` every process of the job; `abandon` a run, which goes on, for a while, beside the next one; a
+    `worker` dies; a worker is taken for dead behind a `partition`, and goes on; the connection of two processes is
+    `cut`; a call of the `store` or of a `sink` fails, before or after it has done what it was asked for; the wall
+    `clock` jumps; the job is told to `drain`; the number of workers changes in a `turn`. In a job on one process those
+    of single processes are a `kill`.
+
+    Attributes:
+        faults: Most faults.
+        kinds: Which, and how likely each is against the others.
+        between: How many moments pass between two faults, on average: one of these each time. A record makes some ten.
+        grows: Whether sources hold all they ever will only in the end.
+        tears: See `World`.
+        damages: Whether the newest snapshot may be found damaged after a crash. Not where things tear as well: there is
+            one snapshot to spare, not two.
+    """
+
+    faults: int = 5
+    kinds: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "kill": 4,
+            "abandon": 1,
+            "worker": 3,
+            "partition": 1,
+            "cut": 1,
+            "store": 1,
+            "sink": 1,
+            "clock": 1,
+            "drain": 1,
+            "turn": 1,
+        }
+    )
+    between: Sequence[int] = (3, 15, 60, 250)
+    grows: bool = True
+    tears: bool = True
+    damages: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -51,7 +51,7 @@ class Table:
             columns, kind, split = (Column("value", type_),), None, lambda payload: (payload,)
         return cls(columns, kind, split, all(scalar_kinds(column.type) is not None for column in columns))
 
-    def rows(self, payloads: Sequence[Any], *, trusting: bool = True) -> Iterable[Row]:
+    def rows(self, payloads: Sequence[Any], *, trusting: bool = True) -> Sequence[Row]:
         """A row of cells for each payload.
 
         Args:
@@ -64,8 +64,8 @@ class Table:
         rows = self.taken_apart(payloads)
         return rows if trusting and self.exact else [tuple(map(cell, row)) for row in rows]
 
-    def taken_apart(self, payloads: Sequence[Any]) -> Iterable[Row]:
-        """A row for each payload, with the values as they are.
+    def taken_apart(self, payloads: Sequence[Any]) -> Sequence[Row]:
+        """A row for each payload, with the values as they are. A sink may go through them more than once.
 
         Raises:
             Unencodable: A payload is not of the declared type.
@@ -79,7 +79,7 @@ class Table:
             for payload in payloads:
                 if len(payload) != width:
                     raise Unencodable(payload, f"it has {len(payload)} places, and the flow declares {width}")
-        return payloads if split is None else map(split, payloads)
+        return payloads if split is None else list(map(split, payloads))
 
 
 def _by_key(names: Sequence[str]) -> Callable[[Any], Row]:

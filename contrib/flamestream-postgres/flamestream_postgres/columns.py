@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import types
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final, Union, get_args, get_origin
 
@@ -58,7 +58,7 @@ class Rows:
         self.columns = [(column.name, type_of(column.type)) for column in self._table.columns]
         self._json = [place for place, (_, kind) in enumerate(self.columns) if kind == JSON]
 
-    def of(self, payloads: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    def of(self, payloads: Sequence[Any]) -> Sequence[Sequence[Any]]:
         """A row for each payload.
 
         Raises:

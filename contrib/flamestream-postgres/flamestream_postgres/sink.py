@@ -231,9 +231,12 @@ class Postgres(Sink):
             raise taken_over(self.context, f"table {self._name}")
 
     async def _stored_time(self) -> int:
-        """Up to which time the table goes; `taken_over` is raised if it is another's."""
+        """Up to which time the table goes; `taken_over` is raised if it is another's.
+
+        The server may be about to commit what was sent over a connection that is broken: that is waited for.
+        """
         assert self._connection is not None
-        query = sql.SQL("SELECT time FROM {} WHERE sink = %s AND owner = %s").format(self._positions)
+        query = sql.SQL("SELECT time FROM {} WHERE sink = %s AND owner = %s FOR UPDATE").format(self._positions)
         found = await self._one(self._connection, query, self._name, self._owner)
         if found is None:
             raise taken_over(self.context, f"table {self._name}")

@@ -288,6 +288,60 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(server: Server) -> None
     assert query(server, "SELECT value FROM lost ORDER BY seq") == [(1,), (2,), (3,)]
 
 
+@pytest.mark.parametrize(("type_", "payloads"), [(int, (1, 2)), (Count, COUNTS), (object, ("a", "b"))])
+def test_a_batch_that_is_cut_short_is_written_again_whole(server: Server, type_: Any, payloads: Sequence[Any]) -> None:
+    """The server ends the connection when it has all of the rows, and is yet to commit them."""
+
+    async def run() -> None:
+        made = sink(server, type_, table="short")
+        await made.open()
+        insert, cuts = made._insert, 0
+
+        async def cut_short(cursor: psycopg.AsyncCursor[Any], rows: Any) -> None:
+            nonlocal cuts
+            await insert(cursor, rows)
+            if cuts < 2:
+                cuts += 1
+                query(server, f"SELECT pg_terminate_backend({cursor.connection.info.backend_pid}, 10000)")
+
+        made._insert = cut_short  # type: ignore[method-assign]
+        await made.write(1, payloads)
+        await made.aclose()
+        assert cuts == 2
+
+    asyncio.run(run())
+    assert len(query(server, "SELECT * FROM short")) == len(payloads)
+
+
+def test_a_commit_that_is_still_under_way_when_the_sink_is_back_is_waited_for(server: Server) -> None:
+    async def run() -> None:
+        made = sink(server, int, table="late")
+        await made.open()
+        await made.write(1, [1])
+        insert = made._insert
+
+        async def leave_it_to(cursor: psycopg.AsyncCursor[Any], rows: Any) -> None:
+            made._insert = insert  # type: ignore[method-assign]
+            query(server, f"SELECT pg_terminate_backend({cursor.connection.info.backend_pid}, 10000)")
+            # What the server would do if only the way to it were broken.
+            await late.execute("UPDATE flamestream_position SET time = 2 WHERE sink = 'late'")
+            await late.execute("INSERT INTO late (value) VALUES (2)")
+
+        made._insert = leave_it_to  # type: ignore[method-assign]
+        async with await psycopg.AsyncConnection.connect(server.dsn) as late:
+            writing = asyncio.create_task(made.write(2, [2]))
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            while not writing.done() and not await asyncio.to_thread(query, server, waiting):
+                await asyncio.sleep(0.01)
+            await late.commit()
+            await writing
+        await made.write(3, [3])
+        await made.aclose()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert query(server, "SELECT value FROM late ORDER BY seq") == [(1,), (2,), (3,)]
+
+
 def test_a_connection_that_breaks_while_another_run_takes_over(server: Server) -> None:
     async def run() -> None:
         older = sink(server, int, table="broken", kept="a")

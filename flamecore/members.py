@@ -80,6 +80,10 @@ class Members:
         """Names of the nodes that can be given parts."""
         return [*self.named("worker"), *self.named("acker")]
 
+    def parts_of(self, name: str) -> tuple[str, ...]:
+        """Addresses of the parts that a node has, sorted."""
+        return tuple(sorted(address for address, host in self.hosts.items() if host == name))
+
     def at(self, location: str) -> str | None:
         """The node at a location."""
         return next((name for name, node in self.nodes.items() if node.location == location), None)
@@ -106,7 +110,7 @@ class Members:
                 "role": node.role,
                 "location": node.location,
                 "pid": node.pid,
-                "parts": sorted(address for address, host in self.hosts.items() if host == name),
+                "parts": list(self.parts_of(name)),
             }
             for name, node in sorted(self.nodes.items())
         }

@@ -200,3 +200,23 @@ def _flow_in(module: ModuleType, place: str, name: str | None) -> Flow:
         references = ", ".join(f"{place}:{key}" for key in own)
         raise ConfigError(f"{place} has several flows", hint=f"Say which: {references}", path="job.flow")
     return next(iter(own.values()))
+
+
+def importable(flow: Flow) -> tuple[str, str]:
+    """Where another process finds the flow: a reference, and the folder it is relative to.
+
+    Raises:
+        ConfigError: Nowhere: the flow is no module-level variable.
+    """
+    reference = flow.reference
+    if reference is None:
+        raise ConfigError(
+            f"flow {flow.name!r} cannot be imported by other processes",
+            hint="Make it a module-level variable of a file, and run that file: flamestream run FILE.py",
+            path="job.flow",
+        )
+    module, _, name = reference.partition(":")
+    file = getattr(sys.modules[module], "__file__", None)
+    if "." not in module and file:
+        return f"{Path(file).resolve()}:{name}", str(Path.cwd())
+    return reference, str(Path.cwd())

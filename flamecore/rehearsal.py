@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flamecore.codec import Codec
-from flamecore.deployment import importable
 from flamecore.epoch import acker_plan
 from flamecore.hashing import KEY_GROUPS, owned_ranges
 from flamecore.job import check_importable, make_plan
 from flamecore.layout import Layout
 from flamecore.placement import SUPERVISOR, TOKEN, check_findable, placed, refusals
 from flamecore.plan import Plan
+from flamecore.reference import importable
 from flamecore.transport import Outlook, Transport, TransportContext
 
 Start = Literal["here", "supervisor", "by hand"]
@@ -91,7 +91,7 @@ def rehearse(layout: Layout, environ: Mapping[str, str] | None = None) -> list[P
             with problems.noted():
                 check_importable(layout.graph, transport)
                 if transport.capabilities.multi_process:
-                    importable(layout)
+                    importable(layout.flow)
         problems.extend(refusals(layout.config, transport, environ))
     if layout.graph is None or layout.config.job.workers > KEY_GROUPS:
         return []

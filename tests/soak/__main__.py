@@ -47,7 +47,7 @@ def main() -> int:
             try:
                 result = play(round_, folder, server)
             except AssertionError as error:
-                kept = shutil.move(folder, options.keep or folder)
+                kept = shutil.move(folder, options.keep) if options.keep is not None else folder
                 print(f"FAILED: {error}\n{round_}\nits folder: {kept}", file=sys.stderr)
                 return 1
             shutil.rmtree(folder)

@@ -36,8 +36,8 @@ def nodes(supervisor: int) -> list[Node]:
     for pid in map(int, children):
         with contextlib.suppress(OSError):
             name = _BOOTSTRAP.search(Path(f"/proc/{pid}/cmdline").read_text())
-            if name is not None:
-                found.append(Node(pid, name[2], name[1], _born(pid)))
+            if name is not None and (born := _born(pid)):  # else it is just gone
+                found.append(Node(pid, name[2], name[1], born))
     return found
 
 

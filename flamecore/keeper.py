@@ -41,7 +41,8 @@ GroupsOf = Callable[[Sequence[Any]], Sequence[int]]
 class Keeps(Protocol):
     """What the keeper needs of an operation; see `flamecore.operations.compiler.Stateful`."""
 
-    names: list[Any]
+    @property
+    def names(self) -> list[Any]: ...
 
     def held(self, names: Sequence[Any]) -> Mapping[Any, Any]: ...
 

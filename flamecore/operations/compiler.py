@@ -29,7 +29,9 @@ class Stateful(Protocol):
     """What the worker needs of an operation that keeps history."""
 
     retracted: int
-    names: list[Any]
+
+    @property
+    def names(self) -> list[Any]: ...
 
     @property
     def step(self) -> Step: ...

@@ -21,7 +21,8 @@ from flamecore.drawn import route_key
 from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
 from flamecore.hashing import check_key, key_groups
 from flamecore.meta import CHILD, child_codes, encode_child
-from flamecore.operations import CHANGES, Fail, Run, Step, each
+from flamecore.operations import Fail, Run, Step, each
+from flamecore.operations.states import States
 from flamecore.vertices import Drift
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
@@ -67,9 +68,6 @@ class DriftStep:
         fail: Where items go that a user function fails on.
         emit_run: Run of what comes next.
         kept: Whether snapshots are taken.
-
-    Attributes:
-        names: Where snapshots are taken: all keys that have a state, and perhaps some that have none any more.
     """
 
     def __init__(
@@ -85,15 +83,12 @@ class DriftStep:
         self.name = vertex.name
         self.initial = vertex.initial
         self.advance = vertex.advance
-        self.states: dict[Any, Any] = {}
+        self.states = States(vertex.initial, kept=kept)
         self.histories: dict[Any, list[Entry]] = {}
         self.retracted = 0
         self._key_of = route_key(vertex)
         self._ident, self._emit, self._fail, self._emit_run = ident, emit, fail, emit_run or each(emit)
-        self.names: list[Any] = []
-        self._meet: Callable[[Any], None] = self._note_key if kept else check_key
         self._notes: deque[InOrder] = deque()
-        self._changes: list[dict[Any, Any]] = [{}]  # since the last cut, below the time of the next one
         self._latest = b""  # the greatest order so far
         self._work = self._advancing() if vertex.accumulate is None else self._accumulating(vertex.accumulate)
 
@@ -110,9 +105,11 @@ class DriftStep:
 
     def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
         """The way of items in order, where every item gives one output: its key and the new state."""
-        states, state_of, initial, key_of, meet = self.states, self.states.get, self.initial, self._key_of, self._meet
+        kept, meet, initial, key_of = self.states, self.states.meet, self.initial, self._key_of
 
         def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
+            states = kept.young
+            state_of = states.get
             before: list[Any] = []
             outputs: list[Any] = []
             try:
@@ -120,7 +117,7 @@ class DriftStep:
                     key = key_of(payload)
                     state = state_of(key, initial)
                     if state is initial:
-                        meet(key)
+                        state = meet(key)
                     states[key] = after = accumulate(state, payload)
                     before.append(state)
                     outputs.append((key, after))
@@ -135,10 +132,12 @@ class DriftStep:
 
     def _advancing(self) -> Work:
         """The way of items in order, with any number of outputs for each."""
-        states, state_of, initial, key_of, meet = self.states, self.states.get, self.initial, self._key_of, self._meet
+        kept, meet, initial, key_of = self.states, self.states.meet, self.initial, self._key_of
         advance = self.advance
 
         def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
+            states = kept.young
+            state_of = states.get
             before: list[Any] = []
             moves: list[tuple[Any, Any]] = []
             places: list[bytes] = []
@@ -148,7 +147,7 @@ class DriftStep:
                     key = key_of(payload)
                     state = state_of(key, initial)
                     if state is initial:
-                        meet(key)
+                        state = meet(key)
                     after, results = advance(state, payload)
                     found = list(results)
                     states[key] = after
@@ -164,12 +163,6 @@ class DriftStep:
             return len(before)
 
         return work
-
-    def _note_key(self, key: Any) -> None:
-        """Refuse a key that cannot be one; note one that is new."""
-        check_key(key)
-        if key not in self.states:
-            self.names.append(key)
 
     def _note(
         self,
@@ -204,7 +197,8 @@ class DriftStep:
             try:
                 key = self._key_of(payload)
                 if key not in changes:
-                    self._meet(key)
+                    check_key(key)
+                    self.states.meet(key)
                 changes.setdefault(key, []).append((order, trace, payload))
             except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
                 self._fail(order, trace, alive, payload, error)
@@ -224,7 +218,7 @@ class DriftStep:
         history = self.histories.setdefault(key, [])
         place = bisect_left(history, items[0][:2])
         old = history[place:]
-        state = old[0][3] if old else self.states.get(key, self.initial)
+        state = old[0][3] if old else self.states.get(key)
         again = self._changed([entry[:3] for entry in old], items, alive)
         for order, trace, payload, before in old:
             _, outputs, failure = _run(self.advance, before, payload)
@@ -234,11 +228,12 @@ class DriftStep:
             history.append((order, trace, payload, state))
             state, outputs, failure = _run(self.advance, state, payload)
             come.append((order, trace, payload, outputs, failure))
-        self.states[key] = state
         if not history:
             del self.histories[key]
-            if state is self.initial:
-                del self.states[key]
+        if history or state is not self.initial:
+            self.states.young[key] = state
+        else:
+            self.states.drop(key)
 
     def _changed(self, entries: list[Item], items: list[Item], alive: bool) -> list[Item]:
         """The entries with live items among them, or without the victims of tombstones."""
@@ -283,56 +278,40 @@ class DriftStep:
             elif drop:
                 del history[:drop]
 
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[Any]:
+        """Where snapshots are taken: all keys that have a state, and perhaps some that have none any more."""
+        return self.states.names
+
     def settle(self, before: bytes) -> None:
-        """No snapshot will be of a time below `before` (encoded): of what is older only the last state of each key is
-        needed any more."""
-        if self.histories:  # an entry of the notes may be the next of a history
-            self._sort_notes()
-        changes = self._changes
-        if len(changes[-1]) >= CHANGES:
-            changes.append({})
-        latest = changes[-1]
-        notes = self._notes
-        while notes and notes[0].orders[0] < before:
-            note = notes.popleft()
-            if note.orders[-1] >= before:
-                end = bisect_left(note.orders, before)
-                orders, trace, payloads, states, moves = note
-                notes.appendleft(InOrder(orders[end:], trace, payloads[end:], states[end:], moves[end:]))
-                latest.update(moves[:end])
-                break
-            latest.update(note.moves)
-        for key, history in list(self.histories.items()):
-            drop = bisect_left(history, (before,))
-            if drop == len(history):
-                del self.histories[key]
-                latest[key] = self.states[key]
-            elif drop:
-                latest[key] = history[drop][3]
-                del history[:drop]
+        """No snapshot will be of a time below `before` (encoded), and nothing older be repaired."""
+        self.forget(before)
+        self.states.settle()
 
     def cut(self, before: bytes) -> list[Mapping[Any, Any]]:
-        """What has changed below the time `before` (encoded) since the last cut, piece by piece: for each key the state
-        that its last entry there has left. Forgets these entries: nothing older will be repaired."""
-        self.settle(before)
-        changes, self._changes = self._changes, [{}]
-        return [piece for piece in changes if piece]
+        """What has changed below the time `before` (encoded) since the last cut: for each key the state that its last
+        entry there has left. Forgets these entries."""
+        self.forget(before)
+        since: dict[Any, Any] = {}  # for each key the state before the first of its entries from that time on
+        for note in reversed(self._notes):
+            moves, states = note.moves, note.states
+            if note.orders[0] < before:
+                start = bisect_left(note.orders, before)
+                moves, states = moves[start:], states[start:]
+            since.update(zip(map(_KEY, reversed(moves)), reversed(states), strict=True))
+        since.update((key, history[0][3]) for key, history in self.histories.items())  # older than the notes
+        changed = self.states.cut(since)
+        return [changed] if changed else []
 
     def held(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
-        """Of some keys the states at the last cut, and which of them had one. Right after it."""
-        since: dict[Any, Any] = {}  # for each key the state before the first of its entries since then
-        for note in reversed(self._notes):
-            since.update(zip(map(_KEY, reversed(note.moves)), reversed(note.states), strict=True))
-        since.update((key, history[0][3]) for key, history in self.histories.items())
-        initial = self.initial
-        now = {key: self.states.get(key, initial) for key in keys}
-        now.update((key, since[key]) for key in now.keys() & since.keys())
-        return {key: state for key, state in now.items() if state is not initial}
+        """Of some keys the states at the last cut, and which of them had one. Until the next one."""
+        return self.states.held(keys)
 
     def restore(self, states: Mapping[Any, Any]) -> None:
         """Start from the states of a snapshot. Before the first item."""
-        self.states.update(states)
-        self.names.extend(states)
+        self.states.restore(states)
 
     def groups_of(self, keys: Sequence[Any]) -> list[int]:
         """The key group of each key."""

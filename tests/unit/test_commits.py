@@ -252,12 +252,13 @@ def test_a_large_snapshot_is_stored_in_several_parts(monkeypatch: pytest.MonkeyP
     working(body)
 
 
-def test_what_is_settled_is_summed_up_before_the_snapshot() -> None:
+def test_what_is_settled_is_forgotten_before_the_snapshot() -> None:
     async def body(bench: Bench) -> None:
-        bench.admit("a", "b", "a", "c")
+        bench.admit("a")
+        bench.admit("b", "a", "c", start=1)
         bench.worker.receive("job", Settled(2))
         (operation,) = bench.worker.compiled.stateful.values()
-        assert [note.payloads for note in operation._notes] == [("a", "c")]
+        assert [note.payloads for note in operation._notes] == [("b", "a", "c")]
         assert bench.worker.fronts[1].uncommitted == 4, "what is to be read again after a crash"
         bench.admit("b", start=4)
         bench.commits.prepare(Prepare(7, 3))

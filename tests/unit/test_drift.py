@@ -327,7 +327,7 @@ def test_a_key_is_forgotten_with_its_last_item() -> None:
     feed(operation, 2)
     feed(operation, 2, alive=False)
     assert operation.histories == {}
-    assert operation.states == {}
+    assert operation.states.young == {}
     assert out.held == {}
     operation.forget(encode_time(5))
     feed(operation, 6)

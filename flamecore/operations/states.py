@@ -1,0 +1,115 @@
+"""The states of a drifting state, by key, in layers: what has changed since the last snapshot lies on top.
+
+So what a snapshot has to write is at hand when it is due, and to have it costs an item nothing: it reads and writes one
+dictionary, as it would anyway. Only the first item of a key since a snapshot finds nothing there, and looks below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from flamecore.hashing import check_key
+
+_NONE: Final = object()
+
+_SHARE: Final = 16
+_LEAST: Final = 1024
+"""What a snapshot was given is moved below it a sixteenth at a time, or so many keys."""
+
+
+class States:
+    """States by key.
+
+    Args:
+        initial: The state of a key before its first item.
+        kept: Whether snapshots are taken.
+
+    Attributes:
+        young: States that have changed since the last cut. A key that is not there, or has its initial state there, is
+            looked up by `meet`.
+        names: Where snapshots are taken: all keys that have a state, and perhaps some that have none any more.
+    """
+
+    def __init__(self, initial: Any, *, kept: bool) -> None:
+        self.young: dict[Any, Any] = {}
+        self.names: list[Any] = []
+        self._initial = initial
+        self._kept = kept
+        self._cut: dict[Any, Any] = {}  # what had changed at the last cut, as it was then
+        self._moved = 0  # how many of these are in `_old` as well
+        self._old: dict[Any, Any] = {}  # what had changed before
+
+    def meet(self, key: Any) -> Any:
+        """The state of a key that is not among the young, or has its initial state there: it may be a new one.
+
+        Raises:
+            TypeError: It cannot be a key.
+        """
+        initial = self._initial
+        if key in self.young:
+            return initial
+        state = self._cut.get(key, _NONE)
+        if state is _NONE:
+            state = self._old.get(key, _NONE)
+            if state is _NONE:
+                check_key(key)
+                if self._kept:
+                    self.names.append(key)
+                return initial
+        return state
+
+    def get(self, key: Any) -> Any:
+        """The state of a key."""
+        for layer in (self.young, self._cut, self._old):
+            if key in layer:
+                return layer[key]
+        return self._initial
+
+    def drop(self, key: Any) -> None:
+        """The key has its initial state, as if there had never been any item of it."""
+        if key in self._cut or key in self._old:
+            self.young[key] = self._initial
+        else:
+            self.young.pop(key, None)
+
+    def cut(self, since: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """What has changed between the last cut and this one.
+
+        Args:
+            since: Of the keys that have changed since the time of this cut, the state they had then.
+
+        Returns:
+            The state of each key at that time. It stays as it is until the next cut.
+        """
+        self._old.update(islice(self._cut.items(), self._moved, None))
+        cut, old, initial = self.young, self._old, self._initial
+        self.young = {key: cut[key] for key in since if key in cut}
+        for key, state in since.items():
+            if state is not initial or key in old:
+                cut[key] = state
+            else:  # it is younger
+                cut.pop(key, None)
+        self._cut, self._moved = cut, 0
+        if not old:
+            self._cut, self._old = {}, cut
+        return cut
+
+    def settle(self) -> None:
+        """Move some of what was cut below, so that it need not be done at once with the next cut."""
+        cut, start = self._cut, self._moved
+        if start < len(cut):
+            self._moved = start + max(len(cut) // _SHARE, _LEAST)
+            self._old.update(islice(cut.items(), start, self._moved))
+
+    def held(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
+        """Of some keys the states at the last cut, and which of them had one."""
+        cut, old, initial = self._cut, self._old, self._initial
+        found = {key: cut[key] if key in cut else old.get(key, initial) for key in keys}
+        return {key: state for key, state in found.items() if state is not initial}
+
+    def restore(self, states: Mapping[Any, Any]) -> None:
+        """Start from the states of a snapshot."""
+        self._old.update(states)
+        self.names.extend(states)

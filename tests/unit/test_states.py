@@ -1,0 +1,119 @@
+"""The layers of a drifting state against one dictionary, and a copy of it at each cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flamecore.operations.states import States
+
+INITIAL = object()
+
+keys = st.integers(0, 12)
+put = st.tuples(st.just("put"), keys, st.one_of(st.integers(), st.just(INITIAL)))
+steps = st.lists(
+    st.one_of(
+        put,
+        put,
+        st.tuples(st.just("drop"), keys, st.none()),
+        st.tuples(st.just("settle"), st.none(), st.none()),
+        st.tuples(st.just("cut"), st.none(), st.integers(0, 5)),
+    ),
+    max_size=60,
+)
+
+
+def take(states: States, key: int) -> Any:
+    """As an operation does."""
+    state = states.young.get(key, INITIAL)
+    return states.meet(key) if state is INITIAL else state
+
+
+def clean(states: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {key: state for key, state in states.items() if state is not INITIAL}
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_layers_are_one_dictionary_and_cuts_are_copies_of_it(script: list[tuple[str, Any, Any]]) -> None:
+    """A cut is of some steps ago: what has changed since is told to it."""
+    states, now = States(INITIAL, kept=True), dict[int, Any]()
+    past: list[dict[int, Any]] = [{}]
+    last_cut: dict[int, Any] = {}
+    written: dict[int, Any] = {}
+    floor = 0  # cuts do not go back
+    for what, key, value in script:
+        if what == "put":
+            assert take(states, key) == now.get(key, INITIAL)
+            states.young[key] = value
+            now[key] = value
+        elif what == "drop":
+            if key in clean(past[floor]):
+                continue  # what is older than a cut is not taken back
+            states.drop(key)
+            for each in (now, *past[floor:]):
+                each.pop(key, None)
+        elif what == "settle":
+            states.settle()
+        else:
+            at = max(len(past) - 1 - value, floor)
+            then = past[at]
+            since = {
+                key: then.get(key, INITIAL) for key in {*now, *then} if now.get(key, INITIAL) != then.get(key, INITIAL)
+            }
+            changed = states.cut(since)
+            written.update(changed)
+            assert clean(written) == clean(then), "what was written up to now is what there was"
+            assert states.held(range(13)) == clean(then)
+            last_cut, floor = then, at
+        past.append(dict(now))
+    assert {key: states.get(key) for key in range(13)} == {key: now.get(key, INITIAL) for key in range(13)}
+    assert states.held(range(13)) == clean(last_cut)
+    assert set(clean(now)) <= set(states.names), "a sweep comes to all of them"
+
+
+def test_a_key_is_noted_once() -> None:
+    states = States(0, kept=True)
+    for _ in range(3):
+        take_from(states, "a")
+        states.cut({})
+        states.settle()
+    assert states.names == ["a"]
+
+
+def take_from(states: States, key: str) -> None:
+    state = states.young.get(key, 0)
+    states.young[key] = (state or states.meet(key)) + 1
+
+
+def test_what_is_no_key_is_refused_before_anything_is_noted() -> None:
+    states = States(0, kept=True)
+    with pytest.raises(TypeError):
+        states.meet([])
+    assert states.names == []
+
+
+def test_without_snapshots_nothing_is_noted() -> None:
+    states = States(0, kept=False)
+    take_from(states, "a")
+    assert states.young == {"a": 1}
+    assert states.names == []
+
+
+def test_a_large_cut_is_moved_a_share_at_a_time() -> None:
+    states = States(0, kept=True)
+    states.restore({"old": 1})
+    states.young.update(dict.fromkeys(range(64_000), 1))
+    states.cut({})
+    moved = []
+    for _ in range(20):
+        states.settle()
+        moved.append(len(states._old))
+    assert moved[0] == 4001
+    assert moved[-1] == 64_001
+    states.young[5] = 2
+    assert states.held([5, "old"]) == {5: 1, "old": 1}

@@ -57,11 +57,15 @@ class Process:
 
     Args:
         bootstrap: How to join: transport and its options, job, epoch, token, names, and where the control is.
+
+    Attributes:
+        welcome: Whether the control has answered.
     """
 
     def __init__(self, bootstrap: Mapping[str, Any]) -> None:
         self.bootstrap = bootstrap
         self.name: str = bootstrap["node"]
+        self.welcome = False
         self._locations: dict[str, str] = {CONTROL: bootstrap["control"]}
         self._over: asyncio.Future[None] | None = None
         self._incarnation: Incarnation | None = None
@@ -202,6 +206,7 @@ class Process:
             except TimeoutError:
                 raise self._failed or JobError(f"{self.name} was given nothing to do for {limit:g} s") from None
             limit = None
+            self.welcome = True
             if isinstance(message, Refusal):
                 raise JobError(message.text)
             if isinstance(message, Stop) and not message.drain:

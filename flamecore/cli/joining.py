@@ -21,8 +21,8 @@ from flamecore.placement import TOKEN
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FIND_S: Final = 5.0
-"""How long a job is looked for in a registry that was named."""
+WAIT_S: Final = 10.0
+"""How long a job is waited for that is not there yet. Who starts a cluster does not start one host after another."""
 _AGAIN_S: Final = 0.25
 
 
@@ -140,8 +140,7 @@ def _looked_up(config: JobConfig, job: str, token: str) -> dict[str, Any] | None
             await registry.aclose()
 
     async def look_until_there() -> dict[str, Any] | None:
-        # Who starts a cluster does not start one host after another: the supervisor may come a little later.
-        end = time.monotonic() + _FIND_S
+        end = time.monotonic() + WAIT_S
         while True:
             try:
                 return await look()

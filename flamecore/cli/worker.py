@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from typing import Any
 
 import click
 
-from flamecore.cli.joining import bootstrap_of, join_options
+from flamecore.cli.joining import WAIT_S, bootstrap_of, join_options
 
 
 @click.command("worker")
@@ -23,14 +24,28 @@ def command(address: str, name: str | None, **options: Any) -> None:
     serve(address, name=name, role="worker", **options)
 
 
-def serve(address: str, *, name: str | None, role: str, **options: Any) -> None:
-    """Run a node of a job until it ends. Options as of `join_options`."""
+def serve(address: str, *, name: str | None, role: str, job: str, **options: Any) -> None:
+    """Run a node of a job until it ends. Options as of `join_options`.
+
+    Through a server a job that is yet to come looks like one that is gone: it is waited for, `WAIT_S` at most.
+    """
+    from flamecore.errors import PeerGoneError
     from flamecore.job import collector_at_rest
     from flamecore.process import Process
 
-    bootstrap = bootstrap_of(address, name=name, role=role, **options)
-    try:
-        with collector_at_rest():
-            asyncio.run(Process(bootstrap).run())
-    finally:
-        shutil.rmtree(bootstrap["folder"], ignore_errors=True)
+    until = time.monotonic() + WAIT_S
+    told = False
+    while True:
+        bootstrap = bootstrap_of(address, name=name, role=role, job=job, **options)
+        process = Process(bootstrap)
+        try:
+            with collector_at_rest():
+                return asyncio.run(process.run())
+        except PeerGoneError:
+            if process.welcome or time.monotonic() > until:
+                raise
+        finally:
+            shutil.rmtree(bootstrap["folder"], ignore_errors=True)
+        if not told:
+            click.echo(f"nobody runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
+            told = True

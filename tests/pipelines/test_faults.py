@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import processes
 import pytest
 from processes import wait_until_gone
-from words import Words, ended, stopped, wait_for
+from words import Words, ended, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 
@@ -53,13 +51,8 @@ def test_a_supervisor_that_stood_still_stops_when_another_has_taken_over(tmp_pat
     second = None
     try:
         wait_for(lambda: words.delivered() > 300, first)
-        while True:
-            first.nodes()
-            first.process.send_signal(signal.SIGSTOP)
-            wait_for(lambda: stopped(first.process.pid))
-            if not locked(words.out):
-                break
-            first.process.send_signal(signal.SIGCONT)  # nobody gets past it in the middle of a transaction
+        first.nodes()
+        words.stand_still(first.process)
         second = words.start()
         wait_for(lambda: words.delivered() > 600, second)
         first.process.send_signal(signal.SIGCONT)
@@ -72,17 +65,6 @@ def test_a_supervisor_that_stood_still_stops_when_another_has_taken_over(tmp_pat
             second.end()
     assert "another run" in the_error(first.said())
     words.check()
-
-
-def locked(path: Path) -> bool:
-    """Whether somebody writes to a database."""
-    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
-        try:
-            database.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return True
-        database.execute("ROLLBACK")
-    return False
 
 
 # -- disks that are full -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from words import Joined, Words, ended, stopped, wait_for
+from words import Joined, Words, ended, wait_for
 
 
 @pytest.fixture
@@ -15,6 +15,20 @@ def joined(tmp_path: Path, over: list[str]) -> Iterator[Joined]:
     made = Joined(Words(tmp_path, over))
     yield made
     made.end()
+
+
+def test_workers_that_come_before_their_supervisor_wait_for_it(joined: Joined) -> None:
+    words = joined.words
+    for name in ("w0", "w1"):
+        joined.worker(name)
+    if "transport.use=nats" in words.over:  # where the server says at once that nobody is there
+        wait_for(lambda: all("nobody runs job 'words' yet" in joined.said(name) for name in ("w0", "w1")))
+    run = words.start(**joined.settings)
+    try:
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    words.check()
 
 
 @pytest.mark.parametrize("again", ["w2", "w1"])
@@ -43,7 +57,7 @@ def test_a_worker_that_is_started_again_before_its_end_was_noticed(joined: Joine
         joined.worker("w0")
         former = joined.worker("w1")
         wait_for(lambda: words.delivered() > 100, run)
-        former.send_signal(signal.SIGSTOP)
+        words.stand_still(former)
         joined.worker("w1")
         assert ended(run) == 0, run.said()
     finally:
@@ -58,8 +72,7 @@ def test_a_worker_that_stood_still_has_no_say_any_more(joined: Joined) -> None:
         joined.worker("w0")
         stuck = joined.worker("w1")
         wait_for(lambda: words.delivered() > 100, run)
-        stuck.send_signal(signal.SIGSTOP)
-        wait_for(lambda: stopped(stuck.pid))
+        words.stand_still(stuck)
         wait_for(lambda: "has not been heard of for 1 s" in run.said(), run)
         joined.worker("w2")
         before = words.delivered()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -77,7 +78,7 @@ class Words:
             "state.use": "sqlite",
             "state.path": "state",
             "state.interval_s": 0.1,
-            "deploy.start_timeout_s": 20,
+            "deploy.start_timeout_s": 60,
             **{key.replace("__", "."): value for key, value in settings.items()},
         }
         options = [f"--set={setting}" for setting in self.over]
@@ -108,6 +109,16 @@ class Words:
             return [(word, count) for word, count in map(json.loads, self.out.read_text().splitlines())]
         with closing(sqlite3.connect(self.out)) as database:
             return [(word, count) for _, word, count in database.execute("SELECT * FROM counts ORDER BY seq")]
+
+    def stand_still(self, process: subprocess.Popen[bytes]) -> None:
+        """Stop a process, but not in the middle of a transaction: nobody else on this host would get past it."""
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            wait_for(lambda: stopped(process.pid))
+            if not any(map(locked, self.folder.rglob("*.db"))):
+                return
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.001)
 
     def check(self, *more: list[str]) -> None:
         """Hold the output against a plain loop over all lines, and over those of files that came later."""
@@ -142,6 +153,17 @@ def ended(run: Run, limit_s: float = LIMIT_S) -> int:
 def stopped(pid: int) -> bool:
     """Whether a process stands still."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def locked(path: Path) -> bool:
+    """Whether somebody writes to a database."""
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
+        try:
+            database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        database.execute("ROLLBACK")
+    return False
 
 
 def alive(pid: int) -> bool:

@@ -25,6 +25,7 @@ import msgspec
 from flamecore.errors import CorruptError, StoreError
 from flamecore.plugin import hookimpl
 from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
+from flamestream_stores.locks import writing
 from flamestream_stores.places import Survives, failed, file_name, make_folder, no_state, room, store_error
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ _NAMES: Final = "SELECT name FROM blobs WHERE job = ? AND piece = 0 AND name >= 
 _DELETE: Final = "DELETE FROM blobs WHERE job = ? AND name = ?"
 
 _BUSY: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
-_LOCKED: Final = "Another process holds it; end that, or raise busy_timeout_s under [state]."
+_LOCKED: Final = "Another process{} holds it; end that, or raise busy_timeout_s under [state]."
 _GONE: Final = "Has somebody replaced it while the job ran? Start the job again."
 _HINTS: Final = {
     "SQLITE_NOTADB": "It is another kind of file; give another path under [state].",
@@ -71,12 +72,13 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             `.sqlite3`, one database for all. Made if it is not there. Relative to the configuration file.
         survives: What a blob outlasts once it is created: `power_loss` forces each to the disk; `process_death`, which
             is much quicker, leaves that to the system, and a loss of power may cost the blobs of the last seconds.
-        busy_timeout_s: How long to wait for other processes that write.
+        busy_timeout_s: How long to wait for other processes that write. One that stands still in the middle of that
+            holds up all others; a supervisor ends those that it has started, after `deploy.silence_timeout_s`.
     """
 
     path: str
     survives: Survives = "power_loss"
-    busy_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
+    busy_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 60.0
 
 
 class Sqlite(Store):
@@ -253,7 +255,8 @@ class Sqlite(Store):
             hint = room(self._path.parent)
         else:
             found = (hint for name, hint in _HINTS.items() if code.startswith(name))
-            hint = next(found, "What is stored already is whole.")
+            writer = writing(self._path) if code.startswith(_BUSY) else None
+            hint = next(found, "What is stored already is whole.").format(f" ({writer})" if writer else "")
         what = f"{self._path} cannot be used: {error}{f' ({code})' if code else ''}"
         return store_error(self.name, what, hint, blob)
 

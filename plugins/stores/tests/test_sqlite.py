@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,6 +156,28 @@ def test_another_that_never_ends(tmp_path: Path) -> None:
         assert await made.create("a", b"data")
 
     using(store(tmp_path, busy_timeout_s=0.05), do)
+
+
+HOLDER = """
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("BEGIN IMMEDIATE")
+print("it is mine", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="there is no /proc/locks to say who holds it")
+def test_another_that_never_ends_is_named(tmp_path: Path) -> None:
+    using(store(tmp_path), Sqlite.names)
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "state" / "job.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "it is mine\n"
+        try:
+            assert f"Another process ({other.pid}) holds it" in fails(store(tmp_path, busy_timeout_s=0.05)).hint
+        finally:
+            other.communicate()
 
 
 def test_another_that_has_it_for_itself(tmp_path: Path) -> None:

@@ -139,17 +139,22 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     tables: Mapping[str, Mapping[str, Any]] = {}
 
 
+Phase = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+
+
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """[source.X], [sink.X] and [dead_letter].
 
     Attributes:
         use: The driver's name; None: not said.
         on_error: Sources: what becomes of malformed records.
+        phase: Which one in a series that take each other's place (`flamecore.phases`).
         options: The driver's options, references to the environment as written.
     """
 
     use: str | None = None
     on_error: Policy = "fail"
+    phase: Phase = 1
     options: Mapping[str, Any] = {}
 
 
@@ -157,11 +162,15 @@ class _UseKey(msgspec.Struct, frozen=True):
     use: str | None = None
 
 
-class _SourceKeys(_UseKey, frozen=True):
+class _SinkKeys(_UseKey, frozen=True):
+    phase: Phase = 1
+
+
+class _SourceKeys(_SinkKeys, frozen=True):
     on_error: Policy = "fail"
 
 
-_EDGE_KEYS: Final[Mapping[str, type[_UseKey]]] = {"source": _SourceKeys, "sink": _UseKey, "dead_letter": _UseKey}
+_EDGE_KEYS: Final[Mapping[str, type[_UseKey]]] = {"source": _SourceKeys, "sink": _SinkKeys, "dead_letter": _UseKey}
 
 
 class _HooksTable(msgspec.Struct, frozen=True):

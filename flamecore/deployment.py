@@ -163,7 +163,7 @@ class Deployment:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         claim = self._claim = await self._claimed(stack, token)
-        history = await open_history(stack, layout.store(), layout.graph, layout.settings.workers)
+        history = await open_history(stack, layout.store(), layout.graph, layout.settings)
         sinks = AsyncExitStack()
         life = self._life = Life(layout, self._codec, history, sinks)
         transport = self._transport = layout.transport(

@@ -20,6 +20,7 @@ from flamecore.facts import check_facts, state_facts
 from flamecore.front import Source
 from flamecore.graph import Graph
 from flamecore.messages import Prepared, Resume
+from flamecore.phases import Phases
 from flamecore.recovery import decode_journal, end_of
 from flamecore.snapshot import (
     RESTORE,
@@ -27,6 +28,7 @@ from flamecore.snapshot import (
     FrontState,
     Manifest,
     Part,
+    SinkState,
     commit_blob,
     decode_epoch,
     decode_manifest,
@@ -107,10 +109,12 @@ class History:
         store: Where it is, open.
         graph: The job's.
         workers: How many.
+        phases: Of its sources and sinks.
     """
 
-    def __init__(self, store: Store, graph: Graph, workers: int) -> None:
+    def __init__(self, store: Store, graph: Graph, workers: int, phases: Phases | None = None) -> None:
         self.store = store
+        self.phases = phases or Phases()
         self.graph = graph
         self.workers = workers
         self.epoch = 0
@@ -125,7 +129,7 @@ class History:
         self._floor = 0
         self._unusable: set[str] = set()
         self._tidied = 0
-        self._sinks: tuple[str, ...] = ()
+        self._sinks: tuple[SinkState, ...] = ()
         self._left: Manifest | None = None  # of the newest snapshot, where some of it may be lost
 
     @property
@@ -210,20 +214,23 @@ class History:
 
         Raises:
             SourceError: A source cannot be found.
-            JobError: A partition that was not read to its end is no longer there.
+            JobError: A partition that was not read to its end is no longer there, or another phase of a source is to be
+                read.
         """
         fronts = list(self.fronts)
-        known = {(front.source, front.partition_name) for front in fronts}
-        there: set[tuple[str, str]] = set()
+        known = {front.place for front in fronts}
+        there: set[tuple[str, int, str]] = set()
         for source in graph.sources:
+            self.phases.check(source.name, fronts)
+            phase = self.phases.of_source(source.name)
             taken = [front.partition for front in fronts if front.source == source.name]
             free = count(max(taken, default=-1) + 1)
             for name in sources[source.name].partitions():
-                there.add((source.name, name))
-                if (source.name, name) not in known:
-                    fronts.append(FrontState(source.name, next(free), name, len(fronts) + 1, None, 0, False))
+                there.add((source.name, phase, name))
+                if (source.name, phase, name) not in known:
+                    fronts.append(FrontState(source.name, next(free), name, len(fronts) + 1, None, 0, False, phase))
         for front in fronts:
-            if not front.ended and (front.source, front.partition_name) not in there:
+            if not front.ended and front.place not in there:
                 raise JobError(
                     f"source {front.source!r} no longer has {front.partition_name!r}, which the state says is not "
                     "read to its end",
@@ -232,7 +239,7 @@ class History:
         if self.fronts and all(
             front.ended for front in self.fronts
         ):  # a job that was done goes on with what has come since
-            fronts = [front._replace(ended=(front.source, front.partition_name) not in there) for front in fronts]
+            fronts = [front._replace(ended=front.place not in there) for front in fronts]
             self._goes_on()
         self._new = {front.number for front in fronts[len(self.fronts) :]}
         self.fronts = tuple(fronts)
@@ -290,7 +297,7 @@ class History:
         if not await self.store.create(epoch_blob(self.epoch), encode_record(record)):
             raise self._fenced(self.epoch)
         self._begun = self.epoch
-        self._sinks = tuple(sorted(held))
+        self._sinks = tuple(self.phases.of_sink(name) for name in sorted(held))
         if self._left is not None:
             await self._record_loss(self._left)
 

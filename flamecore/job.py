@@ -29,6 +29,7 @@ from flamecore.messages import Prepared
 from flamecore.meta import FrontId
 from flamecore.node import Node
 from flamecore.observe import Observers
+from flamecore.phases import Phases
 from flamecore.plan import DEAD_LETTERS, OnError, Plan
 from flamecore.rear import Sink
 from flamecore.recovery import Kept
@@ -49,6 +50,7 @@ class JobSettings:
         max_in_flight: Records admitted and not yet delivered, over all fronts.
         on_error: What becomes of records a user function fails on.
         source_policies: For each source, what becomes of malformed records; "fail" where nothing is said.
+        phases: Of sources and sinks.
         dead_letter: Where dead letters go.
         heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
         seed: Seed of random ids, for tests; None: unpredictable.
@@ -62,6 +64,7 @@ class JobSettings:
     max_in_flight: int = 4096
     on_error: OnError = "fail"
     source_policies: Mapping[str, OnError] = field(default_factory=dict)
+    phases: Phases = field(default_factory=Phases)
     dead_letter: Sink | None = None
     heartbeat_interval_s: float = 0.05
     seed: int | None = None
@@ -157,7 +160,7 @@ class Job:
         settings = self.settings
         self.graph.check(barrier=settings.barrier)
         async with AsyncExitStack() as stack:
-            history = await open_history(stack, self.store, self.graph, settings.workers)
+            history = await open_history(stack, self.store, self.graph, settings)
             if history is not None:
                 await history.verify()
             plan = make_plan(self.graph, self._sources, settings, history=history)
@@ -305,7 +308,9 @@ def make_plan(
     )
 
 
-async def open_history(stack: AsyncExitStack, store: Store | None, graph: Graph, workers: int) -> History | None:
+async def open_history(
+    stack: AsyncExitStack, store: Store | None, graph: Graph, settings: JobSettings
+) -> History | None:
     """Open the store of a job that keeps state, and look what is there.
 
     Raises:
@@ -315,7 +320,7 @@ async def open_history(stack: AsyncExitStack, store: Store | None, graph: Graph,
         return None
     stack.push_async_callback(store.aclose)
     await store.open()
-    history = History(store, graph, workers)
+    history = History(store, graph, settings.workers, settings.phases)
     await history.look()
     return history
 
@@ -329,7 +334,8 @@ async def open_sinks(stack: AsyncExitStack, sinks: Mapping[str, Sink], history: 
     held = {}
     for name, sink in sinks.items():
         snapshot = history.snapshot if history is not None else None
-        known = snapshot is None or name in snapshot.sinks  # one that is new has held nothing yet
+        # One that is new has held nothing yet.
+        known = history is None or snapshot is None or history.phases.of_sink(name) in snapshot.sinks
         if history is not None:
             sink.continues(history.identity, continued=history.continued and known)
         held[name] = await sink.open()

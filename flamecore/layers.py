@@ -18,8 +18,8 @@ PREFIX: Final = "FLAMESTREAM__"
 
 EDGES: Final = ("source", "sink")
 OWN_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "source": ("use", "on_error"),
-    "sink": ("use",),
+    "source": ("use", "phase", "on_error"),
+    "sink": ("use", "phase"),
     "dead_letter": ("use",),
     "state": ("use", "interval_s", "max_uncommitted", "commit_timeout_s"),
     "registry": ("use", "lease_s"),

@@ -28,6 +28,7 @@ from flamecore.transport import Transport, TransportContext
 if TYPE_CHECKING:
     from flamecore.commits import StateSettings
     from flamecore.job import JobSettings
+    from flamecore.phases import Phases
 
 DEAD_LETTER: Final = "dead_letter"
 
@@ -143,9 +144,20 @@ class Layout:
             max_in_flight=job.max_in_flight,
             on_error=job.on_error,
             source_policies={name: edge.on_error for name, edge in self.config.source.items()},
+            phases=self._phases,
             dead_letter=self.dead_letter,
             name=self.name,
             state=self._state_settings,
+        )
+
+    @property
+    def _phases(self) -> Phases:
+        from flamecore.phases import Phases
+
+        config = self.config
+        return Phases(
+            {name: edge.phase for name, edge in config.source.items()},
+            {name: edge.phase for name, edge in config.sink.items()},
         )
 
     @property
@@ -231,6 +243,7 @@ class Layout:
                 vertex.name: {
                     "use": self.drivers.get(f"{section}.{vertex.name}"),
                     "options": redacted(edges.get(vertex.name, Edge()).options),
+                    **({"phase": edges[vertex.name].phase} if edges.get(vertex.name, Edge()).phase > 1 else {}),
                 }
                 for vertex in vertices
             }
@@ -281,9 +294,25 @@ class Layout:
                     self.sinks[sink.name] = self._sink(sink.name, sink.type, fingerprint)
             with self.problems.noted():
                 self.dead_letter = self._dead_letters(fingerprint)
+        if self.config.state.use is None:
+            self._demand_one_phase()
         if self.config.job.guarantee == "exactly_once":
             self._demand_exactly_once()
         return self
+
+    def _demand_one_phase(self) -> None:
+        """Without state there is nothing that an earlier phase could have left."""
+        edges = [(f"source.{name}", edge) for name, edge in self.config.source.items()]
+        edges += [(f"sink.{name}", edge) for name, edge in self.config.sink.items()]
+        for path, edge in edges:
+            if edge.phase > 1:
+                self.problems.append(
+                    ConfigError(
+                        f"{path}.phase is {edge.phase}, and the job keeps no state that an earlier phase could be in",
+                        hint="Configure [state] in the jobs of all phases, the same.",
+                        path=f"{path}.phase",
+                    )
+                )
 
     def _strategy(self, kind: Kind, choice: Choice) -> tuple[type[Any], Any] | None:
         with self.problems.noted():

@@ -63,10 +63,12 @@ class Life:
         """Each front: its source, number of the partition, the partition as the driver calls it, where it goes on, and
         whether it has ended."""
         plan = self.plan
-        states = self.history.fronts if self.history is not None else ()
+        states = [(None, False)] * len(plan.fronts)
+        if self.history is not None:
+            states = [(front.position, front.ended) for front in self.history.fronts]
         return tuple(
-            (front.source, front.partition, partition, *(states[n][4::2] if states else (None, False)))
-            for n, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True))
+            (front.source, front.partition, partition, *state)
+            for front, partition, state in zip(plan.fronts, plan.partitions, states, strict=True)
         )
 
     # -- from epoch to epoch ---------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class Life:
         assert self.history is not None
         self.layout, self.code = layout, code
         self._codec.relearn(layout.graph)
-        self.history.graph = layout.graph
+        self.history.graph, self.history.phases = layout.graph, layout.settings.phases
 
     # -- sinks -----------------------------------------------------------------------------------------------------
 

@@ -81,10 +81,10 @@ def check_unchanged(old: Layout, new: Layout) -> None:
 def sinks_that_stay(old: Layout, new: Layout) -> frozenset[str]:
     """Names of the sinks that are as before: the same driver, options and type. They stay open."""
 
-    def shape(layout: Layout, name: str) -> tuple[str | None, object, str]:
+    def shape(layout: Layout, name: str) -> tuple[str | None, object, int, str]:
         declared = {sink.name: sink.type for sink in layout.graph.sinks} if layout.graph is not None else {}
         edge = layout.config.sink.get(name, Edge()) if name in declared else layout.config.dead_letter or Edge()
-        return edge.use, edge.options, in_types(declared.get(name, object))
+        return edge.use, edge.options, edge.phase, in_types(declared.get(name, object))
 
     both = set(old.sink_names) & set(new.sink_names)
     return frozenset(name for name in both if shape(old, name) == shape(new, name))

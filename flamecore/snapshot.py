@@ -25,7 +25,7 @@ from flamecore.errors import CodecError, CorruptError
 from flamecore.hashing import KEY_GROUPS
 
 MAGIC: Final = b"FLMB"
-FORMAT: Final = 1
+FORMAT: Final = 2
 _SUM_BYTES: Final = 16
 
 RESTORE: Final = "Bring the state back from a copy; or delete it, and the outputs, to start from nothing."
@@ -42,6 +42,7 @@ class FrontState(NamedTuple):
         position: Of the last record below the snapshot's time; None: it had read none.
         next_time: The time of its next record.
         ended: It had come to its end.
+        phase: Of the source, when it was read: phases follow one another, each read by a driver of its own.
     """
 
     source: str
@@ -51,6 +52,19 @@ class FrontState(NamedTuple):
     position: Any
     next_time: int
     ended: bool
+    phase: int = 1
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """What tells it from all other fronts: source, phase, name of the partition."""
+        return self.source, self.phase, self.partition_name
+
+
+class SinkState(NamedTuple):
+    """A sink that held all outputs: its name, and its phase, which tells it from one that came before."""
+
+    name: str
+    phase: int = 1
 
 
 class Part(NamedTuple):
@@ -102,7 +116,7 @@ class Manifest(NamedTuple):
     workers: int
     fronts: tuple[FrontState, ...]
     parts: tuple[Part, ...]
-    sinks: tuple[str, ...] = ()
+    sinks: tuple[SinkState, ...] = ()
 
     @property
     def blob(self) -> str:
@@ -296,4 +310,4 @@ def _corrupt(name: str, why: str) -> CorruptError:
     return CorruptError(f"blob {name} of the state cannot be used: {why}", hint=RESTORE, store="", blob=name)
 
 
-_codec: Final = Codec((Manifest, EpochRecord, FrontState, Part))
+_codec: Final = Codec((Manifest, EpochRecord, FrontState, SinkState, Part))

@@ -16,6 +16,7 @@ from flamecore.graph import Graph
 from flamecore.hashing import KEY_GROUPS
 from flamecore.hints import returned
 from flamecore.inspection import newest
+from flamecore.phases import Phases, in_phase
 from flamecore.recovery import load_state
 from flamecore.snapshot import FrontState, Manifest
 from flamecore.store import Store
@@ -99,7 +100,13 @@ def _because(why: str) -> str:
     return f": {why}" if why else ""
 
 
-async def plan_of(store: Store, graph: Graph, sources: Mapping[str, Source], sinks: tuple[str, ...] = ()) -> StatePlan:
+async def plan_of(
+    store: Store,
+    graph: Graph,
+    sources: Mapping[str, Source],
+    sinks: tuple[str, ...] = (),
+    phases: Phases | None = None,
+) -> StatePlan:
     """Hold a graph against the newest snapshot of a store. Every value is read, as the graph's types have it.
 
     Args:
@@ -107,6 +114,7 @@ async def plan_of(store: Store, graph: Graph, sources: Mapping[str, Source], sin
         graph: Of the changed flow.
         sources: Its sources, to be asked for their partitions.
         sinks: Names of all its sinks.
+        phases: Of both.
 
     Raises:
         JobError: There is no snapshot.
@@ -115,6 +123,7 @@ async def plan_of(store: Store, graph: Graph, sources: Mapping[str, Source], sin
         StoreError: The store fails.
     """
     codec = Codec.of(graph)
+    phases = phases or Phases()
 
     async def compare(manifest: Manifest) -> StatePlan:
         now = state_facts(graph)
@@ -132,9 +141,9 @@ async def plan_of(store: Store, graph: Graph, sources: Mapping[str, Source], sin
         return StatePlan(
             manifest,
             tuple(plans),
-            tuple(_partitions(manifest.fronts, sources)),
-            tuple(name for name in sinks if name not in manifest.sinks),
-            tuple(name for name in manifest.sinks if name not in sinks),
+            tuple(_partitions(manifest.fronts, sources, phases)),
+            tuple(name for name in sinks if phases.of_sink(name) not in manifest.sinks),
+            tuple(name for name, _ in manifest.sinks if name not in sinks),
         )
 
     return await newest(store, compare)
@@ -176,7 +185,9 @@ def _name_of(hint: Any) -> str:
     return hint.__qualname__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
 
 
-def _partitions(fronts: tuple[FrontState, ...], sources: Mapping[str, Source]) -> Iterator[PartitionPlan]:
+def _partitions(
+    fronts: tuple[FrontState, ...], sources: Mapping[str, Source], phases: Phases
+) -> Iterator[PartitionPlan]:
     there: dict[str, list[str] | str] = {}
     for name, source in sources.items():
         try:
@@ -185,19 +196,24 @@ def _partitions(fronts: tuple[FrontState, ...], sources: Mapping[str, Source]) -
             there[name] = error.what
     for front in fronts:
         found = there.get(front.source)
-        name, partition = front.source, front.partition_name
-        if isinstance(found, str):
+        name, partition, phase = front.source, front.partition_name, phases.of_source(front.source)
+        if front.ended:
+            why = f"it has been read to its end{in_phase(front.phase)}"
+            yield PartitionPlan(name, partition, "kept", front.position, why)
+        elif found is not None and front.phase != phase:
+            why = f"it is not read to its end in phase {front.phase}, and phase {phase} is to begin"
+            yield PartitionPlan(name, partition, "dropped", front.position, why)
+        elif isinstance(found, str):
             yield PartitionPlan(name, partition, "kept", front.position, f"it cannot be asked here: {found}")
-        elif front.ended:
-            yield PartitionPlan(name, partition, "kept", front.position, "it has been read to its end")
         elif found is None:
             yield PartitionPlan(name, partition, "dropped", front.position, "the flow has no such source")
         elif partition not in found:
             yield PartitionPlan(name, partition, "dropped", front.position, "it is not there, and not read to its end")
         else:
             yield PartitionPlan(name, partition, "kept", front.position)
-    known = {(front.source, front.partition_name) for front in fronts}
+    known = {front.place for front in fronts}
     for name, found in there.items():
+        phase = phases.of_source(name)
         for partition in found if isinstance(found, list) else ():
-            if (name, partition) not in known:
-                yield PartitionPlan(name, partition, "new")
+            if (name, phase, partition) not in known:
+                yield PartitionPlan(name, partition, "new", None, f"phase {phase} begins" if phase > 1 else "")

@@ -45,7 +45,7 @@ async def _plan(old: Layout, new: Layout, *, accepted: bool) -> StatePlan | None
     try:
         if not (await look(store)).snapshots:
             return None
-        plan = await plan_of(store, new.graph, new.sources, new.sink_names)
+        plan = await plan_of(store, new.graph, new.sources, new.sink_names, new.settings.phases)
         if plan.loss and not accepted:
             text = "\n    ".join(["part of the state would be lost:", *plan.lines()])
             raise JobError(text, hint="To accept that: flamestream upgrade --accept.")

@@ -47,7 +47,7 @@ def command(ctx: click.Context, /, app: str, accept: bool, **options: Any) -> No
 
         if not (await look(store)).snapshots:
             return None, False
-        plan = await plan_of(store, graph, layout.sources, layout.sink_names)
+        plan = await plan_of(store, graph, layout.sources, layout.sink_names, layout.settings.phases)
         return plan, bool(accept and plan.loss and await _accept(store, plan, graph))
 
     plan, accepted = use_store(config, layout.name, act)

@@ -159,16 +159,18 @@ def _details(manifest: Manifest) -> dict[str, Any]:
                 "position": front.position,
                 "next_time": front.next_time,
                 "ended": front.ended,
+                "phase": front.phase,
             }
             for front in manifest.fronts
         ],
-        "sinks": list(manifest.sinks),
+        "sinks": [sink._asdict() for sink in manifest.sinks],
         "blobs": [manifest.blob, *(part.blob for part in manifest.parts)],
     }
 
 
 def _lines(manifest: Manifest) -> Iterator[str]:
     from flamecore.facts import in_words
+    from flamecore.phases import in_phase
 
     facts, details = _facts(manifest), _details(manifest)
     yield f"snapshot       {manifest.number}, taken {_age(facts['age_s'])} ago in epoch {manifest.epoch}"
@@ -181,9 +183,10 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     for front in manifest.fronts:
         where = f"{front.source}: {front.partition_name}" if front.partition_name else front.source
         at = "at its beginning" if front.position is None else f"goes on behind {front.position!r}"
+        where += in_phase(front.phase)
         yield f"front          {front.number}, {where}, {'has been read to its end' if front.ended else at}"
-    for name in manifest.sinks:
-        yield f"sink           {name}"
+    for name, phase in manifest.sinks:
+        yield f"sink           {name}{in_phase(phase)}"
 
 
 def _judged(verdict: Verdict) -> dict[str, Any]:

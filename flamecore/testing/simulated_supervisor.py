@@ -56,7 +56,9 @@ class SimulatedSupervisor:
         """To the end of the job."""
         story, control = self._run.story, self._run.control
         async with AsyncExitStack() as stack:
-            history = await open_history(stack, SimulatedStore(control), story.graph, self._workers)
+            history = await open_history(
+                stack, SimulatedStore(control), story.graph, replace(self._run.settings, workers=self._workers)
+            )
             assert history is not None
             sources = story.sources(control, self._run.watch)
             plan = make_plan(story.graph, sources, self._run.settings, history=history)

@@ -131,7 +131,7 @@ def test_list_and_show(done: Path) -> None:
     assert [(front["source"], front["partition"], front["ended"]) for front in shown["fronts"]] == [
         ("lines", "a.txt", True)
     ]
-    assert shown["sinks"] == ["lengths", "totals"]
+    assert shown["sinks"] == [{"name": "lengths", "phase": 1}, {"name": "totals", "phase": 1}]
     lines = flame("snapshot", "show").stdout.splitlines()
     assert "operation      length: drift, int, in 2 parts" in lines
     assert "front          1, lines: a.txt, has been read to its end" in lines

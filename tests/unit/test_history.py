@@ -697,7 +697,7 @@ def test_snapshots_say_which_sinks_hold_what_is_below_them() -> None:
     blobs: dict[str, bytes] = {}
     manifest = start(blobs).commit(5).history.snapshot
     assert manifest is not None
-    assert manifest.sinks == ("out",)
+    assert manifest.sinks == (("out", 1),)
 
 
 # -- the store fails ---------------------------------------------------------------------------------------------------

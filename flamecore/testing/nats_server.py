@@ -162,7 +162,11 @@ class NatsServer:
         self._process = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._folder.cleanup()
+            raise
         return self
 
     def __exit__(

@@ -191,7 +191,7 @@ class Changes:
         fresh: set[str] = set()
 
         def gone() -> set[str]:
-            return fresh.difference(crew.supervisor.running())
+            return fresh.difference(crew.host.running())
 
         def missing() -> set[str]:
             return fresh.difference(members.nodes)

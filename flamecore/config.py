@@ -67,7 +67,9 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
     """[deploy]: where the parts of a job live, when its transport reaches other processes.
 
     Attributes:
-        start: "local": the supervisor starts the processes on this host; "join": it waits for workers started elsewhere
+        on: What the nodes are started on: `processes` of this machine, or another host that is installed, such as
+            `spark`. Its options stand in a table of its name.
+        start: "local": the supervisor has the nodes started; "join": it waits for workers started elsewhere
             (`flamestream worker --join …`).
         acker: Where trackers live: with workers (the k-th with the k-th; the fewest messages), with the supervisor, or
             in processes of their own (`flamestream acker --join …`).
@@ -80,6 +82,7 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
         restart_window_s: See `restarts`.
     """
 
+    on: str = "processes"
     start: Literal["local", "join"] = "local"
     acker: Literal["supervisor", "worker", "own"] = "worker"
     start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
@@ -186,6 +189,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         dead_letter: Where dead letters go; None: nowhere.
         hooks: Names of observers, in the order in which they are called.
         deploy: Where parts live, when there are several processes.
+        hosts: Options of what nodes are started on, by name, also of those that are not used.
         state: Where state is kept; its `use` is None when none is.
         registry: Where it is written who runs the job.
         folder: What file references of `job.flow` are relative to.
@@ -200,6 +204,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: Edge | None = None
     hooks: tuple[str, ...] = ()
     deploy: DeployTable = DeployTable()
+    hosts: Mapping[str, Mapping[str, Any]] = {}
     state: State = State()
     registry: RegistryChoice = RegistryChoice()
     folder: Path = Path()
@@ -209,6 +214,12 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
 def encode_config(config: JobConfig) -> bytes:
     """A configuration, for another process: as JSON. References to the environment stay as they are written."""
     return msgspec.json.encode(config, enc_hook=str)
+
+
+def config_of_node(config: JobConfig) -> JobConfig:
+    """A configuration, for a node: it starts no others, and need not know on what it was started itself."""
+    deploy = msgspec.structs.replace(config.deploy, on=DeployTable().on)
+    return msgspec.structs.replace(config, deploy=deploy)
 
 
 def decode_config(data: bytes) -> JobConfig:
@@ -267,12 +278,17 @@ class _Reading:
         self._problems = problems
 
     def config(self, folder: Path) -> JobConfig:
+        known: tuple[str, ...] = SECTIONS
+        if not self._table.keys() <= {*SECTIONS}:
+            from flamecore.registry import Registry
+
+            known = (*SECTIONS, *Registry().names("host"))
         for key in self._table:
-            if key not in SECTIONS:
-                self._problems.append(unknown_key(key, SECTIONS, where=self._whence(key)))
+            if key not in known:
+                self._problems.append(unknown_key(key, known, where=self._whence(key)))
         default = JobConfig()
         return JobConfig(
-            job=self._struct("job", self._section("job"), JobTable),
+            job=self._job(),
             transport=self._choice("transport", default.transport),
             acker=self._choice("acker", default.acker),
             source=self._edges("source"),
@@ -282,11 +298,21 @@ class _Reading:
             else None,
             hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
             deploy=self._struct("deploy", self._section("deploy"), DeployTable),
+            hosts={key: self._section(key) for key in self._table if key in known and key not in SECTIONS},
             state=State(**self._with_options("state", StateTable)),
             registry=RegistryChoice(**self._with_options("registry", RegistryTable)),
             folder=folder,
             origins=self._origins,
         )
+
+    def _job(self) -> JobTable:
+        """[job]. The table of what nodes are started on may have a number of workers of its own."""
+        table = self._section("job")
+        on = self._section("deploy").get("on")
+        there = self._table.get(on, {}) if isinstance(on, str) and on not in SECTIONS else {}
+        if isinstance(there, dict) and "workers" in there and "job.workers" not in self._origins:
+            table = {**table, "workers": there["workers"]}
+        return self._struct("job", table, JobTable)
 
     def _with_options(self, section: str, keys: type[msgspec.Struct]) -> dict[str, Any]:
         """The fields of a section that has keys of its own among the options of its driver."""

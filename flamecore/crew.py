@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flamecore.config import encode_config
+from flamecore.config import config_of_node, encode_config
 from flamecore.epoch import FaultError, acker_plan
 from flamecore.errors import FlameError, PeerGoneError, TransportError
 from flamecore.host import CONTROL, Post
+from flamecore.hosting import Host, Seat
 from flamecore.life import Life
 from flamecore.members import Members
 from flamecore.messages import Assignment, Stop
 from flamecore.placement import SUPERVISOR, placed
 from flamecore.plan import Plan
 from flamecore.reference import importable
-from flamecore.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout
@@ -28,19 +27,17 @@ class Crew:
 
     Args:
         members: Who has joined.
-        supervisor: Starts processes on this host.
+        host: Has nodes started.
         post: The control's.
-        bootstrap: What every process that is started here must know to join; None: others start them.
+        bootstrap: What every node that is started by the host must know to join; None: others start them.
 
     Attributes:
         leaving: The job ends, and so do they.
     """
 
-    def __init__(
-        self, members: Members, supervisor: Supervisor, post: Post, bootstrap: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, members: Members, host: Host, post: Post, bootstrap: Mapping[str, Any] | None) -> None:
         self.members = members
-        self.supervisor = supervisor
+        self.host = host
         self.post = post
         self.bootstrap = bootstrap
         self.leaving = False
@@ -60,8 +57,8 @@ class Crew:
         if self.bootstrap is None:
             return frozenset()
         out = self._condemned.union(beside or (), () if beside is not None else self.members.resting)
-        running = self.supervisor.running()
-        started = set()
+        running = self.host.running()
+        seats = []
         for role, count in wanted.items():
             there = {name for name in running if name.startswith(f"{role}-") and name not in out}
             for index in range(count):
@@ -70,14 +67,13 @@ class Crew:
                 self._started[role, index] = again = self._started.get((role, index), -1) + 1
                 # A name is used once: whoever had it before may not be quite gone.
                 name = f"{role}-{index}" + (f".{again}" if again else "")
-                started.add(name)
                 if beside is not None:
                     self.members.resting.add(name)
                 # The first worker reads what is piped in; nobody else touches the terminal.
-                stdin = None if (role, index) == ("worker", 0) else False
-                bootstrap = {**self.bootstrap, "node": name, "role": role}
-                await self.supervisor.start(name, Path(bootstrap["folder"]), bootstrap, stdin=stdin)
-        return frozenset(started)
+                seats.append(Seat(name, role, terminal=(role, index) == ("worker", 0)))
+        if seats:
+            await self.host.start(seats, self.bootstrap)
+        return frozenset(seat.name for seat in seats)
 
     def assign(self, life: Life, epoch: str) -> set[str]:
         """Tell every node its part, and where everybody is. Returns the nodes that have one."""
@@ -92,7 +88,7 @@ class Crew:
             parts = [address.split("/") for address in members.parts_of(name)]
             assignment = Assignment(
                 epoch=epoch,
-                config=encode_config(config),
+                config=encode_config(config_of_node(config)),
                 flow=importable(life.layout.flow),
                 total=plan.workers,
                 start=plan.start,
@@ -108,7 +104,7 @@ class Crew:
     @property
     def late(self) -> list[str]:
         """Names of the processes that run and have not joined."""
-        return [name for name in self.supervisor.running() if name not in self.members.nodes]
+        return [name for name in self.host.running() if name not in self.members.nodes]
 
     def is_expected_to_end(self, name: str) -> bool:
         """Whether nothing is lost when a process ends."""
@@ -155,6 +151,7 @@ class Crew:
             self.members.leave(name)
             self.members.resting.discard(name)
             self._condemned.add(name)
+            self.host.release(name)
 
     def dismiss_resting(self) -> None:
         """Let nodes of a version end that does not run."""
@@ -164,7 +161,13 @@ class Crew:
         """Nothing more is heard of a node. If it still runs, it is ended."""
         self.members.leave(name)
         self._condemned.add(name)
-        self.supervisor.kill(name)
+        self.host.kill(name)
+
+    def lose(self, name: str) -> None:
+        """The connection to a node is lost."""
+        self.members.leave(name)
+        if not self.host.lost(name):
+            self._condemned.add(name)
 
     async def leave(self, timeout_s: float) -> None:
         """End all: first by asking, then by force."""
@@ -172,7 +175,7 @@ class Crew:
         for address in self.members.addresses.values():
             with suppress(FlameError):  # it is gone already
                 self.post.send(address, Stop(False))
-        await self.supervisor.stop(timeout_s)
+        await self.host.stop(timeout_s)
 
 
 def wanted(plan: Plan, layout: Layout) -> dict[str, int]:

@@ -45,7 +45,6 @@ from flamecore.reception import Reception
 from flamecore.revision import Revision
 from flamecore.snapshot import Manifest
 from flamecore.stats import JobReport, JobStats, NodeStats, summed
-from flamecore.supervisor import Supervisor
 from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
@@ -193,8 +192,8 @@ class Deployment:
             "folder": folder,
             "control": control,
         }
-        supervisor = Supervisor(self._reception.died)
-        crew = self._crew = Crew(members, supervisor, post, None if self._deploy.start == "join" else bootstrap)
+        host = self._layout.host(self._reception.died, self._end)
+        crew = self._crew = Crew(members, host, post, None if self._deploy.start == "join" else bootstrap)
         self._changes = Changes(self, life, crew, self._revise)
         stack.push_async_callback(self._leave)
         reception = self._reception
@@ -202,6 +201,7 @@ class Deployment:
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             stack.push_async_callback(_cancelled, task)
+        await host.open()
 
     async def _claimed(self, stack: AsyncExitStack, token: str) -> Claim:
         """Have the right to run this job, and give it back when everything else has ended."""

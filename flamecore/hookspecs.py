@@ -13,6 +13,7 @@ import pluggy
 if TYPE_CHECKING:
     from flamecore.acker import Acker
     from flamecore.front import Source
+    from flamecore.hosting import Host
     from flamecore.jobregistry import JobRegistry
     from flamecore.rear import Sink
     from flamecore.store import Store
@@ -49,6 +50,10 @@ class DriverSpecs:
     @hookspec(firstresult=True)
     def flamestream_registry(self) -> type[JobRegistry] | None:
         """Return the class of this module's registry of jobs."""
+
+    @hookspec(firstresult=True)
+    def flamestream_host(self) -> type[Host] | None:
+        """Return the class of what this module starts nodes on."""
 
     @hookspec(firstresult=True)
     def flamestream_command(self) -> Any:

@@ -135,7 +135,12 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def from_command(
-    settings: Iterable[str] = (), *, sources: Iterable[str] = (), sinks: Iterable[str] = (), workers: int | None = None
+    settings: Iterable[str] = (),
+    *,
+    sources: Iterable[str] = (),
+    sinks: Iterable[str] = (),
+    workers: int | None = None,
+    on: str | None = None,
 ) -> Layer:
     """Settings of the command line.
 
@@ -144,6 +149,7 @@ def from_command(
         sources: Texts of the form NAME=DRIVER.
         sinks: Texts of the form NAME=DRIVER.
         workers: Number of workers.
+        on: What nodes are started on.
 
     Raises:
         ConfigError: A text is not of its form.
@@ -165,6 +171,8 @@ def from_command(
         layer.put(keys_of(key), parsed(value), f"--set {key}")
     if workers is not None:
         layer.put(("job", "workers"), workers, f"--workers {workers}")
+    if on is not None:
+        layer.put(("deploy", "on"), on, f"--on {on}")
     return layer
 
 

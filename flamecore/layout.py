@@ -6,16 +6,17 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from flamecore.acker import Acker, AckerPlan
 from flamecore.config import Choice, Edge, JobConfig
-from flamecore.errors import ConfigError
+from flamecore.errors import ConfigError, FlameError
 from flamecore.flow import Flow
 from flamecore.front import EdgeContext, Source
 from flamecore.graph import Graph, Vertex, user_functions
+from flamecore.hosting import Host, HostContext
 from flamecore.jobregistry import JobRegistry, RegistryContext
 from flamecore.placement import node_options
 from flamecore.rear import Sink
@@ -83,9 +84,10 @@ def store_of(config: JobConfig, registry: Registry) -> tuple[type[Store], Any]:
 
 
 def _shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
-    """What the table of the transport of that name says and the driver knows too: servers, credentials."""
+    """What the tables of the transport and the host of that name say and the driver knows too: servers, credentials."""
     known = () if driver.Options is None else driver.Options.__struct_fields__
-    table = config.transport.tables.get(use.rpartition(":")[2], {})
+    name = use.rpartition(":")[2]
+    table = {**config.hosts.get(name, {}), **config.transport.tables.get(name, {})}
     return {key: value for key, value in table.items() if key in known}
 
 
@@ -119,6 +121,7 @@ class Layout:
     _acker: tuple[type[Acker], Any] | None = None
     _store: tuple[type[Store], Any] | None = None
     _job_registry: tuple[type[JobRegistry], Any] | None = None
+    _host: tuple[type[Host], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -222,6 +225,24 @@ class Layout:
         driver, options = self._job_registry
         return driver(options, context)
 
+    def host(
+        self,
+        died: Callable[[str, str, Sequence[str]], None] | None = None,
+        failed: Callable[[FlameError], None] | None = None,
+    ) -> Host:
+        """Make what nodes are started on. Arguments: see `HostContext`; without them it is only asked."""
+        assert self._host is not None
+        driver, options = self._host
+        context = HostContext(self.name, self.config, self.drivers, self.store())
+        if died is not None and failed is not None:
+            context = dataclasses.replace(context, died=died, failed=failed)
+        return driver(options, context)
+
+    @property
+    def has_host(self) -> bool:
+        """Whether what nodes are to be started on is there to be made."""
+        return self._host is not None
+
     def acker(self, plan: AckerPlan) -> Acker:
         """Make the configured acker; one that wraps another finds it by name, with the options of its own table."""
         assert self._acker is not None
@@ -255,6 +276,7 @@ class Layout:
             "job": self.name,
             "flow": config.job.flow or self.flow.module,
             **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
+            "on": {"use": config.deploy.on, "options": redacted(config.hosts.get(config.deploy.on, {}))},
             "transport": choice("transport", config.transport),
             "acker": choice("acker", config.acker),
             "registry": {"use": config.registry.use, "options": redacted(config.registry.options)},
@@ -271,6 +293,8 @@ class Layout:
         """Find and build every part; what is wrong is noted."""
         with self.problems.noted():
             self.graph = self.flow.graph(barrier=self.config.job.barrier)
+        with self.problems.noted():
+            self._settle()
         self._transport = self._strategy("transport", self.config.transport)
         self._acker = self._strategy("acker", self.config.acker)
         if self.config.state.use is not None:
@@ -313,6 +337,16 @@ class Layout:
                         path=f"{path}.phase",
                     )
                 )
+
+    def _settle(self) -> None:
+        """Find what nodes are started on, and have it say what is left open."""
+        on = self.config.deploy.on
+        driver: type[Host] = self.registry.get("host", on)
+        name = on.rpartition(":")[2]
+        options = options_of(driver, self.config.hosts.get(name, {}), name, self.config.origins)
+        self._host = driver, options
+        self.drivers["host"] = on
+        self.config = driver.settle(options, self.config)
 
     def _strategy(self, kind: Kind, choice: Choice) -> tuple[type[Any], Any] | None:
         with self.problems.noted():

@@ -110,6 +110,7 @@ class Members:
                 "role": node.role,
                 "location": node.location,
                 "pid": node.pid,
+                **({"site": node.site} if node.site else {}),
                 "parts": list(self.parts_of(name)),
             }
             for name, node in sorted(self.nodes.items())

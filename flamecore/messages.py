@@ -162,6 +162,8 @@ class Join(NamedTuple):
         location: Where it listens, in the transport's words.
         pid: Its process.
         version: Of flamestream, which must be one throughout a job.
+        attempt: Of several processes that one host starts for one node, which this is; later ones have higher numbers.
+        site: Where on its host it is, in that one's words.
     """
 
     node: str
@@ -169,6 +171,8 @@ class Join(NamedTuple):
     location: str
     pid: int
     version: str
+    attempt: int = 0
+    site: str = ""
 
 
 class Status(NamedTuple):

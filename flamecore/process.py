@@ -141,7 +141,9 @@ class Process:
                 address = f"client/{self.name}"
             post = Post(await transport.bind(address), self._end)
             try:
-                post.send(CONTROL, Join(self.name, self.bootstrap["role"], location, os.getpid(), __version__))
+                attempt, site = self.bootstrap.get("attempt", 0), self.bootstrap.get("site", "")
+                role = self.bootstrap["role"]
+                post.send(CONTROL, Join(self.name, role, location, os.getpid(), __version__, attempt, site))
                 yield transport, post, over
             finally:
                 await post.aclose()

@@ -91,15 +91,21 @@ class Reception:
 
     def _welcome(self, address: str, node: Join, crew: Crew) -> None:
         """A node has come. If another of its name is there, it comes in its place: a service starts again what died."""
+        members = self.members
         if node.version != __version__:
             return self._turn_away(address, node, crew)
-        former = self.members.addresses.get(node.node)
-        if former is not None:
+        over = crew.host.came(node.node, node.attempt)
+        if over is None:
+            members.locations[address] = node.location
+            return crew.send_away(address)
+        for name in (node.node, *over):
+            if (former := members.addresses.get(name)) is None:
+                continue
             crew.send_away(former)
-            self.members.leave(node.node)
-            if node.node in self.members.hosts.values():
+            members.leave(name)
+            if name in members.hosts.values():
                 self._fault(JobError(f"{node.node} has been started again"))
-        self.members.join(node, address)
+        members.join(node, address)
         return None
 
     def _turn_away(self, address: str, node: Join, crew: Crew) -> None:
@@ -181,7 +187,7 @@ class Reception:
         name, crew = self.members.at(location), self._crew
         if crew is None or crew.leaving or name is None:
             return None
-        if not crew.supervisor.watches(name):
+        if not crew.host.watches(name):
             return self._lost_for_good(name, location, error)
         asyncio.get_running_loop().call_later(_GRACE_S, self._lost_for_good, name, location, error)
         return None
@@ -189,12 +195,12 @@ class Reception:
     def _lost_for_good(self, name: str, location: str, error: Exception) -> None:
         node, crew = self.members.nodes.get(name), self._crew
         if crew is not None and not crew.leaving and node is not None and node.location == location:
-            crew.take_for_dead(name)
+            crew.lose(name)
             self._fault(JobError(f"the connection to {name} is lost: {error}"))
 
     def _lost_by(self, name: str, error: FlameError, epoch: Epoch) -> None:
         """Somebody cannot reach a node any more. One that was started here and has died tells it in its last words."""
-        if self._crew is None or not self._crew.supervisor.watches(name):
+        if self._crew is None or not self._crew.host.watches(name):
             return epoch.fail(FaultError(error))
         asyncio.get_running_loop().call_later(_GRACE_S, epoch.fail, FaultError(error))
         return None

@@ -35,8 +35,18 @@ API_FLOOR: Final = 1
 API_CURRENT: Final = 1
 """The version of the plugin contract that is spoken here."""
 
-Kind = Literal["transport", "acker", "source", "sink", "store", "registry", "command", "hooks"]
-KINDS: Final[tuple[Kind, ...]] = ("transport", "acker", "source", "sink", "store", "registry", "command", "hooks")
+Kind = Literal["transport", "acker", "source", "sink", "store", "registry", "host", "command", "hooks"]
+KINDS: Final[tuple[Kind, ...]] = (
+    "transport",
+    "acker",
+    "source",
+    "sink",
+    "store",
+    "registry",
+    "host",
+    "command",
+    "hooks",
+)
 GROUP: Final = "flamestream."
 
 _overrides: ContextVar[Mapping[tuple[str, str], Any]] = ContextVar("flamestream_overrides", default={})  # noqa: B039 – never changed, only replaced

@@ -1,4 +1,4 @@
-"""Starts the node processes of a job on this host, keeps their last words, and sees to it that none is left behind."""
+"""Host `processes`: nodes are processes of this machine. It keeps their last words, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from flamecore.hosting import Host, HostContext, Seat
+from flamecore.plugin import hookimpl
 
 _LINES_KEPT: Final = 40
 _LINE_LIMIT: Final = 64 * 1024
@@ -18,31 +21,27 @@ _LAST_WORDS_S: Final = 0.2
 """How long what a process has said may come in behind its end."""
 
 
-class Supervisor:
-    """The processes of a job.
+class Supervisor(Host):
+    """The processes of a job."""
 
-    Args:
-        died: Told of a process that has ended although nobody asked it to: (name, what happened, its last lines).
-    """
+    name: ClassVar[str] = "processes"
 
-    def __init__(self, died: Callable[[str, str, Sequence[str]], None]) -> None:
-        self._died = died
+    def __init__(self, options: Any, context: HostContext) -> None:
+        super().__init__(options, context)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
 
-    async def start(self, name: str, folder: Path, bootstrap: Mapping[str, Any], *, stdin: bool | None) -> int:
-        """Start a node process; returns its id.
+    async def start(self, seats: Sequence[Seat], bootstrap: Mapping[str, Any]) -> None:
+        for seat in seats:
+            await self._start(seat, bootstrap)
 
-        Args:
-            name: Its name, for logs.
-            folder: Private to the job's user; what the node is told is left there, to be read once.
-            bootstrap: What the node must know to join.
-            stdin: None: it inherits this process's standard input; False: it has none.
-        """
-        path = folder / f"{name}.json"
+    async def _start(self, seat: Seat, bootstrap: Mapping[str, Any]) -> None:
+        name = seat.name
+        # In a folder that is private to the job's user; to be read once.
+        path = Path(bootstrap["folder"]) / f"{name}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump({**bootstrap, "parent": os.getpid()}, file)
+            json.dump({**bootstrap, "node": name, "role": seat.role, "parent": os.getpid()}, file)
         # A pipe of our own: with that of asyncio, a child that the process leaves behind would hide its end.
         ours, its = os.pipe()
         try:
@@ -51,8 +50,9 @@ class Supervisor:
                 "-m",
                 "flamecore.process",
                 str(path),
-                stdin=None if stdin is None else asyncio.subprocess.DEVNULL,
+                stdin=None if seat.terminal else asyncio.subprocess.DEVNULL,
                 stderr=its,
+                cwd=bootstrap.get("cwd"),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
             )
         except BaseException:
@@ -62,7 +62,6 @@ class Supervisor:
             os.close(its)
         self._processes[name] = process
         self._watching[name] = asyncio.create_task(self._watch(name, process, ours))
-        return process.pid
 
     async def _watch(self, name: str, process: asyncio.subprocess.Process, said: int) -> None:
         """Pass the process's words on, keep the last of them, and notice its end."""
@@ -80,24 +79,20 @@ class Supervisor:
             pipe.close()
         if not self._stopping:
             what = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            self._died(name, f"(process {process.pid}) {what}", tuple(lines))
+            self.context.died(name, f"(process {process.pid}) {what}", tuple(lines))
 
     def running(self) -> list[str]:
-        """Names of the processes that have not ended."""
         return [name for name, process in self._processes.items() if process.returncode is None]
 
     def watches(self, name: str) -> bool:
-        """Whether the end of that process has not been told yet, and will be."""
         return name in self._watching and not self._watching[name].done()
 
     def kill(self, name: str) -> None:
-        """End a process at once, if it is one of these. That it has ended is told as of any other."""
         process = self._processes.get(name)
         if process is not None and process.returncode is None:
             process.kill()
 
     async def stop(self, timeout_s: float) -> None:
-        """Wait for the processes to end; after the time, end them."""
         self._stopping = True
         if not self._watching:
             return
@@ -121,3 +116,8 @@ async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) ->
         text = line.decode(errors="replace").rstrip()
         lines.append(text)
         print(f"[{name}] {text}", file=sys.stderr, flush=True)
+
+
+@hookimpl
+def flamestream_host() -> type[Host]:
+    return Supervisor

@@ -30,6 +30,9 @@ def config_options(function: F) -> F:
         (
             click.option("-w", "--workers", type=click.IntRange(min=1), help="How many workers share the work."),
             click.option(
+                "--on", metavar="HOST", help="Where workers are started: processes (of this machine), spark, …"
+            ),
+            click.option(
                 "--source", "sources", multiple=True, metavar="NAME=DRIVER", help="Read source NAME by DRIVER."
             ),
             click.option("--sink", "sinks", multiple=True, metavar="NAME=DRIVER", help="Write sink NAME by DRIVER."),
@@ -57,6 +60,7 @@ class Options:
     """What the options of `config_options` said."""
 
     workers: int | None = None
+    on: str | None = None
     sources: tuple[str, ...] = ()
     sinks: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
@@ -73,7 +77,7 @@ def read_app(app: str, options: Options, problems: Problems | None = None) -> Jo
     """
     file = options.config_file
     command = layers.from_command(
-        options.settings, sources=options.sources, sinks=options.sinks, workers=options.workers
+        options.settings, sources=options.sources, sinks=options.sinks, workers=options.workers, on=options.on
     )
     if app.endswith(".toml"):
         if file is not None:

@@ -53,14 +53,16 @@ class Cell:
         acker: Name of the acker.
         workers: How many.
         place: Where its trackers live, see [deploy]; empty: with everything else, in one process.
+        on: What its nodes are started on, see [deploy].
     """
 
     acker: str
     workers: int
     place: str = ""
+    on: str = ""
 
     def __str__(self) -> str:
-        return "-".join(filter(None, (self.acker, self.place, str(self.workers))))
+        return "-".join(filter(None, (self.acker, self.place, str(self.workers), self.on)))
 
 
 class Ran(NamedTuple):
@@ -169,7 +171,7 @@ def _config(driver: type[Transport], cell: Cell, options: Mapping[str, Any], fil
         "job": {"workers": cell.workers, "max_in_flight": _IN_FLIGHT},
         "transport": {"use": driver.name, driver.name: dict(options)},
         "acker": {"use": cell.acker},
-        "deploy": {"acker": cell.place} if cell.place else {},
+        "deploy": {key: value for key, value in (("acker", cell.place), ("on", cell.on)) if value},
         "source": {name: {"use": "jsonl", "path": str(path)} for name, path in files.items()},
         "sink": {sink.name: {"use": "memory"} for sink in flow.graph().sinks},
     }

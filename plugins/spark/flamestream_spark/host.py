@@ -1,0 +1,141 @@
+"""Host `spark`: the nodes of a job are tasks of one barrier stage of Spark, for as long as the job runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+
+from flamecore.config import JobConfig
+from flamecore.errors import ConfigError, JobError
+from flamecore.hosting import Host, HostContext, Seat
+from flamecore.plugin import hookimpl
+from flamestream_spark.places import advised, problems
+from flamestream_spark.session import DEFAULT_MASTER, session
+from flamestream_spark.slots import check_slots
+from flamestream_spark.stage import Stage
+from flamestream_spark.words import reason
+
+BARRIER: Final = {
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+}
+"""A session that is made here says within seconds that it has too few slots, not after ten minutes."""
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the host.
+
+    Attributes:
+        master: Where Spark runs, if the process has no session: "local[4]", "spark://host:7077", "yarn", "k8s://…".
+        config: Configuration of that session.
+        workers: How many workers there are on Spark; by default as `job.workers` says.
+    """
+
+    master: str = DEFAULT_MASTER
+    config: Mapping[str, str] = {}
+    workers: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class SparkHost(Host):
+    """Nodes as tasks. A stage is started for all nodes that are missing; Spark starts it anew if one is lost."""
+
+    name: ClassVar[str] = "spark"
+    Options: ClassVar[Any] = Options
+
+    def __init__(self, options: Any, context: HostContext) -> None:
+        super().__init__(options or Options(), context)
+        self._resources = ExitStack()
+        self._session: Any = None
+        self._stages: list[Stage] = []
+        self._stopping = False
+        self._works = False
+
+    @classmethod
+    def settle(cls, options: Any, config: JobConfig) -> JobConfig:
+        return advised(options or Options(), config)
+
+    def problems(self) -> Iterator[ConfigError]:
+        return problems(self.options, self.context)
+
+    def described(self) -> Mapping[str, Any]:
+        if self._session is None:
+            return {"master": self.options.master}
+        conf = self._session.conf
+        return {"master": conf.get("spark.master", self.options.master)}
+
+    async def open(self) -> None:
+        entering = session(self.options.master, BARRIER | dict(self.options.config))
+        self._session = await asyncio.to_thread(self._resources.enter_context, entering)
+        await asyncio.to_thread(check_slots, self._session, self.context)
+
+    async def start(self, seats: Sequence[Seat], bootstrap: Mapping[str, Any]) -> None:
+        if seats:
+            self._stages.append(Stage(self._session, seats, {**bootstrap, "cwd": str(Path.cwd())}, self._stage_ended))
+
+    def running(self) -> list[str]:
+        return [name for stage in self._stages for name in stage.running()]
+
+    def came(self, name: str, attempt: int) -> Collection[str] | None:
+        stage = self._stage_of(name)
+        over = None if stage is None else stage.came(name, attempt)
+        self._works = self._works or over is not None
+        return over
+
+    def release(self, name: str) -> None:
+        if stage := self._stage_of(name):
+            stage.release(name)
+
+    def kill(self, name: str) -> None:
+        """Cancel the stage: a single task cannot be ended, and Spark would end the others with it."""
+        stage = self._stage_of(name)
+        if stage is None or stage.over:
+            return
+        others = [other for other in stage.running() if other != name]
+        stage.cancel()
+        for other in others:
+            self.context.died(other, f"was ended with its stage, as {name} was", ())
+
+    def lost(self, name: str) -> bool:
+        """If it is gone, or finds that it is cut off, its task has failed, and Spark starts the stage again."""
+        stage = self._stage_of(name)
+        return stage is not None and not stage.over
+
+    def _stage_of(self, name: str) -> Stage | None:
+        return next((stage for stage in self._stages if name in stage.names), None)
+
+    def _stage_ended(self, stage: Stage, names: list[str], error: Exception | None) -> None:
+        self._stages.remove(stage)
+        if self._stopping:
+            return
+        what, lines = reason(error)
+        if names and not self._works:
+            self.context.failed(JobError(f"the stage of the workers {what}", hint="Spark's own words are above."))
+        for name in names:
+            self.context.died(name, what, lines)
+
+    async def stop(self, timeout_s: float) -> None:
+        self._stopping = True
+        try:
+            await self._end(timeout_s)
+        finally:
+            await asyncio.to_thread(self._resources.close)
+
+    async def _end(self, timeout_s: float) -> None:
+        waiting = [asyncio.create_task(stage.done.wait()) for stage in self._stages]
+        if not waiting:
+            return
+        _, late = await asyncio.wait(waiting, timeout=timeout_s)
+        if late:
+            for stage in tuple(self._stages):
+                await asyncio.to_thread(stage.cancel)
+            await asyncio.wait(late, timeout=timeout_s)
+
+
+@hookimpl
+def flamestream_host() -> type[Host]:
+    return SparkHost

@@ -1,0 +1,72 @@
+"""A node in a task of Spark: a process of its own below the task, which goes when the task goes."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from flamecore.config import JobConfig
+from flamecore.hosting import HostContext, Seat
+from flamecore.supervisor import Supervisor
+
+_WELL: Final = "ended with code 0"
+_LINES: Final = 8
+
+
+def run_node(bootstrap: Mapping[str, Any], executor: str) -> Any:
+    """Run a node to its end.
+
+    Args:
+        bootstrap: What it must know to join.
+        executor: Host and port of the executor that this task is of.
+
+    Returns:
+        A record batch of `flamestream_spark.task.SCHEMA`.
+
+    Raises:
+        RuntimeError: It has failed; Spark starts the stage again.
+    """
+    import pyarrow as pa
+
+    name = bootstrap["node"]
+    with ExitStack() as stack:
+        what, lines = asyncio.run(_ended(placed(bootstrap, executor, stack)))
+    if not what.endswith(_WELL):
+        said = "".join(f"\n    {line}" for line in lines[-_LINES:])
+        raise RuntimeError(f"flamestream: {name} on executor {executor} {what}{said}")
+    return pa.RecordBatch.from_pydict({"node": [name], "ended": [what]})
+
+
+def placed(bootstrap: Mapping[str, Any], executor: str, stack: ExitStack) -> dict[str, Any]:
+    """What a node is told, of where it is: it listens where others reach its executor, and has a folder there.
+
+    Args:
+        bootstrap: What the driver says.
+        executor: Host and port of the executor.
+        stack: Removes the folder in the end.
+    """
+    told = dict(bootstrap)
+    options = told["options"] = dict(bootstrap["options"])
+    if ":" in options.get("listen", ""):
+        host = executor.rpartition(":")[0]
+        options["listen"] = f"{host}:0"
+        options.pop("advertise", None)
+    if not Path(told["folder"]).is_dir():  # another machine than the driver's
+        told["folder"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="flamestream-"))
+    if not Path(told["cwd"]).is_dir():
+        told.pop("cwd")
+    return told
+
+
+async def _ended(bootstrap: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Start the process, and wait for its end: what became of it, and its last lines."""
+    over: asyncio.Future[tuple[str, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
+    context = HostContext(
+        bootstrap["job"], JobConfig(), {}, died=lambda _, what, lines: over.set_result((what, tuple(lines)))
+    )
+    await Supervisor(None, context).start([Seat(bootstrap["node"], bootstrap["role"])], bootstrap)
+    return await over

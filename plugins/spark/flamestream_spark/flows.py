@@ -26,6 +26,7 @@ from flamecore.records.plain import Unencodable
 from flamecore.registry import override
 from flamecore.strict import unknown_key
 from flamestream_spark.source import SparkSource, SparkSourceOptions
+from flamestream_spark.spool import Spool
 from flamestream_spark.tables import TIMES, Form
 
 DEAD_LETTER: Final = "dead_letter"
@@ -171,7 +172,7 @@ def _scratch(spark: Any, scratch: str | Path | None) -> Path:
 @contextlib.contextmanager
 def _edges(frames: Mapping[str, tuple[Any, tuple[str, ...]]], place: Path) -> Iterator[None]:
     """Have the driver `spark-frame` stand for these DataFrames, and for files in a folder."""
-    source = type("FrameSource", (FrameSource,), {"frames": frames})
+    source = type("FrameSource", (FrameSource,), {"frames": frames, "place": place})
     sink = type("FrameSink", (FrameSink,), {"place": place})
     with ExitStack() as stack:
         stack.enter_context(override("source", _EDGE, source))
@@ -185,6 +186,7 @@ class FrameSource(SparkSource):
     name: ClassVar[str] = _EDGE
     Options: ClassVar[Any] = None
     frames: ClassVar[Mapping[str, tuple[Any, tuple[str, ...]]]]
+    place: ClassVar[Path]
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         self._frame, order_by = self.frames[context.name]
@@ -195,6 +197,9 @@ class FrameSource(SparkSource):
 
     def frame(self, spark: Any) -> Any:
         return self._frame
+
+    def _spool(self, spark: Any, stack: ExitStack) -> tuple[Spool, bool]:
+        return Spool(self.place / f".spool-{self.context.name}", self.context.name, durable=False), True
 
 
 class FrameSink(Sink):

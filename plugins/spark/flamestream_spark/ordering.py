@@ -13,10 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from flamecore.errors import SourceError
 from flamecore.names import suggestion
+from flamestream_spark.parts import FILE, PLACE, START
 
-FILE: Final = "__flamestream_file"
-_BLOCK: Final = "__flamestream_block"
 _ROW: Final = "__flamestream_row"
+_MOST_FILES: Final = 1000
+"""Of more files each gives so few rows that they are sorted instead of kept apart."""
 
 _SHUFFLED: Final = ("Exchange", "Sort", "Sample", "Limit", "TakeOrdered", "Window", "Aggregate", "Join")
 """Steps of a plan behind which rows do not lie as they do in their files."""
@@ -34,13 +35,14 @@ class Ordered(NamedTuple):
     Attributes:
         frame: The rows, with the columns they had, and those in `extra`.
         stable: Whether the order is the same in every run.
-        file: Which column says what file a row is from; None: it is not known.
-        extra: Columns that were added.
+        files: The order is that of these files, of the blocks in them, and of the rows in a block as a task reads them,
+            whatever the order of tasks; empty: it is that of partitions.
+        extra: Columns that were added, `FILE` among them if it is known what file a row is from.
     """
 
     frame: Any
     stable: bool
-    file: str | None = None
+    files: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
 
 
@@ -116,14 +118,16 @@ def _by_file(frame: Any) -> Ordered | None:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions
 
+    said = ("file_path", "file_block_start", "file_block_length", "file_size")
     try:
-        found = frame.select(
-            "*",
-            functions.col("_metadata.file_path").alias(FILE),
-            functions.col("_metadata.file_block_start").alias(_BLOCK),
-            # Grows within a block: that is read by one task, from its beginning.
-            functions.monotonically_increasing_id().alias(_ROW),
+        placed = frame.select(
+            "*", *(functions.col(f"_metadata.{of}").alias(name) for of, name in zip(said, PLACE, strict=True))
         )
+        files = tuple(sorted(frame.inputFiles(), key=str.encode))
     except AnalysisException:
         return None
-    return Ordered(found.orderBy(FILE, _BLOCK, _ROW), True, FILE, (FILE, _BLOCK, _ROW))
+    if len(files) <= _MOST_FILES:
+        return Ordered(placed, True, files, PLACE)
+    # Grows within a block: that is read by one task, from its beginning.
+    numbered = placed.withColumn(_ROW, functions.monotonically_increasing_id())
+    return Ordered(numbered.orderBy(FILE, START, _ROW), True, (), (*PLACE, _ROW))

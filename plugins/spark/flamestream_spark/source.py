@@ -1,51 +1,49 @@
 """Source `spark`: rows that Spark reads: files of its formats, tables, or a query, in a stable order.
 
-Spark reads in parallel, and executors pack rows into pieces of Arrow; these come to the front partition by partition,
-in order, with one partition read ahead. So the front has one order, whatever the number of cores or of files.
+Spark reads in parallel, and executors write what they have into a spool, in files that a front takes in their order as
+they come. So the front has one order, whatever the number of cores or of files, and no row passes the driver.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from secrets import token_hex
+from tempfile import mkdtemp
 from typing import Any, ClassVar, Final
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from flamecore.errors import ConfigError, FlameError, SourceError
-from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
+from flamecore.errors import ConfigError, SourceError
+from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.names import suggestion
 from flamecore.plugin import hookimpl
+from flamestream_spark.feeding import Feeding, failed
 from flamestream_spark.ordering import Ordered, in_order
-from flamestream_spark.packing import SCHEMA, unpack
 from flamestream_spark.payloads import Payloads
+from flamestream_spark.rows import RowsReader
 from flamestream_spark.session import DEFAULT_MASTER, session
+from flamestream_spark.spool import Spool
 
 FILE_FORMATS: Final = ("parquet", "json", "csv", "text", "orc", "xml", "binaryFile")
 """Formats whose rows have a place in a file."""
 
-_RAW: Final = 1000
-_CLOSE_S: Final = 30.0
-_END: Final = object()
-_FAILED_FILE: Final = re.compile(r"(?:file|path)s?\s*:?\s+((?:file|hdfs|s3a?|gs|abfss?)?:?/[^\s,\]]+)")
-
 
 class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of the source. One of `path`, `table`, `sql` says what is read.
+    """Options of the source. One of `path`, `table`, `sql` says what is read; none with `spool`: what others put there.
 
     Attributes:
         format: Of the files at `path`: "parquet", "json", "csv", "text", "orc", "xml", or what else the session knows.
         path: Files or folders, as Spark takes them; relative to the working directory.
         table: A table of the session's catalogue.
         sql: A query.
+        stream: Whether it is read as a stream: what comes later too, without end.
+        spool: A folder that executors, and the process which reads, both reach: rows are kept there until a snapshot
+            covers them. Where Spark runs on this machine a bounded source makes a temporary one by default.
+        keep: Whether they are kept there for good.
         schema: Names and types of the columns in files, as "id bigint, text string"; else Spark finds out, and for
             some formats reads everything for it.
         read: Options of the format, as Spark calls them: header = "true".
@@ -60,239 +58,15 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     path: str | tuple[str, ...] = ()
     table: str = ""
     sql: str = ""
+    stream: bool = False
+    spool: str = ""
+    keep: bool = False
     schema: str = ""
     read: dict[str, str] = {}
     columns: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()
     master: str = DEFAULT_MASTER
     config: dict[str, str] = {}
-
-
-class Places(Sequence[tuple[int, str]]):
-    """Positions of rows in a batch, made when they are asked for: the row's number, and a seal of what it holds.
-
-    Args:
-        first: Number of the batch's first row.
-        batch: The rows.
-        places: Which of them.
-    """
-
-    __slots__ = ("_batch", "_first", "_places")
-
-    def __init__(self, first: int, batch: Any, places: Sequence[int]) -> None:
-        self._first, self._batch, self._places = first, batch, places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return Places(self._first, self._batch, self._places[index])
-        place = self._places[index]
-        return self._first + place, seal(self._batch, place)
-
-
-def seal(batch: Any, place: int) -> str:
-    """What a row is recognised by."""
-    return xxh3_64_hexdigest(repr(batch.slice(place, 1).to_pylist()).encode(errors="surrogatepass"))
-
-
-class FrameReader(Reader):
-    """Rows of a DataFrame. A position is the row's number and its seal.
-
-    Args:
-        source: Name of the source.
-        ordered: The DataFrame.
-        payloads: Makes payloads of rows, once their schema is known.
-        after: Go on behind the row at this position.
-        held: What is to be let go when it is closed.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        ordered: Ordered,
-        payloads: Callable[[Any], Payloads],
-        after: tuple[int, str] | None,
-        held: ExitStack,
-    ) -> None:
-        self._source = source
-        self._ordered = ordered
-        self._make = payloads
-        self._payloads: Payloads | None = None
-        self._held = held
-        self._after = after
-        self._next = 0
-        self._batch: Any = None
-        self._at = 0
-        self._files: list[tuple[int, str]] = []
-        self._pieces: Iterator[Any] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"source {source}")
-        self._waiting: asyncio.Future[Any] | None = None
-        self._ended = False
-        self._tag = f"flamestream-{token_hex(8)}"
-
-    async def read(self, limit: int) -> Batch | None:
-        while self._batch is None or self._at >= self._batch.num_rows:
-            if self._ended:
-                return None
-            if self._waiting is None:
-                self._waiting = self._ask()
-            found = await asyncio.shield(self._waiting)
-            self._waiting = None
-            if found is _END:
-                self._ended = True
-                self._check_reached()
-                return None
-            self._waiting = self._ask()  # one ahead
-            self._take(found)
-        at = self._at
-        batch = self._batch.slice(at, limit)
-        self._at += batch.num_rows
-        first = self._next - self._batch.num_rows + at
-        assert self._payloads is not None
-        values, places, bad = self._payloads.make(batch)
-        positions = Places(first, batch, places)
-        rejected = [
-            Rejected((first + place, seal(batch, place)), reason, repr(batch.slice(place, 1).to_pylist()[0])[:_RAW])
-            for place, reason in bad
-        ]
-        return Batch(values, positions, rejected)
-
-    def _ask(self) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._pull)
-
-    def _pull(self) -> Any:
-        """The next batch, from Spark; on a thread of its own."""
-        try:
-            if self._pieces is None:
-                self._tagging()[0](self._tag)  # for what is started on this thread
-                self._pieces = _batches(self._ordered)
-            return next(self._pieces, _END)
-        except FlameError:
-            raise
-        except Exception as error:
-            raise failed(self._source, error) from error
-
-    def _take(self, batch: Any) -> None:
-        """Make a batch the one that is read from: behind what is to be skipped, and without what is no data."""
-        first, self._next = self._next, self._next + batch.num_rows
-        if self._ordered.file is not None:
-            column = batch.column(self._ordered.file)
-            names = column.dictionary.to_pylist()
-            last = None
-            for place, code in enumerate(column.indices.to_pylist()):
-                if code != last:
-                    last = code
-                    if not self._files or self._files[-1][1] != names[code]:
-                        self._files.append((first + place, names[code]))
-            batch = batch.drop_columns([self._ordered.file])
-        if self._payloads is None:
-            self._payloads = self._make(batch.schema)
-        self._batch, self._at = batch, 0
-        if self._after is None:
-            return
-        row, expected = self._after
-        if row >= self._next:
-            self._at = batch.num_rows
-        elif row >= first:
-            if seal(batch, row - first) != expected:
-                raise self._changed(f"row {row + 1} is another one than when it was read")
-            self._at, self._after = row - first + 1, None
-
-    def _check_reached(self) -> None:
-        if self._after is not None:
-            raise self._changed(f"there are {self._next} rows, and {self._after[0] + 1} have been read")
-
-    def _changed(self, what: str) -> SourceError:
-        return SourceError(
-            f"source {self._source!r}: {what}",
-            hint="Put the old data back; or start afresh, without the job's state and output. It may only grow.",
-            source=self._source,
-            position=self._after,
-        )
-
-    def describe(self, position: Any) -> str:
-        row = position[0]
-        at = bisect_right(self._files, row, key=lambda entry: entry[0]) - 1
-        if at < 0:
-            return f"row {row + 1}"
-        first, file = self._files[at]
-        return f"{shown(file)} row {row - first + 1}"
-
-    def _tagging(self) -> tuple[Callable[[str], Any], Callable[[str], Any]]:
-        """What gives a tag to all that this thread starts, and what ends all that has it."""
-        spark = self._ordered.frame.sparkSession
-        if hasattr(spark, "sparkContext"):
-            return spark.sparkContext.addJobTag, spark.sparkContext.cancelJobsWithTag
-        return spark.addTag, spark.interruptTag
-
-    async def aclose(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            if not waiting.done():
-                await asyncio.to_thread(self._tagging()[1], self._tag)
-                await asyncio.wait([waiting], timeout=_CLOSE_S)
-            if not waiting.done():
-                raise SourceError(
-                    f"source {self._source!r}: Spark does not end what it does; it was told to {_CLOSE_S} s ago",
-                    hint="Look at its UI, or end the program.",
-                    source=self._source,
-                    position="",
-                )
-            if not waiting.cancelled():
-                waiting.exception()  # nobody asked for it
-        pieces, self._pieces = self._pieces, None
-        if pieces is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, pieces.close)  # type: ignore[attr-defined]
-        self._ended = True
-        self._thread.shutdown(wait=False)
-        self._held.close()
-
-
-def _batches(ordered: Ordered) -> Iterator[Any]:
-    """The rows as batches of Arrow, in order. Executors pack, one partition ahead of the one that is read."""
-    from functools import partial
-
-    from pyspark.cloudpickle import register_pickle_by_value
-
-    from flamestream_spark import packing
-
-    drop = [name for name in ordered.extra if name != ordered.file]
-    register_pickle_by_value(packing)  # so that executors need not have it
-    packed = ordered.frame.mapInArrow(partial(packing.pack, file=ordered.file, drop=drop), SCHEMA)
-    for (piece,) in packed.toLocalIterator(prefetchPartitions=True):
-        for batch in unpack(bytes(piece)):
-            if batch.num_rows:
-                yield batch
-
-
-def shown(file: str) -> str:
-    """A file as people write it.
-
-    >>> shown("file:///tmp/a%20b.csv"), shown("hdfs://host/x")
-    ('/tmp/a b.csv', 'hdfs://host/x')
-    """
-    parts = urlsplit(file)
-    return unquote(parts.path) if parts.scheme == "file" else file
-
-
-def failed(source: str, error: Exception) -> SourceError:
-    """What Spark or an executor says, in short, with the file if it names one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((line for line in lines if re.search(r"\[[A-Z_.]+\]", line)), lines[0] if lines else repr(error))
-    said = re.sub(r"^.*?(\[[A-Z_.]+\])", r"\1", said)
-    file = _FAILED_FILE.search(str(error))
-    cause = next((line for line in reversed(lines) if line.startswith("Caused by:")), "")
-    if "No module named" in str(error):
-        module = re.search(r"No module named '?([\w.]+)", str(error))
-        what = f"an executor has no module {module[1] if module else '?'}"
-        hint = "Install pyarrow where the executors run, or set PYSPARK_PYTHON to a Python that has it."
-        return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position="")
-    what = f"Spark cannot read it: {said[:500]}" + (f" ({cause[11:].strip()[:300]})" if cause else "")
-    where = file[1].rstrip(".") if file else ""
-    hint = f"Look at {shown(where)}: is it whole, and of that format?" if where else "Spark's own words are its cause."
-    return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position=where)
 
 
 class SparkSource(Source):
@@ -305,24 +79,36 @@ class SparkSource(Source):
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
         said = [key for key in ("path", "table", "sql") if getattr(options, key)]
-        if len(said) != 1:
-            path = f"source.{context.name}"
+        where = f"source.{context.name}"
+        if len(said) > 1 or not (said or options.spool):
             raise ConfigError(
-                f"{path}: " + (f"{' and '.join(said)} are given" if said else "nothing says what to read"),
-                hint='Give one of path = "…", table = "…", sql = "…".',
-                path=path,
+                f"{where}: " + (f"{' and '.join(said)} are given" if said else "nothing says what to read"),
+                hint='Give one of path = "…", table = "…", sql = "…"; or spool = "…" to read what others put there.',
+                path=where,
             )
+        if said and options.stream and (options.sql or options.order_by or not options.spool):
+            what, hint = (
+                ("a query is no stream", 'Give path = "…" or table = "…".')
+                if options.sql
+                else ("a stream cannot be ordered by columns", "Leave order_by out: it is in the order of arrival.")
+                if options.order_by
+                else ("a stream needs a place for what has come", 'Say: spool = "FOLDER".')
+            )
+            raise ConfigError(f"{where}: {what}", hint=hint, path=where)
+        self._fed_elsewhere = not said
 
     @property
     def capabilities(self) -> SourceCapabilities:
         options = self.options
+        if self._fed_elsewhere or options.stream:
+            return SourceCapabilities(replayable=True, bounded=False)
         stable = bool(options.order_by) or (bool(options.path) and options.format in FILE_FORMATS)
         return SourceCapabilities(replayable=stable, bounded=True)
 
     def fingerprint(self) -> str:
         """Of the options, and of files that this machine sees the names and sizes."""
         options = msgspec.structs.asdict(self.options)
-        for name in ("master", "config"):
+        for name in ("master", "config", "spool", "keep"):
             del options[name]
         found = [[file.name, file.stat().st_size] for path in self._paths() for file in _files(Path(path))]
         return xxh3_64_hexdigest(msgspec.json.encode([options, sorted(found)]))
@@ -339,18 +125,66 @@ class SparkSource(Source):
 
     def _open(self, position: Any) -> Reader:
         after = None if position is None else self._checked(position)
-        with ExitStack() as held:
-            frame = self.frame(held.enter_context(session(self.options.master, self.options.config)))
-            if frame.isStreaming:
-                raise self._error(
-                    "a streaming DataFrame is given", "Give a batch one: spark.read, not spark.readStream."
-                )
-            ordered = in_order(frame, self.options.order_by, self.context.name)
-            if self.options.columns:
-                frame = self._chosen(frame, self.options.columns)
-                ordered = ordered._replace(frame=self._chosen(ordered.frame, (*self.options.columns, *ordered.extra)))
-            self._check_schema(frame)
-            return FrameReader(self.context.name, ordered, self._payloads, after, held.pop_all())
+        name, options = self.context.name, self.options
+        if self._fed_elsewhere:
+            spool = Spool(Path(options.spool).expanduser(), name)
+            spool.open()
+            return RowsReader(name, spool, self._payloads, after, keep=options.keep)
+        if (held := self._held_already(after)) is not None:
+            return RowsReader(name, held, self._payloads, after, keep=options.keep, once=True)
+        with ExitStack() as stack:
+            spark = stack.enter_context(session(options.master, options.config))
+            ordered = self._ordered(self.frame(spark))
+            spool, passing = self._spool(spark, stack)
+            spool.clear()
+            feeding = Feeding(spool, ordered, name, self.fingerprint())
+            feeding.start()
+            return RowsReader(
+                name,
+                spool,
+                self._payloads,
+                after,
+                feeding=feeding,
+                keep=options.keep,
+                passing=passing,
+                once=True,
+                held=stack.pop_all(),
+            )
+
+    def _held_already(self, after: tuple[int, str] | None) -> Spool | None:
+        """The spool, if it has all that there is to read from there on."""
+        if not self.options.spool or after is None:
+            return None
+        spool = Spool(Path(self.options.spool).expanduser(), self.context.name)
+        order = spool.announced()
+        if order is None or order.of != self.fingerprint() or spool.completed(0) is None:
+            return None
+        return spool if spool.taken().row <= after[0] + 1 else None
+
+    def _spool(self, spark: Any, stack: ExitStack) -> tuple[Spool, bool]:
+        """Where the rows pass, and whether they only pass."""
+        if self.options.spool:
+            return Spool(Path(self.options.spool).expanduser(), self.context.name), False
+        master = spark.conf.get("spark.master", "")
+        if not master.startswith("local"):
+            raise self._error(
+                f"Spark runs at {master or 'another place'}, whose executors do not see the temporary files here",
+                'Name a folder that both reach: spool = "/mnt/shared/spool".',
+            )
+        folder = mkdtemp(prefix="flamestream-spool-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return Spool(Path(folder), self.context.name, durable=False), True
+
+    def _ordered(self, frame: Any) -> Ordered:
+        """The rows to be read, in their order, known to be what the flow declares."""
+        if frame.isStreaming:
+            raise self._error("a streaming DataFrame is given", "Give a batch one: spark.read, not spark.readStream.")
+        ordered = in_order(frame, self.options.order_by, self.context.name)
+        if self.options.columns:
+            frame = self._chosen(frame, self.options.columns)
+            ordered = ordered._replace(frame=self._chosen(ordered.frame, (*self.options.columns, *ordered.extra)))
+        self._check_schema(frame)
+        return ordered
 
     def frame(self, spark: Any) -> Any:
         """The DataFrame that is read."""

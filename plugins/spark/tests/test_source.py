@@ -17,8 +17,9 @@ import flamecore as fc
 from flamecore.errors import ConfigError, OperationError, SourceError
 from flamecore.front import EdgeContext, Rejected, Source
 from flamecore.testing.edges import SourceTests, check_changed, check_grown
+from flamestream_spark.feeding import failed
 from flamestream_spark.ordering import UnstableOrderWarning
-from flamestream_spark.source import SparkSource, failed
+from flamestream_spark.source import SparkSource
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -1,0 +1,157 @@
+"""Runs on executors: writes what Spark hands over to files of Arrow in a folder, each there whole or not at all.
+
+Nothing but pyarrow is imported, and the module travels with the function: executors need not have this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+FILE: Final = "__flamestream_file"
+START: Final = "__flamestream_start"
+LENGTH: Final = "__flamestream_length"
+SIZE: Final = "__flamestream_size"
+PLACE: Final = (FILE, START, LENGTH, SIZE)
+"""Columns that say where in which file a row is from: the file, the first byte of the block, its length, the file's."""
+
+ABOUT: Final = b"flamestream.part"
+"""Key of the schema's metadata that says what part it is."""
+
+SUFFIX: Final = ".arrow"
+SCHEMA: Final = "name string, rows bigint, partition int, file string, start bigint, query string"
+"""What comes out, in Spark's words: a row for each part that was written."""
+
+_RESULT: Final = pa.schema(
+    [
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("partition", pa.int32()),
+        ("file", pa.string()),
+        ("start", pa.int64()),
+        ("query", pa.string()),
+    ]
+)
+_QUERY: Final = "sql.streaming.queryId"
+
+
+def write_parts(
+    batches: Iterable[Any], folder: str, *, by_file: bool = False, drop: Iterable[str] = (), force: bool = True
+) -> Iterator[Any]:
+    """Write the rows of one task.
+
+    Args:
+        batches: `pyarrow.RecordBatch`es.
+        folder: Where; it is there, and seen by this machine.
+        by_file: Whether each block of a file becomes a part of its own, as the columns `PLACE` say; otherwise the task
+            gives one part.
+        drop: Names of columns that are of no more use.
+        force: Whether parts are forced to the disk.
+
+    Yields:
+        `pyarrow.RecordBatch`es as `SCHEMA` says.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = context.partitionId() if context is not None else 0
+    query = (context.getLocalProperty(_QUERY) if context is not None else None) or ""
+    left = list(drop)
+    part: Part | None = None
+    try:
+        for batch in batches:
+            for place, rows in _blocks(batch) if by_file else (({}, batch),):
+                about = {"partition": number, **place}
+                if part is not None and part.about != about:
+                    yield part.close(query)
+                    part = None
+                part = part or Part(folder, about, force)
+                part.add(rows.drop_columns(left) if left else rows)
+        if part is None and not by_file:
+            part = Part(folder, {"partition": number}, force)  # it says that nothing is missing
+        if part is not None:
+            yield part.close(query)
+    except BaseException:
+        if part is not None:
+            part.discard()
+        raise
+
+
+def _blocks(batch: Any) -> Iterator[tuple[dict[str, Any], Any]]:
+    """The rows of each block of each file, which lie together."""
+    ends = {batch.num_rows}
+    for name in (FILE, START):
+        ends.update(pc.run_end_encode(batch.column(name)).run_ends.to_pylist())
+    at = 0
+    for end in sorted(ends):
+        if end > at:
+            file, start, length, size = (batch.column(name)[at].as_py() for name in PLACE)
+            yield {"file": file, "start": start, "until": start + length, "size": size}, batch.slice(at, end - at)
+        at = end
+
+
+class Part:
+    """One file, while it is written.
+
+    Args:
+        folder: Where.
+        about: What of the rows it holds.
+        force: Whether it is forced to the disk.
+    """
+
+    def __init__(self, folder: str, about: dict[str, Any], force: bool) -> None:
+        self.about = about
+        self.name = f"part-{about['partition']:06d}-{uuid.uuid4().hex}{SUFFIX}"
+        self._path = f"{folder}/{self.name}"
+        self._aside = f"{folder}/.{self.name}"
+        self._file = pa.OSFile(self._aside, "wb")
+        self._writer: Any = None
+        self._force = force
+        self._rows = 0
+
+    def add(self, rows: Any) -> None:
+        if self._writer is None:
+            self._open(rows.schema)
+        if rows.num_rows:
+            self._writer.write_batch(rows)
+            self._rows += rows.num_rows
+
+    def _open(self, schema: Any) -> None:
+        metadata = {**(schema.metadata or {}), ABOUT: json.dumps(self.about)}
+        self._writer = pa.ipc.new_file(self._file, schema.with_metadata(metadata))
+
+    def close(self, query: str) -> Any:
+        """Make it be there; returns what is said of it."""
+        if self._writer is None:
+            self._open(pa.schema([]))
+        self._writer.close()
+        self._file.close()
+        if self._force:
+            force(self._aside)
+        os.rename(self._aside, self._path)  # noqa: PTH104 - executors import as little as they can
+        about = self.about
+        row = (self.name, self._rows, about["partition"], about.get("file"), about.get("start"), query)
+        return pa.RecordBatch.from_arrays(
+            [pa.array([value], field.type) for value, field in zip(row, _RESULT, strict=True)], schema=_RESULT
+        )
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        self._file.close()
+        if os.path.exists(self._aside):  # noqa: PTH110
+            os.unlink(self._aside)  # noqa: PTH108
+
+
+def force(path: str) -> None:
+    """Force a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -34,6 +34,15 @@ class Complete(NamedTuple):
     orders: Sequence[bytes] | None = None
 
 
+def joined(one: Complete | None, other: Complete | None) -> Complete | None:
+    """What can be delivered of two that follow each other."""
+    if one is None or other is None:
+        return one or other
+    one.payloads.extend(other.payloads)
+    orders = None if one.orders is None or other.orders is None else [*one.orders, *other.orders]
+    return Complete(other.time, one.payloads, other.failure, orders)
+
+
 class Collector:
     """Merges the releases of all workers for one rear.
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from flamecore.acker import MinTime, Report, Tracker
 from flamecore.clock import monotonic
-from flamecore.collect import Collector
+from flamecore.collect import Collector, Complete, joined
 from flamecore.errors import CodecError, JobError
 from flamecore.messages import Committed, Delivered, Items, Prepare, Reached, Released
 from flamecore.meta import MIN_TIME
@@ -39,6 +39,9 @@ _BACKLOG: Final = 1_000_000
 
 _PATIENCE_S: Final = 0.005
 """How long word of what is delivered may wait for more, on its way to another process."""
+
+_BATCH: Final = 16_384
+"""Most payloads to which the rest of what is there is added before they are given to a sink."""
 
 _PLENTY: Final = 1024
 """A front with that much credit never stands still for the wait."""
@@ -298,12 +301,15 @@ class RearHost:
 
     async def run(self) -> None:
         """Until cancelled, or a failed record is reached."""
-        collector, endpoint = self.collector, self.post.endpoint
+        endpoint = self.post.endpoint
         while True:
-            delivery = await endpoint.receive()
-            if type(delivery.message) is not Released:
-                raise JobError(f"{endpoint.address} was sent a {type(delivery.message).__name__}")
-            complete = collector.receive(delivery.message)
+            complete = self._receive(await endpoint.receive())
+            # What has come while the last batch was written makes one batch: a slow sink has fewer and larger ones.
+            while complete is None or (complete.failure is None and len(complete.payloads) < _BATCH):
+                delivery = endpoint.receive_nowait()
+                if delivery is None:
+                    break
+                complete = joined(complete, self._receive(delivery))
             if complete is None:
                 continue
             payloads = complete.payloads
@@ -315,15 +321,20 @@ class RearHost:
                 self.count += len(payloads)
             self.reached = max(self.reached, complete.time)
             if complete.failure is not None:
-                return self.post.send(CONTROL, Reached(collector.name, complete.failure))
-            word = Delivered(collector.name, complete.time)
+                return self.post.send(CONTROL, Reached(self.collector.name, complete.failure))
+            word = Delivered(self.collector.name, complete.time)
             for address in self._listeners:
                 self.post.send(address, word)
             if self._away:
                 self._untold.append((complete.time, monotonic()))
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell)
-            self._delivered(collector.name, complete.time, len(payloads))
+            self._delivered(self.collector.name, complete.time, len(payloads))
+
+    def _receive(self, delivery: Delivery) -> Complete | None:
+        if type(delivery.message) is not Released:
+            raise JobError(f"{self.post.endpoint.address} was sent a {type(delivery.message).__name__}")
+        return self.collector.receive(delivery.message)
 
     async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
         try:

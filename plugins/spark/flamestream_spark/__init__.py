@@ -3,9 +3,22 @@
     import flamestream_spark
     counts = flamestream_spark.run(flow, lines=df)
 
-Source and sink `use = "spark"` do the same for job files. See `flamestream_spark.flows`, `.source` and `.sink`.
+Source and sink `use = "spark"` do the same for job files; `stream` takes streaming DataFrames. See
+`flamestream_spark.flows`, `.streaming`, `.source`, `.sink` and `.datasource`.
 """
 
-from flamestream_spark.flows import TIMES, run, through
+from typing import Any
 
-__all__ = ["TIMES", "run", "through"]
+from flamestream_spark.flows import TIMES, run, through
+from flamestream_spark.queries import Into
+from flamestream_spark.streaming import Streaming, stream
+
+
+def register(spark: Any) -> None:
+    """Have a session know the data source "flamestream", where it does not find it by itself."""
+    from flamestream_spark import datasource
+
+    datasource.register(spark)
+
+
+__all__ = ["TIMES", "Into", "Streaming", "register", "run", "stream", "through"]

@@ -15,6 +15,9 @@ from flamestream_spark import parts
 from flamestream_spark.ordering import Ordered
 from flamestream_spark.spool import Failed, Order, Spool
 
+_CODE: Final = re.compile(r"\[([A-Z_.]+)\]")
+_AROUND: Final = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
+"""Codes of errors that only hand on another one."""
 _CLOSE_S: Final = 30.0
 _FAILED_FILE: Final = re.compile(r"(?:file|path)s?\s*:?\s+((?:file|hdfs|s3a?|gs|abfss?)?:?/[^\s,\]]+)")
 
@@ -129,7 +132,8 @@ def shown(file: str) -> str:
 def failed(source: str, error: Exception) -> SourceError:
     """What Spark or an executor says, in short, with the file if it names one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((line for line in lines if re.search(r"\[[A-Z_.]+\]", line)), lines[0] if lines else repr(error))
+    coded = [line for line in lines if (code := _CODE.search(line)) is not None and code[1] not in _AROUND]
+    said = (coded or lines or [repr(error)])[0]
     said = re.sub(r"^.*?(\[[A-Z_.]+\])", r"\1", said)
     file = _FAILED_FILE.search(str(error))
     cause = next((line for line in reversed(lines) if line.startswith("Caused by:")), "")

@@ -25,7 +25,7 @@ from flamecore.rear import Mode, goes_on, taken_over
 
 MANIFEST: Final = "_flamestream.json"
 _LOCK: Final = "_flamestream.lock"
-_PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})\.\w+")
+PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})\.\w+")
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -42,6 +42,18 @@ class Manifest(msgspec.Struct, frozen=True):
     owner: str
     runs: tuple[str, ...]
     time: int = MIN_TIME
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What a folder says of itself; None: nothing.
+
+    Raises:
+        msgspec.DecodeError: It was changed.
+    """
+    try:
+        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        return None
 
 
 class Folder:
@@ -76,7 +88,7 @@ class Folder:
         self.path.mkdir(exist_ok=True)
         with self._locked():
             held, parts = self._manifest(), self._parts()
-            strangers = [name for name in self._names() if _PART.fullmatch(name) is None]
+            strangers = [name for name in self._names() if PART.fullmatch(name) is None]
             if strangers and self._mode != "append":
                 raise self.error(
                     f"{self.path} holds files that no such sink has written: {', '.join(strangers[:3])}",
@@ -160,9 +172,7 @@ class Folder:
 
     def _manifest(self) -> Manifest | None:
         try:
-            return msgspec.json.decode((self.path / MANIFEST).read_bytes(), type=Manifest)
-        except FileNotFoundError:
-            return None
+            return read_manifest(self.path)
         except msgspec.DecodeError as error:
             raise self.error(
                 f"{self.path / MANIFEST} is not as it was written: {error}",
@@ -173,7 +183,7 @@ class Folder:
         return sorted(entry.name for entry in self.path.iterdir() if entry.name[0] not in "._")
 
     def _parts(self) -> dict[tuple[str, int], str]:
-        found = {name: _PART.fullmatch(name) for name in self._names()}
+        found = {name: PART.fullmatch(name) for name in self._names()}
         return {(part[1], int(part[2])): name for name, part in found.items() if part is not None}
 
     @contextmanager

@@ -91,7 +91,7 @@ class RowsReader(Reader):
         held: ExitStack | None = None,
     ) -> None:
         self._source = source
-        self._spool = spool
+        self.spool = spool
         self._make = payloads
         self._payloads: Payloads | None = None
         self._feeding = feeding
@@ -110,6 +110,8 @@ class RowsReader(Reader):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"source {source}")
         self._waiting: asyncio.Future[Any] | None = None
         self._ended = False
+        self.first = 0
+        """Number of the first row that it hands out."""
 
     async def read(self, limit: int) -> Batch | None:
         while self._batch is None or self._at >= self._batch.num_rows:
@@ -145,9 +147,10 @@ class RowsReader(Reader):
         """The next rows; on a thread of its own."""
         if self._rows is None:
             after = 0 if self._after is None else self._after[0]
-            if self._after is not None and after + 1 == self._spool.taken().row:
+            if self._after is not None and after + 1 == self.spool.taken().row:
                 after, self._after = after + 1, None  # all up to there has been taken away
-            self._rows = self._spool.rows(after, self._stop, self._part_read)
+            self.first = after if self._after is None else after + 1
+            self._rows = self.spool.rows(after, self._stop, self._part_read)
         try:
             return next(self._rows, _END)
         except SourceError as error:
@@ -157,7 +160,7 @@ class RowsReader(Reader):
 
     def _part_read(self, taken: Taken) -> None:
         if self._passing:
-            self._spool.forget(taken)
+            self.spool.forget(taken)
         else:
             self._done.append(taken)
 
@@ -221,7 +224,7 @@ class RowsReader(Reader):
         while self._done and self._done[0].row <= position[0] + 1:
             last = self._done.pop(0)
         if last is not None:
-            await asyncio.to_thread(self._spool.forget, last)
+            await asyncio.to_thread(self.spool.forget, last)
 
     async def aclose(self) -> None:
         self._stop.set()
@@ -238,7 +241,7 @@ class RowsReader(Reader):
             if rows is not None:
                 await asyncio.get_running_loop().run_in_executor(self._thread, rows.close)  # type: ignore[attr-defined]
             if self._ended and self._once and not self._keep:
-                await asyncio.to_thread(self._spool.clear)
+                await asyncio.to_thread(self.spool.clear)
             self._ended = True
             self._thread.shutdown(wait=False)
             self._held.close()

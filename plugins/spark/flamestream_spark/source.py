@@ -24,6 +24,7 @@ from flamecore.plugin import hookimpl
 from flamestream_spark.feeding import Feeding, failed
 from flamestream_spark.ordering import Ordered, in_order
 from flamestream_spark.payloads import Payloads
+from flamestream_spark.queries import Query
 from flamestream_spark.rows import RowsReader
 from flamestream_spark.session import DEFAULT_MASTER, session
 from flamestream_spark.spool import Spool
@@ -86,16 +87,11 @@ class SparkSource(Source):
                 hint='Give one of path = "…", table = "…", sql = "…"; or spool = "…" to read what others put there.',
                 path=where,
             )
-        if said and options.stream and (options.sql or options.order_by or not options.spool):
-            what, hint = (
-                ("a query is no stream", 'Give path = "…" or table = "…".')
-                if options.sql
-                else ("a stream cannot be ordered by columns", "Leave order_by out: it is in the order of arrival.")
-                if options.order_by
-                else ("a stream needs a place for what has come", 'Say: spool = "FOLDER".')
-            )
+        for what, hint in _unfit(options) if said and options.stream else ():
             raise ConfigError(f"{where}: {what}", hint=hint, path=where)
         self._fed_elsewhere = not said
+        self.reader: RowsReader | None = None
+        """The last one that was opened."""
 
     @property
     def capabilities(self) -> SourceCapabilities:
@@ -121,9 +117,10 @@ class SparkSource(Source):
             raise self._error(
                 "its rows have no stable order, so it cannot be gone on with", 'Say: order_by = ["COLUMN"].'
             )
-        return await asyncio.to_thread(self._open, position)
+        self.reader = await asyncio.to_thread(self._open, position)
+        return self.reader
 
-    def _open(self, position: Any) -> Reader:
+    def _open(self, position: Any) -> RowsReader:
         after = None if position is None else self._checked(position)
         name, options = self.context.name, self.options
         if self._fed_elsewhere:
@@ -132,6 +129,8 @@ class SparkSource(Source):
             return RowsReader(name, spool, self._payloads, after, keep=options.keep)
         if (held := self._held_already(after)) is not None:
             return RowsReader(name, held, self._payloads, after, keep=options.keep, once=True)
+        if options.stream:
+            return self._open_stream(after)
         with ExitStack() as stack:
             spark = stack.enter_context(session(options.master, options.config))
             ordered = self._ordered(self.frame(spark))
@@ -149,6 +148,21 @@ class SparkSource(Source):
                 passing=passing,
                 once=True,
                 held=stack.pop_all(),
+            )
+
+    def _open_stream(self, after: tuple[int, str] | None) -> RowsReader:
+        options, name = self.options, self.context.name
+        with ExitStack() as stack:
+            spark = stack.enter_context(session(options.master, options.config))
+            frame = self.frame(spark)
+            if options.columns:
+                frame = self._chosen(frame, options.columns)
+            self._check_schema(frame)
+            spool = Spool(Path(options.spool).expanduser().absolute(), name)
+            query = Query(frame, spool, name, spool.folder / "_query")
+            query.start()
+            return RowsReader(
+                name, spool, self._payloads, after, feeding=query, keep=options.keep, held=stack.pop_all()
             )
 
     def _held_already(self, after: tuple[int, str] | None) -> Spool | None:
@@ -192,12 +206,14 @@ class SparkSource(Source):
         try:
             if options.sql:
                 return spark.sql(options.sql)
+            source = spark.readStream if options.stream else spark.read
             if options.table:
-                return spark.table(options.table)
-            reader = spark.read.format(options.format).options(**options.read)
+                return source.table(options.table)
+            reader = source.format(options.format).options(**options.read)
             if options.schema:
                 reader = reader.schema(options.schema)
-            return reader.load([_local(path) for path in self._paths()])
+            paths = [_local(path) for path in self._paths()]
+            return reader.load(paths[0] if options.stream else paths)
         except Exception as error:
             raise failed(self.context.name, error) from error
 
@@ -227,6 +243,18 @@ class SparkSource(Source):
     def _error(self, what: str, hint: str) -> SourceError:
         name = self.context.name
         return SourceError(f"source {name!r}: {what}", hint=hint, source=name, position="")
+
+
+def _unfit(options: SparkSourceOptions) -> Iterator[tuple[str, str]]:
+    """What a stream cannot be, and what to do."""
+    if options.sql:
+        yield "a query is no stream", 'Give path = "…" or table = "…".'
+    if options.order_by:
+        yield "a stream cannot be ordered by columns", "Leave order_by out: it is in the order of arrival."
+    if len(options.path) > 1 and not isinstance(options.path, str):
+        yield "a stream reads one path", "Give their common folder, or a pattern."
+    if not options.spool:
+        yield "a stream needs a place for what has come", 'Say: spool = "FOLDER".'
 
 
 def _local(path: str) -> str:

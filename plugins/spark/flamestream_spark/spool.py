@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
@@ -240,7 +240,7 @@ class Spool:
         """Where reading begins."""
         return self._read("_taken.json", Taken) or Taken()
 
-    def rows(self, after: int, stop: threading.Event, read: Callable[[Taken], None] | None = None) -> Iterator[Rows]:
+    def rows(self, after: int, stop: threading.Event, read: Callable[[Taken], None] | None = None) -> Generator[Rows]:
         """The rows in order, as they come; to the end, if there is one.
 
         Args:

@@ -1,0 +1,102 @@
+"""Streaming queries that fill a spool, exactly once: by the number of the batch."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from flamecore.errors import SourceError
+from flamestream_spark.feeding import failed, write_batch
+from flamestream_spark.spool import Failed, Spool
+
+_CLOSE_S: Final = 30.0
+
+
+class Into:
+    """For `foreachBatch`: writes batches into a spool, from where a running job takes them.
+
+    A batch that Spark hands over again, after a fault, changes nothing.
+
+    Args:
+        folder: The spool; a folder that executors reach, and the job.
+
+    Example:
+        query = df.writeStream.foreachBatch(flamestream_spark.Into("spool")).start()
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = str(folder)
+
+    def __call__(self, frame: Any, number: int) -> None:
+        spool = Spool(Path(self.folder), "spool")
+        spool.open()
+        spool.go_on()
+        write_batch(spool, number, frame)
+
+
+class Query:
+    """A streaming query that fills a spool.
+
+    Args:
+        frame: A streaming DataFrame.
+        spool: Where.
+        source: Name of the source, for errors.
+        checkpoint: Where Spark keeps how far it is.
+        trigger: When there is a batch, as `DataStreamWriter.trigger` takes it; empty: whenever there is something.
+    """
+
+    def __init__(
+        self, frame: Any, spool: Spool, source: str, checkpoint: Path, trigger: dict[str, Any] | None = None
+    ) -> None:
+        self._frame, self._spool, self._source = frame, spool, source
+        self._checkpoint, self._trigger = checkpoint, trigger or {}
+        self._thread = threading.Thread(target=self._watch, name=f"source {source}", daemon=True)
+        self._stopped = False
+        self.error: SourceError | None = None
+        """Why it has failed."""
+        self.query: Any = None
+        """Spark's own handle, once it is started."""
+
+    def start(self) -> None:
+        """Begin, or go on.
+
+        Raises:
+            SourceError: It is no streaming DataFrame, or Spark does not start it.
+        """
+        if not self._frame.isStreaming:
+            raise self._spool.error(
+                "a DataFrame is given that is no stream", "Give one of spark.readStream; or use flamestream_spark.run."
+            )
+        self._spool.open()
+        self._spool.go_on()
+        writer = self._frame.writeStream.foreachBatch(Into(self._spool.folder))
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        try:
+            self.query = writer.start()
+        except Exception as error:
+            raise failed(self._source, error) from error
+        self._thread.start()
+
+    def _watch(self) -> None:
+        try:
+            self.query.awaitTermination()
+        except Exception as error:  # noqa: BLE001 - whoever reads the spool is told
+            if self._stopped:
+                return
+            self.error = failed(self._source, error)
+            self.error.__cause__ = error
+            told = self.error
+            self._spool.fail(Failed(told.what.partition(": ")[2], told.hint, str(told.position)))
+        else:
+            if not self._stopped:
+                self._spool.end()
+
+    def stop(self) -> None:
+        """End the query. What is in the spool stays."""
+        self._stopped = True
+        if self.query is not None:
+            self.query.stop()
+            self._thread.join(_CLOSE_S)

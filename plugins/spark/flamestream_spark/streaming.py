@@ -1,0 +1,280 @@
+"""Streaming DataFrames through a flow: `stream(flow, pages=streaming_df, checkpoint=…)`.
+
+    CHECKPOINT/spool/SOURCE     what Spark has read, until a snapshot of the job covers it
+    CHECKPOINT/query/SOURCE     how far Spark is
+    CHECKPOINT/state/           snapshots of the job
+    CHECKPOINT/output/SINK/     its outputs: what `Streaming.output` gives
+
+The job runs on a thread of the program. Outputs come as soon as they are known, not with the batches of Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from flamecore.config import make_config
+from flamecore.errors import ConfigError, JobError
+from flamecore.flow import Flow
+from flamecore.job import AnyJob
+from flamecore.launch import build, lay_out
+from flamecore.layers import Layer, keys_of
+from flamecore.layout import Layout
+from flamecore.stats import JobReport
+from flamecore.strict import unknown_key
+from flamestream_spark.queries import Query
+from flamestream_spark.rows import RowsReader
+from flamestream_spark.source import SparkSource
+from flamestream_spark.spool import Spool
+
+_LOOK_S: Final = 0.01
+_STOP_S: Final = 60.0
+
+
+def stream(
+    flow: Flow,
+    inputs: Mapping[str, Any] | None = None,
+    /,
+    *,
+    checkpoint: str | Path,
+    workers: int = 2,
+    trigger: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **frames: Any,
+) -> Streaming:
+    """Run a flow over streaming DataFrames, until it is stopped.
+
+    Args:
+        flow: The flow.
+        inputs: Streaming DataFrames by name of the source; or give them by keyword.
+        checkpoint: A folder that executors reach, too. Started again with the same, everything goes on where it was,
+            and nothing is lost or comes twice, however it ended.
+        workers: How many workers share the work. The outputs do not depend on it.
+        trigger: When Spark makes a batch, as `DataStreamWriter.trigger` takes it: {"processingTime": "1 second"};
+            with {"availableNow": True} everything ends when what is there has been read.
+        settings: More configuration, as dotted keys: {"sink.counts.use": "nats", "sink.counts.subject": "counts"}.
+        frames: Streaming DataFrames by name of the source.
+
+    Returns:
+        What is running.
+
+    Raises:
+        SourceError: A DataFrame is no stream, or Spark does not start it.
+        FlameError: As `Flow.run`.
+
+    Example:
+        running = flamestream_spark.stream(flow, lines=spark.readStream.text("in"), checkpoint="words")
+        running.processAllAvailable()
+        running.output().show()
+        running.stop()
+    """
+    given = {**(inputs or {}), **frames}
+    graph = flow.graph()
+    names = [source.name for source in graph.sources]
+    for name in given:
+        if name not in names:
+            raise unknown_key(f"source.{name}", names, where=f": flow {flow.name!r} has no such source (DataFrames)")
+    if not given:
+        raise ConfigError(
+            "no DataFrame is given", hint=f"Give one: stream(flow, {names[0]}=df).", path=f"source.{names[0]}"
+        )
+    place = Path(checkpoint).expanduser().absolute()
+    (place / "output").mkdir(parents=True, exist_ok=True)
+    chosen: dict[str, Any] = {"job.workers": workers, "job.guarantee": "exactly_once"}
+    chosen |= {"state.use": "sqlite", "state.path": str(place / "state")}
+    for name in given:
+        chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": str(place / "spool" / name)}
+    extra = dict(settings or {})
+    outputs = {}
+    for sink in graph.sinks:
+        if f"sink.{sink.name}.use" not in extra:
+            outputs[sink.name] = place / "output" / sink.name
+            options = {"use": "spark", "path": str(outputs[sink.name]), "times": True}
+            chosen |= {f"sink.{sink.name}.{key}": value for key, value in options.items()}
+    layer = Layer()
+    for key, value in (chosen | extra).items():
+        layer.put(keys_of(key), value, "settings of the program")
+    layout = lay_out(make_config(layer), flow)
+    job = build(layout)
+    queries = {
+        name: Query(frame, Spool(place / "spool" / name, name), name, place / "query" / name, dict(trigger or {}))
+        for name, frame in given.items()
+    }
+    return Streaming(layout, job, queries, outputs, next(iter(given.values())).sparkSession)
+
+
+class Streaming:
+    """A flow that runs over streaming DataFrames. The methods are named as those of Spark's `StreamingQuery`.
+
+    Args:
+        layout, job: Of the job, which has not begun.
+        queries: Feed its sources; not started.
+        outputs: The folder of each sink that writes one.
+        spark: The session.
+    """
+
+    def __init__(
+        self, layout: Layout, job: AnyJob, queries: Mapping[str, Query], outputs: Mapping[str, Path], spark: Any
+    ) -> None:
+        self.queries = queries
+        """What feeds each source; `.query` is Spark's own handle."""
+        self._layout, self._job, self._outputs, self._spark = layout, job, outputs, spark
+        self._report: JobReport | None = None
+        self._error: BaseException | None = None
+        self._begun = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name=f"job {layout.name}", daemon=True)
+        try:
+            for query in queries.values():
+                query.start()
+        except BaseException:
+            self._stop_queries()
+            raise
+        self._thread.start()
+        self._begun.wait()
+
+    def _run(self) -> None:
+        try:
+            self._report = asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - for who waits for it
+            self._error = next((query.error for query in self.queries.values() if query.error), None) or error
+        finally:
+            self._begun.set()
+            self._stop_queries()
+
+    async def _main(self) -> JobReport:
+        self._loop = asyncio.get_running_loop()
+        self._begun.set()
+        return await self._job.run()
+
+    def _stop_queries(self) -> None:
+        for query in self.queries.values():
+            with contextlib.suppress(Exception):  # the job's own error counts, and Spark may be gone already
+                query.stop()
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - as Spark has it
+        """Whether it runs."""
+        return self._thread.is_alive()
+
+    @property
+    def report(self) -> JobReport | None:
+        """How it ended, if it ended well."""
+        return self._report
+
+    def exception(self) -> BaseException | None:
+        """Why it has failed; None: it runs, or ended well."""
+        return self._error
+
+    def output(self, sink: str = "") -> Any:
+        """A DataFrame of what a sink has taken so far, with the columns `TIMES`.
+
+        Raises:
+            ConfigError: There is no such sink that writes a folder, or nothing in it.
+        """
+        name = sink or (next(iter(self._outputs)) if len(self._outputs) == 1 else "")
+        if name not in self._outputs:
+            raise ConfigError(
+                f"flow {self._layout.flow.name!r} has the outputs {', '.join(self._outputs)}",
+                hint="Say which: output(NAME).",
+                path=f"sink.{sink}",
+            )
+        folder = self._outputs[name]
+        if not next(folder.glob("part-*"), None):
+            raise ConfigError(f"sink {name!r} has taken nothing yet", hint="Wait for some.", path=f"sink.{name}")
+        return self._spark.read.parquet(str(folder))
+
+    def progress(self) -> dict[str, Any]:
+        """How it is: rows that wait in spools, records in, outputs, latency in ms, what Spark says of its queries."""
+        stats = self._job.stats()
+        return {
+            "waiting": self._wanted() - stats.items_in - stats.rejected if self._readers() else None,
+            "items_in": stats.items_in,
+            "items_out": dict(stats.items_out),
+            "latency_p50_ms": stats.latency_p50_ms,
+            "latency_p99_ms": stats.latency_p99_ms,
+            "queries": {name: query.query.lastProgress for name, query in self.queries.items()},
+        }
+
+    def _readers(self) -> dict[str, RowsReader]:
+        sources = {name: source for name, source in self._layout.sources.items() if name in self.queries}
+        found = {name: source.reader for name, source in sources.items() if isinstance(source, SparkSource)}
+        return {name: reader for name, reader in found.items() if reader is not None}
+
+    def _wanted(self) -> int:
+        """How many rows there are for this run, from where it went on."""
+        total = 0
+        for name, reader in self._readers().items():
+            last = Spool(reader.spool.folder, name).last()
+            total += max((last[1].end if last is not None else 0) - reader.first, 0)
+        return total
+
+    def processAllAvailable(self, timeout: float = _STOP_S) -> None:  # noqa: N802 - as Spark has it
+        """Wait until everything has been delivered that is there to be read.
+
+        Args:
+            timeout: In seconds.
+
+        Raises:
+            JobError: That takes longer.
+            FlameError: It has failed.
+        """
+        for query in self.queries.values():
+            query.query.processAllAvailable()
+        limit = time.monotonic() + timeout
+        while self._thread.is_alive():
+            stats = self._job.stats()
+            ready = len(self._readers()) == len(self.queries)
+            if ready and stats.items_in + stats.rejected >= self._wanted() and not stats.in_flight:
+                return
+            if time.monotonic() > limit:
+                raise JobError(f"not everything is delivered after {timeout:g} s: {self.progress()}")
+            time.sleep(_LOOK_S)
+        self.awaitTermination()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - as Spark has it
+        """Wait until it ends.
+
+        Args:
+            timeout: In seconds; None: for ever.
+
+        Returns:
+            Whether it has.
+
+        Raises:
+            FlameError: It has failed.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def stop(self, timeout: float = _STOP_S) -> None:
+        """End it: what has been read is delivered, and the next run goes on behind it.
+
+        Args:
+            timeout: In seconds.
+
+        Raises:
+            JobError: That takes longer.
+            FlameError: It has failed.
+        """
+        self._stop_queries()
+        if self._loop is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._job.drain)
+        if not self.awaitTermination(timeout):
+            raise JobError(f"job {self._layout.name!r} has not ended after {timeout:g} s")
+
+    def __enter__(self) -> Streaming:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,197 @@
+"""Spools: what is there once stays as it is, in one order, and goes when it is not needed any more. Without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flamecore.errors import ConfigError, SourceError
+from flamecore.front import EdgeContext
+from flamestream_spark import parts
+from flamestream_spark.source import SparkSource
+from flamestream_spark.spool import Order, Spool
+
+
+def batch_of(numbers: range, **columns: list[Any]) -> Any:
+    return pa.RecordBatch.from_pydict({"n": list(numbers), **columns})
+
+
+def written(spool: Spool, number: int, *batches: Any, **options: Any) -> list[tuple[str, int]]:
+    told = parts.write_parts(batches, str(spool.batch(number)), **options)
+    return [(row["name"], row["rows"]) for found in told for row in found.to_pylist()]
+
+
+def filled(folder: Path, *sizes: int) -> Spool:
+    """A spool with a batch of each size."""
+    spool = Spool(folder, "numbers")
+    spool.open()
+    at = 0
+    for number, size in enumerate(sizes):
+        assert spool.complete(number, written(spool, number, batch_of(range(at, at + size))))
+        at += size
+    return spool
+
+
+def numbers_of(spool: Spool, after: int = 0) -> list[int]:
+    stop = threading.Event()
+    return [number for rows in spool.rows(after, stop) for number in rows.batch.column("n").to_pylist()]
+
+
+def test_rows_come_in_the_order_of_batches_and_parts(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 3, 0, 2)
+    first = written(spool, 3, batch_of(range(5, 6)))
+    second = written(spool, 3, batch_of(range(6, 8)))
+    assert spool.complete(3, first + second)
+    spool.end()
+    assert numbers_of(spool) == list(range(8))
+    assert numbers_of(spool, 6) == [6, 7]
+
+
+def test_a_batch_is_complete_once_and_for_all(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 3)
+    again = written(spool, 0, batch_of(range(100, 200)))
+    assert not spool.complete(0, again)
+    spool.end()
+    assert numbers_of(spool) == [0, 1, 2]
+    assert len(list((tmp_path / f"batch-{0:020d}").iterdir())) == 1, "what is no part is taken away"
+
+
+def test_what_was_left_by_an_attempt_does_not_count(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 1)
+    written(spool, 1, batch_of(range(50, 60)))
+    (spool.batch(1) / ".part-000000-half.arrow").write_bytes(b"half")
+    assert spool.complete(1, written(spool, 1, batch_of(range(1, 3))))
+    spool.end()
+    assert numbers_of(spool) == [0, 1, 2]
+    assert len(list(spool.batch(1).iterdir())) == 1
+
+
+def test_batches_of_another_query_are_refused(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 0)
+    assert spool.complete(1, written(spool, 1, batch_of(range(3))), "query-a")
+    assert spool.complete(2, written(spool, 2, batch_of(range(3, 4))), "query-a")
+    with pytest.raises(SourceError, match=r"batches of another query"):
+        spool.complete(3, (), "query-b")
+    with pytest.raises(SourceError, match=r"Give the query the checkpoint"):
+        spool.complete(1, (), "query-b") or spool.complete(3, (), "query-b")
+
+
+def test_what_is_taken_is_gone_and_numbers_go_on(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 3, 3, 3)
+    seen: list[Any] = []
+    stop = threading.Event()
+    rows = spool.rows(0, stop, seen.append)
+    for _ in range(3):
+        next(rows)
+    spool.forget(seen[1])
+    rows.close()
+    left = sorted(entry.name for entry in tmp_path.iterdir() if entry.is_dir())
+    assert left[-1] == f"batch-{2:020d}"
+    assert not any((tmp_path / f"batch-{0:020d}").glob("*"))
+    assert spool.complete(3, written(spool, 3, batch_of(range(9, 11))))
+    spool.end()
+    assert numbers_of(spool, 6) == [6, 7, 8, 9, 10]
+    with pytest.raises(SourceError, match=r"those below 6 have been taken away"):
+        numbers_of(spool, 5)
+    stop.set()
+
+
+def test_blocks_of_files_are_read_before_all_are_there(tmp_path: Path) -> None:
+    """Blocks come in any order; they are read in that of the files, as far as nothing is missing."""
+
+    def block(file: str, start: int, numbers: range) -> Any:
+        count = len(numbers)
+        place: dict[str, list[Any]] = dict(
+            zip(parts.PLACE, ([of] * count for of in (file, start, 10, 20)), strict=True)
+        )
+        return batch_of(numbers, **place)
+
+    spool = Spool(tmp_path / "spool", "numbers")
+    spool.open()
+    spool.announce(Order(("file:/a", "file:/b")))
+    options: dict[str, Any] = {"by_file": True, "drop": parts.PLACE}
+    told = written(spool, 0, block("file:/b", 0, range(4, 6)), block("file:/a", 0, range(2)), **options)
+    stop = threading.Event()
+    rows = spool.rows(0, stop)
+    first = next(rows)
+    assert (first.batch.to_pydict(), first.file) == ({"n": [0, 1]}, ("file:/a", 0))
+    told += written(spool, 0, block("file:/a", 10, range(2, 4)), **options)
+    second = next(rows)
+    assert (second.first, second.batch.to_pydict(), second.file) == (2, {"n": [2, 3]}, ("file:/a", 0))
+    third = next(rows)
+    assert (third.first, third.batch.to_pydict(), third.file) == (4, {"n": [4, 5]}, ("file:/b", 4))
+    spool.complete(0, [told[1], told[2], told[0]])
+    spool.end()
+    assert list(rows) == []
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 3)
+    (part,) = spool.batch(0).iterdir()
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(SourceError, match=rf"{part.name} cannot be read"):
+        numbers_of(spool)
+    (tmp_path / "_end.json").write_text("{")
+    part.unlink()
+    with pytest.raises(SourceError, match=r"cannot be read"):
+        numbers_of(spool)
+
+
+class TestSource:
+    """A source that reads what others put into a spool needs neither Spark nor Java."""
+
+    def source(self, folder: Path) -> SparkSource:
+        return SparkSource(SparkSource.Options(spool=str(folder)), EdgeContext("numbers", int))
+
+    def test_it_waits_for_batches_and_goes_on_behind_what_is_acknowledged(self, tmp_path: Path) -> None:
+        spool = filled(tmp_path, 2, 2)
+
+        async def run() -> None:
+            reader = await self.source(tmp_path).open("")
+            found: list[Any] = []
+            positions: list[Any] = []
+            for _ in range(2):
+                batch = await reader.read(10)
+                assert batch is not None
+                found += batch.values
+                positions += batch.positions
+            waiting = asyncio.ensure_future(reader.read(10))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            assert spool.complete(2, written(spool, 2, batch_of(range(4, 5))))
+            batch = await waiting
+            assert batch is not None
+            found += batch.values
+            assert found == [0, 1, 2, 3, 4]
+            await reader.acknowledge(positions[3])
+            await reader.aclose()
+            assert not any((tmp_path / f"batch-{1:020d}").glob("*"))
+            again = await self.source(tmp_path).open("", positions[3])
+            batch = await again.read(10)
+            assert batch is not None
+            assert list(batch.values) == [4]
+            await again.aclose()
+            early = await self.source(tmp_path).open("", positions[1])
+            with pytest.raises(SourceError, match=r"have been taken away"):
+                await early.read(1)
+            await early.aclose()
+
+        asyncio.run(run())
+        assert self.source(tmp_path).capabilities.replayable
+        assert not self.source(tmp_path).capabilities.bounded
+
+    def test_what_cannot_be_is_said(self) -> None:
+        def made(**options: Any) -> SparkSource:
+            return SparkSource(SparkSource.Options(**options), EdgeContext("numbers", int))
+
+        with pytest.raises(ConfigError, match=r"a query is no stream"):
+            made(sql="select 1", stream=True, spool="x")
+        with pytest.raises(ConfigError, match=r"a stream needs a place"):
+            made(path="x", stream=True)
+        with pytest.raises(ConfigError, match=r"cannot be ordered by columns"):
+            made(path="x", stream=True, order_by=("n",), spool="x")

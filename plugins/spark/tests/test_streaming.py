@@ -1,0 +1,232 @@
+"""Streaming DataFrames through flows, and the data source both ways, with real queries and real faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+import flamestream_spark
+from flamecore.errors import ConfigError, SourceError
+from flamestream_spark.spool import Spool
+from flamestream_spark.streaming import Streaming
+
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(200)]
+
+
+def word_of(word: str) -> str:
+    return word
+
+
+def counting(words: Callable[[str], list[str]] = str.split) -> fc.Flow:
+    flow = fc.Flow("words")
+    flow.source("lines", str).flat_map(words).key_by(word_of).count(name="count").sink("counts")
+    return flow
+
+
+def expected(*lines: str) -> list[tuple[str, int]]:
+    found = counting().run({"lines": list(lines)})["counts"]
+    return [(word, count) for word, count in found]
+
+
+def add(folder: Path, name: str, *lines: str) -> None:
+    """A file that is there at once, as Spark wants it."""
+    folder.mkdir(exist_ok=True)
+    aside = folder / f".{name}"
+    aside.write_text("".join(f"{line}\n" for line in lines))
+    aside.rename(folder / name)
+
+
+def counts(running: Streaming) -> list[tuple[str, int]]:
+    rows = running.output().orderBy(*flamestream_spark.TIMES).collect()
+    return [(row[0], row[1]) for row in rows]
+
+
+def test_a_stream_goes_through_a_flow_and_goes_on(spark: Any, tmp_path: Path) -> None:
+    add(tmp_path / "in", "a.txt", "to be", "or not")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    with flamestream_spark.stream(counting(), lines=lines, checkpoint=tmp_path / "job") as running:
+        running.processAllAvailable()
+        assert sorted(counts(running)) == sorted(expected("to be", "or not"))
+        add(tmp_path / "in", "b.txt", "to be")
+        running.processAllAvailable()
+        assert len(counts(running)) == 6
+        assert running.isActive
+        progress = running.progress()
+        assert (progress["waiting"], progress["items_in"], progress["items_out"]) == (0, 3, {"counts": 6})
+    assert not running.isActive
+    add(tmp_path / "in", "c.txt", "be")
+    again = spark.readStream.text(str(tmp_path / "in"))
+    with flamestream_spark.stream(counting(), lines=again, checkpoint=tmp_path / "job") as running:
+        running.processAllAvailable()
+        assert counts(running)[-1] == ("be", 3)
+        assert running.progress()["items_in"] == 1, "it did not begin anew"
+
+
+def test_with_available_now_it_ends_by_itself(spark: Any, tmp_path: Path) -> None:
+    add(tmp_path / "in", "a.txt", "to be", "or not to be")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    running = flamestream_spark.stream(
+        counting(), lines=lines, checkpoint=tmp_path / "job", trigger={"availableNow": True}
+    )
+    assert running.awaitTermination(60)
+    assert counts(running) == expected("to be", "or not to be")
+    assert running.report is not None
+    assert not list((tmp_path / "job" / "spool" / "lines").glob("batch-*/*.json"))
+
+
+def test_a_batch_that_comes_again_changes_nothing(spark: Any, tmp_path: Path) -> None:
+    into = flamestream_spark.Into(tmp_path / "spool")
+    into(spark.createDataFrame([("a",)], "line string"), 0)
+    into(spark.createDataFrame([("b",)], "line string"), 0)
+    into(spark.createDataFrame([("c",)], "line string"), 1)
+    spool = Spool(tmp_path / "spool", "lines")
+    spool.end()
+    out = counting().run(settings={"source.lines.use": "spark", "source.lines.spool": str(tmp_path / "spool")})
+    assert out["counts"] == [("a", 1), ("c", 1)]
+
+
+def test_a_query_that_fails_fails_the_job(spark: Any, tmp_path: Path) -> None:
+    add(tmp_path / "in", "a.txt", "1", "2", "x")
+    lines = spark.readStream.text(str(tmp_path / "in")).selectExpr("cast(cast(value as int) as string) as line")
+    running = flamestream_spark.stream(counting(), lines=lines, checkpoint=tmp_path / "job")
+    with pytest.raises(SourceError, match=r"source 'lines': Spark cannot read it: .*CAST_INVALID_INPUT"):
+        running.awaitTermination(60)
+    assert not running.isActive
+    assert isinstance(running.exception(), SourceError)
+
+
+def test_a_job_that_fails_ends_the_query(spark: Any, tmp_path: Path) -> None:
+    def words(line: str) -> list[str]:
+        if line == "x":
+            raise ValueError("not this one")
+        return line.split()
+
+    add(tmp_path / "in", "a.txt", "1", "x")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    running = flamestream_spark.stream(counting(words), lines=lines, checkpoint=tmp_path / "job")
+    with pytest.raises(fc.OperationError, match=r"not this one"):
+        running.awaitTermination(60)
+    assert not running.queries["lines"].query.isActive
+    with flamestream_spark.stream(counting(), lines=lines, checkpoint=tmp_path / "job") as again:
+        again.processAllAvailable()
+        assert counts(again) == [("1", 1), ("x", 1)]
+
+
+def test_what_is_no_stream_is_refused(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"no stream"):
+        flamestream_spark.stream(counting(), lines=spark.range(3), checkpoint=tmp_path / "job")
+    with pytest.raises(ConfigError, match=r"no DataFrame is given"):
+        flamestream_spark.stream(counting(), checkpoint=tmp_path / "job")
+
+
+def test_the_data_source_both_ways(spark: Any, tmp_path: Path) -> None:
+    """Files → query → spool → job → folder → query → table, each part on its own, found by Spark without a word."""
+    add(tmp_path / "in", "a.txt", "to be", "or not")
+    add(tmp_path / "in", "b.txt", "to be")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    feed = lines.writeStream.format("flamestream").option("checkpointLocation", str(tmp_path / "feed"))
+    query = feed.start(str(tmp_path / "spool"))
+    query.processAllAvailable()
+    query.stop()
+    Spool(tmp_path / "spool", "lines").end()
+    settings = {
+        "source.lines.use": "spark",
+        "source.lines.spool": str(tmp_path / "spool"),
+        "sink.counts.use": "spark",
+        "sink.counts.path": str(tmp_path / "out"),
+        "sink.counts.times": True,
+    }
+    counting().run(settings=settings, state=tmp_path / "state")
+    everything = spark.read.format("flamestream").load(str(tmp_path / "out"))
+    assert sorted((row[0], row[1]) for row in everything.collect()) == sorted(expected("to be", "or not", "to be"))
+    out = spark.readStream.format("flamestream").load(str(tmp_path / "out"))
+    sunk = out.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "sunk")).outputMode("append")
+    drain = sunk.start(str(tmp_path / "table"))
+    drain.processAllAvailable()
+    assert spark.read.parquet(str(tmp_path / "table")).count() == 6
+    drain.stop()
+    # Everything goes on: the job, its output, the query that reads it.
+    add(tmp_path / "in", "c.txt", "be")
+    query = feed.start(str(tmp_path / "spool"))
+    query.processAllAvailable()
+    query.stop()
+    Spool(tmp_path / "spool", "lines").end()
+    counting().run(settings=settings, state=tmp_path / "state")
+    drain = sunk.start(str(tmp_path / "table"))
+    drain.processAllAvailable()
+    drain.stop()
+    table = spark.read.parquet(str(tmp_path / "table"))
+    assert table.count() == 7
+    assert table.where("key = 'be'").selectExpr("max(value)").first()[0] == 3
+
+
+def test_the_data_source_says_what_is_wrong(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(Exception, match=r"is no output of a job"):
+        spark.read.format("flamestream").load(str(tmp_path / "x")).collect()
+    with pytest.raises(Exception, match=r"needs a path"):
+        spark.read.format("flamestream").load().collect()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+
+import flamestream_spark
+from flamestream_spark.session import session
+
+sys.path.insert(0, sys.argv[1])
+from words import flow
+
+with session("local[2]", {"spark.sql.shuffle.partitions": "2"}) as spark:
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(sys.argv[1] + "/in")
+    running = flamestream_spark.stream(flow, lines=lines, checkpoint=sys.argv[1] + "/job", **eval(sys.argv[2]))
+    print("runs", flush=True)
+    running.awaitTermination()
+"""
+
+
+def test_a_program_that_is_killed_loses_nothing_and_repeats_nothing(spark: Any, tmp_path: Path) -> None:
+    """SIGKILL to the whole program, Spark included, while it works; then to the end, from the same folder."""
+    given = [[f"w{number % 7} v{number % 3}" for number in range(part * 50, part * 50 + 50)] for part in range(8)]
+    for number, lines in enumerate(given):
+        add(tmp_path / "in", f"{number}.txt", *lines)
+        os.utime(tmp_path / "in" / f"{number}.txt", (1_700_000_000 + number, 1_700_000_000 + number))
+    (tmp_path / "words.py").write_text(
+        "import time\nimport flamecore as fc\n"
+        "def words(line: str) -> list[str]:\n    time.sleep(0.005)\n    return line.split()\n"
+        "def word(word: str) -> str:\n    return word\n"
+        "flow = fc.Flow('words')\n"
+        "flow.source('lines', str).flat_map(words).key_by(word).count(name='count').sink('counts')\n"
+    )
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def start(options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), options]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+    out = tmp_path / "job" / "output" / "counts"
+    first = start("{}")
+    limit = time.monotonic() + 90
+    while len(list(out.glob("part-*"))) < 3:
+        assert first.poll() is None
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    held = spark.read.parquet(str(out)).count()
+    assert 0 < held < 800
+    second = start('{"trigger": {"availableNow": True}}')
+    second.communicate(timeout=120)
+    assert second.returncode == 0
+    rows = spark.read.parquet(str(out)).orderBy(*flamestream_spark.TIMES).collect()
+    assert [(row[0], row[1]) for row in rows] == expected(*(line for lines in given for line in lines))

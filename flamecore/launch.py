@@ -73,6 +73,7 @@ def build(layout: Layout) -> AnyJob:
     transport = layout.transport(TransportContext(job=layout.name, token=os.environ.get(TOKEN, "")))
     if not layout.given:
         layout.problems.extend(refusals(layout.config, transport, os.environ))
+        layout.problems.extend(layout.host().problems())
         layout.problems.raise_first()
         if layout.config.deploy.start == "join":
             check_findable(layout.config, transport, transport.outlook(), listed=layout.is_listed)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flamecore.codec import Codec
+from flamecore.config import DeployTable
 from flamecore.epoch import acker_plan
 from flamecore.hashing import KEY_GROUPS, owned_ranges
 from flamecore.job import check_importable, make_plan
@@ -21,7 +22,7 @@ from flamecore.plan import Plan
 from flamecore.reference import importable
 from flamecore.transport import Outlook, Transport, TransportContext
 
-Start = Literal["here", "supervisor", "by hand"]
+Start = Literal["here", "supervisor", "by hand", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class ProcessPlan:
 
     Attributes:
         name: As nodes are named; "#1" is the first by name of those that join.
-        start: Who starts it: it is the one that runs the command, the supervisor does, or somebody by hand.
+        start: Who starts it: it is the one that runs the command, the supervisor does, somebody by hand, or what
+            `deploy.on` names.
         outlook: Where it would be reached; None: that is not known here.
         command: What starts it; empty: it is the one that runs the command, or the supervisor starts it.
         parts: Addresses that live in it.
@@ -93,6 +95,8 @@ def rehearse(layout: Layout, environ: Mapping[str, str] | None = None) -> list[P
                 if transport.capabilities.multi_process:
                     importable(layout.flow)
         problems.extend(refusals(layout.config, transport, environ))
+    if layout.has_host:
+        problems.extend(layout.host().problems())
     if layout.graph is None or layout.config.job.workers > KEY_GROUPS:
         return []
     # Where some fronts could not be found, the acker is tried with the others.
@@ -162,10 +166,13 @@ def _processes(
     ackers = [f"acker #{index + 1}" if joining else f"acker-{index}" for index in range(own)]
     hosts = placed(config, trackers, plan.rears, workers, ackers)
     beside = None
-    if not joining and supervisor is not None:
+    elsewhere = config.deploy.on != DeployTable().on
+    if not joining and not elsewhere and supervisor is not None:
         with layout.problems.noted():
             beside = layout.transport(_context(layout, environ, "worker-0"), beside=True).outlook()
     for name in (SUPERVISOR, *workers, *ackers):
-        start: Start = "here" if name == SUPERVISOR else "by hand" if joining else "supervisor"
+        start: Start = "by hand" if joining else "host" if elsewhere else "supervisor"
+        if name == SUPERVISOR:
+            start = "here"
         parts = (address for address, host in hosts.items() if host == name)
         yield process(name, start, supervisor if name == SUPERVISOR else beside, parts)

@@ -46,7 +46,7 @@ def command(ctx: click.Context, /, app: str, **options: Any) -> None:
         for line in _lines(layout, described) if layout else ():
             click.echo(line)
         for process in processes:
-            click.echo("\n".join(_process_lines(process)))
+            click.echo("\n".join(_process_lines(process, described["on"]["use"])))
         for number, problem in enumerate(problems, 1):
             notes = getattr(problem, "__notes__", ())
             click.echo("\n".join([f"problem {number} of {len(problems)}: {problem}", *notes]), err=True)
@@ -59,6 +59,8 @@ def command(ctx: click.Context, /, app: str, **options: Any) -> None:
 def _lines(layout: Layout, described: dict[str, Any]) -> list[str]:
     plain = ("job", "flow", "workers", "clock", "guarantee", "on_error", "max_in_flight")
     lines = [f"{key:<14} {described[key]}" for key in plain]
+    if described["on"]["use"] != "processes":
+        lines.append(f"{'on':<14} {_use(described['on'])}")
     lines += [f"{key:<14} {_use(described[key])}" for key in ("transport", "acker")]
     if described["registry"]["use"] != "supervisor":
         lines.append(f"registry       {_use(described['registry'])}")
@@ -82,14 +84,19 @@ def _lines(layout: Layout, described: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _process_lines(process: ProcessPlan) -> Iterator[str]:
+def _process_lines(process: ProcessPlan, host: str) -> Iterator[str]:
     indent = " " * 17
     parts = ["the control"] if process.start == "here" else []
     for part in process.parts:
         first, last = process.key_groups.get(part, (None, None))
         parts.append(part if first is None else f"{part} (key groups {first} to {last})")
-    started = {"here": "", "supervisor": ", started by the supervisor", "by hand": ", started by hand"}[process.start]
-    yield f"process        {process.name}{started}: {', '.join(parts)}"
+    started = {
+        "here": "",
+        "supervisor": ", started by the supervisor",
+        "by hand": ", started by hand",
+        "host": f", started on {host}",
+    }
+    yield f"process        {process.name}{started[process.start]}: {', '.join(parts)}"
     for number, source, partition in process.fronts:
         yield f"{indent}front {number} reads {source}{f': {partition}' if partition else ''}"
     if process.command:

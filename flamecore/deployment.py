@@ -33,6 +33,7 @@ from flamecore.epoch import Epoch, FaultError, TurnError
 from flamecore.errors import FlameError, JobError
 from flamecore.hashing import owned_ranges
 from flamecore.host import CONTROL, Post
+from flamecore.hosting import Host
 from flamecore.job import check_importable, collector_at_rest, open_history
 from flamecore.jobregistry import RegistryContext
 from flamecore.life import Life
@@ -92,6 +93,7 @@ class Deployment:
         self._still_since: float | None = None
         self._ruin: BaseException | None = None
         self._rest: set[asyncio.Task[None]] = set()
+        self._host: Host | None = None
         # From when it runs:
         self._life: Life
         self._crew: Crew
@@ -130,7 +132,8 @@ class Deployment:
         """A look at the job: the nodes report twice a second."""
         elapsed = (self._ended or time.monotonic()) - (self._started or time.monotonic())
         own = [self.epoch.node.stats()] if self.epoch is not None else []
-        return summed([*self._past, *self._members.reports.values(), *own], elapsed)
+        counts = summed([*self._past, *self._members.reports.values(), *own], elapsed)
+        return replace(counts, where=self._host.described(self._members.sites) if self._host is not None else {})
 
     def described(self) -> dict[str, Any]:
         """Who is in the job, what each hosts, and how far it is. Holds no secret."""
@@ -192,15 +195,16 @@ class Deployment:
             "folder": folder,
             "control": control,
         }
-        host = self._layout.host(self._reception.died, self._end)
+        host = self._host = self._layout.host(self._reception.died, self._end)
         crew = self._crew = Crew(members, host, post, None if self._deploy.start == "join" else bootstrap)
         self._changes = Changes(self, life, crew, self._revise)
-        stack.push_async_callback(self._leave)
+        stack.push_async_callback(self._end_rest)
         reception = self._reception
         for work in (reception.listen(crew), reception.watch(crew, self._deploy.silence_timeout_s)):
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             stack.push_async_callback(_cancelled, task)
+        stack.push_async_callback(self._dismiss)
         await host.open()
 
     async def _claimed(self, stack: AsyncExitStack, token: str) -> Claim:
@@ -212,10 +216,13 @@ class Deployment:
         claim = await Claim.take(registry, self._layout.name, lease_s=lease_s, token=token, lost=self._end)
         return await stack.enter_async_context(claim)
 
-    async def _leave(self) -> None:
-        """End the nodes, and what is left of epochs."""
+    async def _dismiss(self) -> None:
+        """End the nodes, while it is still heard what they have counted last."""
         self._changes.leave()
         await self._crew.leave(self._deploy.stop_timeout_s)
+
+    async def _end_rest(self) -> None:
+        """End what is left of epochs."""
         if self.epoch is not None:
             await self.epoch.halt(self._see_to)
         for task in tuple(self._rest):

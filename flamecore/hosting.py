@@ -87,8 +87,12 @@ class Host(ABC):
         """All that speaks against this job on this host, as far as that can be said without starting anything."""
         yield from ()
 
-    def described(self) -> Mapping[str, Any]:
-        """Where the nodes are, for people: name and value, in the order in which they are shown. Holds no secret."""
+    def described(self, sites: Sequence[str]) -> Mapping[str, Any]:
+        """Where nodes are, for people: names and values, in the order in which they are shown. Holds no secret.
+
+        Args:
+            sites: What `bootstrap["site"]` of each node said that is there.
+        """
         return {}
 
     async def open(self) -> None:

@@ -84,6 +84,11 @@ class Members:
         """Addresses of the parts that a node has, sorted."""
         return tuple(sorted(address for address, host in self.hosts.items() if host == name))
 
+    @property
+    def sites(self) -> list[str]:
+        """Where nodes are, in the words of what started them."""
+        return [node.site for node in self.nodes.values() if node.site]
+
     def at(self, location: str) -> str | None:
         """The node at a location."""
         return next((name for name, node in self.nodes.items() if node.location == location), None)

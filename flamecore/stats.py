@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 _BASE: Final = 1.07
 """Width of a latency bucket: 7 %."""
@@ -71,6 +71,7 @@ class JobStats:
         latency_p50_ms, latency_p99_ms: From a record's admission to the delivery of all that came of it.
         elapsed_s: Since the job started.
         messages: Messages between parts of the job, for each kind.
+        where: Where workers are, in the words of what they were started on; empty for processes of this machine.
     """
 
     items_in: int = 0
@@ -85,6 +86,7 @@ class JobStats:
     latency_p99_ms: float | None = None
     elapsed_s: float = 0.0
     messages: dict[str, int] = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def total_out(self) -> int:

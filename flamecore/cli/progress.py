@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -132,6 +132,8 @@ class Screen(Progress):
         for name in ("replays", "rejected", "failed"):
             if count := getattr(stats, name):
                 table.add_row(name, f"{count:,}", "")
+        for name, value in stats.where.items():
+            table.add_row(name, str(value), "")
         return table
 
 
@@ -154,7 +156,7 @@ def _flat(stats: JobStats) -> dict[str, Any]:
     """The look as keys and plain values; what is counted by name becomes `items_out.NAME`."""
     flat: dict[str, Any] = {}
     for key, value in stats.rows():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             flat |= {f"{key}.{name}": count for name, count in value.items()}
         elif value is not None:
             flat[key] = round(value, 3) if isinstance(value, float) else value

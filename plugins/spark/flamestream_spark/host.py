@@ -15,7 +15,7 @@ from flamecore.errors import ConfigError, JobError
 from flamecore.hosting import Host, HostContext, Seat
 from flamecore.plugin import hookimpl
 from flamestream_spark.places import advised, problems
-from flamestream_spark.session import DEFAULT_MASTER, session
+from flamestream_spark.session import DEFAULT_MASTER, facts_of, session
 from flamestream_spark.slots import check_slots
 from flamestream_spark.stage import Stage
 from flamestream_spark.words import reason
@@ -52,6 +52,7 @@ class SparkHost(Host):
         self._resources = ExitStack()
         self._session: Any = None
         self._stages: list[Stage] = []
+        self._facts: Mapping[str, Any] = {}
         self._stopping = False
         self._works = False
 
@@ -62,16 +63,14 @@ class SparkHost(Host):
     def problems(self) -> Iterator[ConfigError]:
         return problems(self.options, self.context)
 
-    def described(self) -> Mapping[str, Any]:
-        if self._session is None:
-            return {"master": self.options.master}
-        conf = self._session.conf
-        return {"master": conf.get("spark.master", self.options.master)}
+    def described(self, sites: Sequence[str]) -> Mapping[str, Any]:
+        return {**self._facts, "workers": len(sites), "executors": len(set(sites))}
 
     async def open(self) -> None:
         entering = session(self.options.master, BARRIER | dict(self.options.config))
         self._session = await asyncio.to_thread(self._resources.enter_context, entering)
         await asyncio.to_thread(check_slots, self._session, self.context)
+        self._facts = await asyncio.to_thread(facts_of, self._session)
 
     async def start(self, seats: Sequence[Seat], bootstrap: Mapping[str, Any]) -> None:
         if seats:

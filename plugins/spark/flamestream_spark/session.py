@@ -71,6 +71,16 @@ def session(master: str = DEFAULT_MASTER, config: Mapping[str, str] | None = Non
                 found.stop()
 
 
+def facts_of(session: Any) -> dict[str, str]:
+    """Where a session runs, and where its pages are, if it has any."""
+    facts = {"master": session.conf.get("spark.master", "?")}
+    try:
+        page = session.sparkContext.uiWebUrl
+    except Exception:  # noqa: BLE001 – over Spark Connect there is no context, and nobody knows
+        page = None
+    return facts | ({"ui": page} if page else {})
+
+
 def _make(master: str, config: Mapping[str, str]) -> Any:
     pyspark = _pyspark()
     home = find_java()

@@ -5,6 +5,7 @@ It imports nothing of the project before it has looked whether that is there.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,10 +23,11 @@ def node_task(
         bootstrap: What a node must know to join.
         version: Of flamestream at the driver.
     """
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    register_pickle_by_value(sys.modules[__name__])
 
     def run(rows: Iterator[Any]) -> Iterable[Any]:
-        import sys
-
         from pyspark import BarrierTaskContext
 
         for _ in rows:

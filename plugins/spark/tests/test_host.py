@@ -1,16 +1,150 @@
-"""Workers on Spark: whole jobs, what they are refused for, and how they end."""
+"""Workers on Spark, in one session: whole jobs, what they are refused for, what cancels them."""
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flamecore.config import make_config
+from flamecore.errors import ConfigError, JobError
+from flamecore.job import AnyJob
+from flamecore.launch import lay_out, prepare
+from flamecore.layers import Layer, keys_of
+from flamecore.reference import load_flow
 from flamecore.registry import Registry
 from flamecore.testing.transport_flows import Cell, check_cell
+
+WORDS = """
+import time
+
+import flamecore as fc
+
+
+def split(line: str) -> list[str]:
+    time.sleep({pause})
+    return line.split()
+
+
+flow = fc.Flow("words")
+flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).count().sink("counts")
+"""
+
+
+def job_of(folder: Path, name: str, *, lines: int = 200, pause: float = 0.0, **settings: Any) -> AnyJob:
+    """A job on Spark that counts words. `settings`: keys with `__` for the dots."""
+    (folder / f"{name}.py").write_text(WORDS.format(pause=pause))
+    (folder / "lines").write_text("".join(f"a b{n % 3} c{n % 50}\n" for n in range(lines)))
+    layer = Layer()
+    chosen = {
+        "deploy.on": "spark",
+        "job.workers": 2,
+        "source.lines.use": "lines",
+        "source.lines.path": str(folder / "lines"),
+        "sink.counts.use": "sqlite",
+        "sink.counts.path": str(folder / "out.db"),
+        **{key.replace("__", "."): value for key, value in settings.items()},
+    }
+    for key, value in chosen.items():
+        layer.put(keys_of(key), value, "the test")
+    return prepare(make_config(layer, folder=folder), load_flow(f"{name}.py:flow", folder))
 
 
 @pytest.mark.parametrize("cell", [Cell("local", 2, "worker", "spark"), Cell("centralized", 1, "own", "spark")], ids=str)
 def test_flows_give_what_the_reference_interpreter_gives(spark: Any, cell: Cell) -> None:
     check_cell(Registry().get("transport", "grpc"), cell, limit_s=100)
     assert spark.range(3).count() == 3, "a session that was there is never stopped"
+
+
+def test_it_is_said_where_workers_are(spark: Any, tmp_path: Path) -> None:
+    job = job_of(tmp_path, "words_where", lines=2000, pause=0.001)
+
+    async def look() -> Any:
+        running = asyncio.create_task(job.run())
+        while not job.stats().items_in:
+            await asyncio.wait((running,), timeout=0.05)
+            assert not running.done(), "too soon"
+        where = job.stats().where
+        job.drain()
+        return where, await running
+
+    where, report = asyncio.run(asyncio.wait_for(look(), 60))
+    assert where == {"master": "local[2]", "workers": 2, "executors": 1}
+    assert report.drained
+
+
+def test_a_job_with_too_few_slots_is_refused(spark: Any, tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"local\[2\]\) has 2 slots, and the job needs 3: 3 for the workers"):
+        asyncio.run(job_of(tmp_path, "words_many", job__workers=3).run())
+    assert time.monotonic() < began + 10
+
+
+def cancel_soon(spark: Any, job: AnyJob) -> threading.Thread:
+    def cancel() -> None:
+        while not job.stats().items_in:
+            time.sleep(0.05)
+        spark.interruptAll()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    return thread
+
+
+def test_a_job_that_spark_is_told_to_cancel_ends_if_it_keeps_no_state(spark: Any, tmp_path: Path) -> None:
+    job = job_of(tmp_path, "words_cancelled", lines=20_000, pause=0.001)
+    thread = cancel_soon(spark, job)
+    with pytest.raises(JobError) as caught:
+        asyncio.run(job.run())
+    thread.join()
+    assert "worker-" in str(caught.value)
+
+
+def test_a_job_that_spark_is_told_to_cancel_goes_on_if_it_keeps_state(spark: Any, tmp_path: Path) -> None:
+    state = {"state__use": "sqlite", "state__path": str(tmp_path / "state")}
+    job = job_of(tmp_path, "words_kept", lines=3000, pause=0.001, **state)
+    thread = cancel_soon(spark, job)
+    asyncio.run(asyncio.wait_for(job.run(), 100))
+    thread.join()
+    with sqlite3.connect(tmp_path / "out.db") as database:
+        counts = database.execute("SELECT * FROM counts").fetchall()
+    assert len(counts) == 9000
+    expected: dict[str, int] = {}
+    for n in range(3000):
+        for word in ("a", f"b{n % 3}", f"c{n % 50}"):
+            expected[word] = expected.get(word, 0) + 1
+            assert counts[3 * n + ("abc".index(word[0]))][1:3] == (word, expected[word])
+    assert job.described()["faults"] >= 1  # type: ignore[attr-defined]  # a Deployment
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"source__lines__use": "stdin"}, "reads standard input"),
+        ({"deploy__start": "join"}, "who starts the workers"),
+        ({"spark__master": "yarn", "state__use": "sqlite", "state__path": "state"}, "executors of yarn do not reach"),
+        ({"spark__master": "yarn", "state__use": "directory", "state__path": "state"}, "state is kept by 'directory'"),
+    ],
+)
+def test_what_no_task_could_do_is_refused_before_anything_starts(
+    tmp_path: Path, settings: dict[str, Any], problem: str
+) -> None:
+    layer = Layer()
+    (tmp_path / "lines").touch()
+    source = {"source__lines__use": "lines", "source__lines__path": str(tmp_path / "lines")}
+    chosen = {"deploy__on": "spark", **source, **settings}
+    chosen |= {"transport__grpc__insecure": True}
+    if chosen["source__lines__use"] == "stdin":
+        del chosen["source__lines__path"]
+    for key, value in chosen.items():
+        layer.put(keys_of(key.replace("__", ".")), value, "the test")
+    (tmp_path / "words_refused.py").write_text(WORDS.format(pause=0))
+    layout = lay_out(make_config(layer, folder=tmp_path), load_flow("words_refused.py:flow", tmp_path))
+    told = [str(each) for each in (*layout.problems, *layout.host().problems())]
+    assert len(told) == 1
+    assert problem in told[0]

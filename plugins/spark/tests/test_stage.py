@@ -1,0 +1,153 @@
+"""Which of Spark's tasks count: the newest, and none of those before the last attempt. Without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from flamecore.hosting import Seat
+from flamestream_spark.stage import Stage
+from flamestream_spark.task import node_task
+from flamestream_spark.words import reason
+
+
+class FakeSession:
+    """A session whose jobs run until they are interrupted."""
+
+    def __init__(self) -> None:
+        self.interrupted = threading.Event()
+        self.tags: list[str] = []
+
+    def addTag(self, tag: str) -> None:  # noqa: N802 – as Spark calls it
+        self.tags.append(tag)
+
+    def range(self, *_: int) -> FakeSession:
+        return self
+
+    def mapInArrow(self, *_: Any, barrier: bool) -> FakeSession:  # noqa: N802
+        assert barrier
+        return self
+
+    def repartition(self, count: int) -> FakeSession:
+        assert count == 1
+        return self
+
+    def collect(self) -> None:
+        assert self.interrupted.wait(20)
+        raise RuntimeError("Job 3 cancelled part of cancelled job tag")
+
+    def interruptTag(self, tag: str) -> None:  # noqa: N802
+        assert tag in self.tags
+        self.interrupted.set()
+
+
+def with_stage(use: Callable[[Stage], None]) -> list[Any]:
+    """Use a stage of two nodes, and cancel it; what was told of its end."""
+    told: list[Any] = []
+
+    async def run() -> None:
+        stage = Stage(
+            FakeSession(), [Seat("worker-0", "worker"), Seat("worker-1", "worker")], {}, lambda *all_: told.append(all_)
+        )
+        waiting: Awaitable[Any] = stage.done.wait()
+        use(stage)
+        stage.cancel()
+        await waiting
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    return told
+
+
+def test_the_first_task_of_a_new_attempt_is_the_end_of_all_former_ones() -> None:
+    def use(stage: Stage) -> None:
+        assert stage.came("worker-0", 7) == set()
+        assert stage.came("worker-1", 6) == set()
+        assert stage.came("worker-1", 9) == {"worker-0"}, "the other of the former attempt, which is not told yet"
+        assert stage.came("worker-0", 7) is None, "of the former attempt, and late"
+        assert stage.came("worker-0", 8) == set()
+
+    with_stage(use)
+
+
+def test_a_task_that_comes_when_the_stage_was_never_whole_replaces_its_forerunner_only() -> None:
+    def use(stage: Stage) -> None:
+        assert stage.came("worker-0", 1) == set()
+        assert stage.came("worker-0", 3) == set()
+        assert stage.came("worker-1", 2) == set()
+        assert stage.came("worker-1", 4) == {"worker-0"}
+
+    with_stage(use)
+
+
+def test_nodes_that_are_not_needed_any_more_do_not_come_again() -> None:
+    def use(stage: Stage) -> None:
+        stage.came("worker-0", 1)
+        stage.came("worker-1", 2)
+        stage.release("worker-1")
+        assert stage.running() == ["worker-0"]
+        assert stage.came("worker-1", 4) is None
+        assert stage.came("worker-0", 3) == {"worker-1"}
+
+    with_stage(use)
+
+
+def test_a_cancelled_stage_lets_nobody_in() -> None:
+    def use(stage: Stage) -> None:
+        stage.cancel()
+        assert stage.running() == []
+        assert stage.came("worker-0", 1) is None
+
+    ((_, names, why),) = with_stage(use)
+    assert names == []
+    assert reason(why) == ("was cancelled, as somebody has told Spark", ())
+
+
+class FakeTask:
+    """A task of a stage."""
+
+    @classmethod
+    def get(cls) -> FakeTask:
+        return cls()
+
+    def partitionId(self) -> int:  # noqa: N802
+        return 0
+
+    def taskAttemptId(self) -> int:  # noqa: N802
+        return 5
+
+    def getTaskInfos(self) -> list[Any]:  # noqa: N802
+        return [type("Info", (), {"address": "10.0.0.7:4040"})]
+
+
+def test_an_executor_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.BarrierTaskContext", FakeTask)
+    monkeypatch.setitem(__import__("sys").modules, "flamestream_spark.node", None)
+    run = node_task([("worker-0", "worker")], {}, "1")
+    with pytest.raises(RuntimeError, match=r"executor 10.0.0.7:4040 has no module 'flamestream_spark.node'"):
+        list(run(iter(())))
+
+
+def test_an_executor_with_another_version_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.BarrierTaskContext", FakeTask)
+    run = node_task([("worker-0", "worker")], {}, "0.0.1")
+    with pytest.raises(RuntimeError, match=r"executor 10.0.0.7:4040 has flamestream .*, and the driver 0.0.1"):
+        list(run(iter(())))
+
+
+def test_the_words_of_a_node_are_found_in_those_of_spark() -> None:
+    said = """Job aborted due to stage failure: Could not recover: PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+RuntimeError: flamestream: worker-1 on executor h:1 (process 12) was killed by SIGKILL
+    its last words
+
+\tat org.apache.spark.api.python.BasePythonRunner"""
+    assert reason(RuntimeError(said)) == (
+        "has ended: worker-1 on executor h:1 (process 12) was killed by SIGKILL",
+        ("its last words",),
+    )
+    assert reason(RuntimeError("[SPARK-24819]: more slots"))[0] == "cannot start: there are fewer slots than workers"
+    assert reason(OSError()) == ("has ended: OSError", ())

@@ -22,7 +22,7 @@ from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeEr
 from flamecore.hashing import check_key, key_groups
 from flamecore.meta import CHILD, child_codes, encode_child
 from flamecore.operations import Fail, Run, Step, each
-from flamecore.operations.states import States
+from flamecore.operations.states import ABSENT, States
 from flamecore.vertices import Drift
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
@@ -105,7 +105,7 @@ class DriftStep:
 
     def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
         """The way of items in order, where every item gives one output: its key and the new state."""
-        kept, meet, initial, key_of = self.states, self.states.meet, self.initial, self._key_of
+        kept, meet, key_of = self.states, self.states.meet, self._key_of
 
         def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
             states = kept.young
@@ -115,8 +115,8 @@ class DriftStep:
             try:
                 for payload in payloads:
                     key = key_of(payload)
-                    state = state_of(key, initial)
-                    if state is initial:
+                    state = state_of(key, ABSENT)
+                    if state is ABSENT:
                         state = meet(key)
                     states[key] = after = accumulate(state, payload)
                     before.append(state)
@@ -132,7 +132,7 @@ class DriftStep:
 
     def _advancing(self) -> Work:
         """The way of items in order, with any number of outputs for each."""
-        kept, meet, initial, key_of = self.states, self.states.meet, self.initial, self._key_of
+        kept, meet, key_of = self.states, self.states.meet, self._key_of
         advance = self.advance
 
         def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
@@ -145,8 +145,8 @@ class DriftStep:
             try:
                 for order, payload in zip(orders, payloads, strict=True):
                     key = key_of(payload)
-                    state = state_of(key, initial)
-                    if state is initial:
+                    state = state_of(key, ABSENT)
+                    if state is ABSENT:
                         state = meet(key)
                     after, results = advance(state, payload)
                     found = list(results)
@@ -198,7 +198,8 @@ class DriftStep:
                 key = self._key_of(payload)
                 if key not in changes:
                     check_key(key)
-                    self.states.meet(key)
+                    if key not in self.states.young:
+                        self.states.meet(key)
                 changes.setdefault(key, []).append((order, trace, payload))
             except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
                 self._fail(order, trace, alive, payload, error)

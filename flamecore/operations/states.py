@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from flamecore.hashing import check_key
 
-_NONE: Final = object()
+ABSENT: Final = object()
+"""In place of a state: it must be looked for further below."""
 
-_SHARE: Final = 16
-_LEAST: Final = 1024
-"""What a snapshot was given is moved below it a sixteenth at a time, or so many keys."""
+_SHARE: Final = 8
+_LEAST, _MOST = 1024, 16_384
+"""What a snapshot was given is moved below an eighth at a time, but so many keys."""
 
 
 class States:
@@ -27,8 +28,7 @@ class States:
         kept: Whether snapshots are taken.
 
     Attributes:
-        young: States that have changed since the last cut. A key that is not there, or has its initial state there, is
-            looked up by `meet`.
+        young: States that have changed since the last cut. A key that is not there is looked for by `meet`.
         names: Where snapshots are taken: all keys that have a state, and perhaps some that have none any more.
     """
 
@@ -38,27 +38,25 @@ class States:
         self._initial = initial
         self._kept = kept
         self._cut: dict[Any, Any] = {}  # what had changed at the last cut, as it was then
-        self._moved = 0  # how many of these are in `_old` as well
         self._old: dict[Any, Any] = {}  # what had changed before
+        self._left = iter(self._cut.items())  # what is to be moved from there to here
+        self._moved = 0
 
     def meet(self, key: Any) -> Any:
-        """The state of a key that is not among the young, or has its initial state there: it may be a new one.
+        """The state of a key that is not among the young: it may be a new one.
 
         Raises:
             TypeError: It cannot be a key.
         """
-        initial = self._initial
-        if key in self.young:
-            return initial
-        state = self._cut.get(key, _NONE)
-        if state is _NONE:
-            state = self._old.get(key, _NONE)
-            if state is _NONE:
-                check_key(key)
-                if self._kept:
-                    self.names.append(key)
-                return initial
-        return state
+        state = self._old.get(key, ABSENT)
+        if self._cut:
+            state = self._cut.get(key, state)
+        if state is not ABSENT:
+            return state
+        check_key(key)
+        if self._kept:
+            self.names.append(key)
+        return self._initial
 
     def get(self, key: Any) -> Any:
         """The state of a key."""
@@ -83,7 +81,7 @@ class States:
         Returns:
             The state of each key at that time. It stays as it is until the next cut.
         """
-        self._old.update(islice(self._cut.items(), self._moved, None))
+        self._old.update(self._left)
         cut, old, initial = self.young, self._old, self._initial
         self.young = {key: cut[key] for key in since if key in cut}
         for key, state in since.items():
@@ -91,17 +89,18 @@ class States:
                 cut[key] = state
             else:  # it is younger
                 cut.pop(key, None)
-        self._cut, self._moved = cut, 0
-        if not old:
-            self._cut, self._old = {}, cut
+        self._cut, self._old = (cut, old) if old else ({}, cut)
+        self._left, self._moved = iter(self._cut.items()), 0
         return cut
 
     def settle(self) -> None:
         """Move some of what was cut below, so that it need not be done at once with the next cut."""
-        cut, start = self._cut, self._moved
-        if start < len(cut):
-            self._moved = start + max(len(cut) // _SHARE, _LEAST)
-            self._old.update(islice(cut.items(), start, self._moved))
+        if self._cut:
+            some = min(max(len(self._cut) // _SHARE, _LEAST), _MOST)
+            self._old.update(islice(self._left, some))
+            self._moved += some
+            if self._moved >= len(self._cut):
+                self._cut = {}
 
     def held(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
         """Of some keys the states at the last cut, and which of them had one."""

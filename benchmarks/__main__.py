@@ -11,7 +11,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import away, codec, idle, latency, machine, memory, several, start, throughput, tracking
+from benchmarks import (
+    away,
+    codec,
+    exactly_once,
+    idle,
+    keeping,
+    large_state,
+    latency,
+    machine,
+    memory,
+    recovery,
+    several,
+    start,
+    throughput,
+    tracking,
+)
 from benchmarks.corpora import default_dump
 from benchmarks.processes import RunError, say
 from benchmarks.report import Table
@@ -32,6 +47,8 @@ class Sizes:
     starts: int
     idle_s: float
     payloads: int
+    many_words: int
+    keys: int
 
 
 _FULL = Sizes(
@@ -44,9 +61,21 @@ _FULL = Sizes(
     starts=15,
     idle_s=5.0,
     payloads=20_000,
+    many_words=3_000_000,
+    keys=1_000_000,
 )
 _QUICK = Sizes(
-    words=100_000, pages=500, lines=500, costly=5_000, tracked=100, runs=1, starts=3, idle_s=0.5, payloads=1_000
+    words=100_000,
+    pages=500,
+    lines=500,
+    costly=5_000,
+    tracked=100,
+    runs=1,
+    starts=3,
+    idle_s=0.5,
+    payloads=1_000,
+    many_words=100_000,
+    keys=20_000,
 )
 
 
@@ -70,6 +99,10 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
         "away": lambda: away.compare(lines=sizes.lines, rounds=few),
         "tracking": lambda: tracking.compare(records=sizes.tracked, bulk=10 * sizes.tracked, rounds=few),
         "latency": lambda: latency.compare(lines=sizes.lines, rounds=few),
+        "exactly_once": lambda: exactly_once.compare(lines=sizes.lines // 2, rounds=few),
+        "keeping": lambda: keeping.compare(words=sizes.many_words, pages=sizes.pages, rounds=few),
+        "large_state": lambda: large_state.compare(keys=sizes.keys, rounds=few),
+        "recovery": lambda: recovery.compare(keys=sizes.keys, rounds=few),
         "start": lambda: start.compare(rounds=sizes.starts),
         "import": lambda: start.compare_imports(rounds=sizes.starts),
         "memory": lambda: memory.compare(words=sizes.words, rounds=1),

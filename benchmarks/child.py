@@ -30,6 +30,18 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.tracking import one_run as tracking
 
         return tracking
+    if kind == "exactly_once":
+        from benchmarks.exactly_once import one_run as exactly_once
+
+        return exactly_once
+    if kind == "keeping":
+        from benchmarks.keeping import one_run as keeping
+
+        return keeping
+    if kind == "large_state":
+        from benchmarks.large_state import one_run as large_state
+
+        return large_state
     raise SystemExit(f"unknown measurement {kind!r}")
 
 

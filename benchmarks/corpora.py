@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from itertools import accumulate, product
+from itertools import accumulate, islice, product
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -33,20 +33,28 @@ def vocabulary(size: int = VOCABULARY) -> list[str]:
     return list(words)
 
 
-def zipf_words(count: int, seed: int = SEED) -> Iterator[list[str]]:
-    """`count` words in chunks; memory does not grow with the count."""
+def many_words(size: int) -> list[str]:
+    """So many different words of eight letters, in a seeded order."""
+    syllables = [a + b for a, b in product("bdfghklmnprstvwz", "aeiou")]
+    words = ["".join(parts) for parts in islice(product(syllables, repeat=4), size)]
+    Random(SEED).shuffle(words)
+    return words
+
+
+def zipf_words(count: int, seed: int = SEED, words: list[str] | None = None) -> Iterator[list[str]]:
+    """`count` words in chunks, of a vocabulary by rank; memory does not grow with the count."""
     random = Random(seed)
-    words = vocabulary()
+    words = vocabulary() if words is None else words
     weights = list(accumulate(1 / rank for rank in range(1, len(words) + 1)))
     for start in range(0, count, _CHUNK):
         yield random.choices(words, cum_weights=weights, k=min(_CHUNK, count - start))
 
 
-def zipf_lines(count: int, seed: int = SEED) -> Iterator[str]:
-    """Lines of ten words each, `count` words in all."""
-    for words in zipf_words(count, seed):
-        for start in range(0, len(words), WORDS_A_LINE):
-            yield " ".join(words[start : start + WORDS_A_LINE])
+def zipf_lines(count: int, seed: int = SEED, words: list[str] | None = None) -> Iterator[str]:
+    """Lines of ten words each, `count` words in all, of a vocabulary by rank."""
+    for some in zipf_words(count, seed, words):
+        for start in range(0, len(some), WORDS_A_LINE):
+            yield " ".join(some[start : start + WORDS_A_LINE])
 
 
 def synthetic_pages(count: int, seed: int = SEED) -> list[Page]:

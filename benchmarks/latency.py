@@ -114,8 +114,21 @@ def _bytewax(_: Contender, arrivals: Arrivals) -> None:
     run(arrivals, _ready)
 
 
-def _once(one: Contender, lines: int, rate: int) -> dict[str, Any]:
-    """Run a feeder and a contender; returns the latencies in milliseconds, ascending."""
+def fed(kind: str, arguments: dict[str, Any], *, lines: int, rate: int, what: str) -> tuple[dict[str, Any], list[int]]:
+    """Run a measurement that reads lines from a feeder.
+
+    Args:
+        kind: Which, as `benchmarks.child` knows it; it says `READY` when it is about to read.
+        arguments: Its own.
+        lines, rate: How many lines, and how many a second.
+        what: For errors.
+
+    Returns:
+        What it measured, and when each line was handed over, in nanoseconds of the monotonic clock.
+
+    Raises:
+        RunError: It failed, or took too long.
+    """
     with tempfile.TemporaryDirectory() as folder:
         stamps = Path(folder, "stamps.json")
         python = [sys.executable, "-m"]
@@ -126,9 +139,8 @@ def _once(one: Contender, lines: int, rate: int) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             text=True,
         )
-        arguments = json.dumps({"contender": one.name})
         reader = subprocess.Popen(
-            [*python, "benchmarks.child", "latency", arguments],
+            [*python, "benchmarks.child", kind, json.dumps(arguments)],
             cwd=ROOT,
             stdin=feeder.stdout,
             stdout=subprocess.PIPE,
@@ -141,37 +153,50 @@ def _once(one: Contender, lines: int, rate: int) -> dict[str, Any]:
         feeder.stdout.close()
         try:
             if reader.stdout.readline().strip() != READY:
-                raise RunError(f"latency of {one.name}: {reader.communicate(timeout=LIMIT_S)[1][-3000:]}")
+                raise RunError(f"{what}: {reader.communicate(timeout=LIMIT_S)[1][-3000:]}")
             feeder.stdin.write("go\n")
             feeder.stdin.close()
             found, errors = reader.communicate(timeout=LIMIT_S)
             feeder.wait(timeout=LIMIT_S)
         except subprocess.TimeoutExpired as error:
-            raise RunError(f"latency of {one.name}: not done after {LIMIT_S:.0f} s") from error
+            raise RunError(f"{what}: not done after {LIMIT_S:.0f} s") from error
         finally:
             feeder.kill()
             reader.kill()
         if reader.returncode or feeder.returncode:
-            raise RunError(
-                f"latency of {one.name}: exit code {reader.returncode or feeder.returncode}\n{errors[-3000:]}"
-            )
-        handed = json.loads(stamps.read_text())
-    result = json.loads(found.splitlines()[-1])
+            raise RunError(f"{what}: exit code {reader.returncode or feeder.returncode}\n{errors[-3000:]}")
+        handed: list[int] = json.loads(stamps.read_text())
+    result: dict[str, Any] = json.loads(found.splitlines()[-1])
+    return result, handed
+
+
+def told(result: dict[str, Any], handed: list[int], *, rate: int, what: str) -> dict[str, float]:
+    """Latencies in milliseconds, of a result with `last`: (line, when the last of it arrived).
+
+    Raises:
+        RunError: Something did not arrive.
+    """
     arrived = dict(result["last"])
-    missing = len(handed) - len(arrived)
-    if missing or result["updates"] != 10 * lines:
-        raise RunError(
-            f"latency of {one.name}: {result['updates']} updates of {len(arrived)} lines came, not of {lines}"
-        )
+    if len(arrived) != len(handed):
+        raise RunError(f"{what}: of {len(handed)} lines {len(arrived)} came")
     took = sorted((arrived[number] - at) / 1e6 for number, at in enumerate(handed))
     late = sorted(at - handed[0] - number * 1e9 / rate for number, at in enumerate(handed))
     return {
         "p50_ms": took[len(took) // 2],
         "p99_ms": took[len(took) * 99 // 100],
         "max_ms": took[-1],
-        "cpu_share": result["cpu_seconds"] / (lines / rate),
+        "cpu_share": result["cpu_seconds"] / (len(handed) / rate),
         "feeder_late_p99_ms": late[len(late) * 99 // 100] / 1e6,
     }
+
+
+def _once(one: Contender, lines: int, rate: int) -> dict[str, float]:
+    """Run a feeder and a contender."""
+    what = f"latency of {one.name}"
+    result, handed = fed("latency", {"contender": one.name}, lines=lines, rate=rate, what=what)
+    if result["updates"] != 10 * lines:
+        raise RunError(f"{what}: {result['updates']} updates came, not {10 * lines}")
+    return told(result, handed, rate=rate, what=what)
 
 
 def compare(*, lines: int, rounds: int, rate: int = RATE) -> tuple[Table, dict[str, Any]]:

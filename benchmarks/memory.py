@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +27,8 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def one_run(words: int, workers: int) -> dict[str, Any]:
-    """Count words of a generator into a sink that only counts."""
+def one_run(words: int, workers: int, kept: bool) -> dict[str, Any]:
+    """Count words of a generator into a sink that only counts, with snapshots or without."""
     import flamecore as fc
     from flamecore.rear import Guarantee, Sink
     from flamecore.registry import override
@@ -46,27 +47,30 @@ def one_run(words: int, workers: int) -> dict[str, Any]:
     flow = fc.Flow("memory")
     flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count().sink("counts")
     with override("sink", "counting", Counting):
-        flow.run({"lines": zipf_lines(words)}, workers=workers, settings={"sink.counts.use": "counting"})
+        settings = {"sink.counts.use": "counting"}
+        with tempfile.TemporaryDirectory() as folder:
+            flow.run({"lines": zipf_lines(words)}, workers=workers, state=folder if kept else None, settings=settings)
     return {"outputs": Counting.count, "peak_bytes": peak_bytes()}
 
 
 def compare(*, words: int, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Peak memory for some words and for ten times as many, 1 and 4 workers."""
-    table = Table("Peak memory", ("words", "1 worker, MB", "4 workers, MB"))
-    runs: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    """Peak memory for some words and for ten times as many, 1 and 4 workers, and 1 that keeps its state."""
+    ways = {"1 worker": (1, False), "4 workers": (4, False), "1 worker, snapshots": (1, True)}
+    table = Table("Peak memory", ("words", *[f"{way}, MB" for way in ways]))
+    runs: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for _ in range(rounds):
         for count in (words, words * TIMES):
-            for workers in (1, 4):
-                arguments = {"words": count, "workers": workers}
-                found = measured("memory", arguments, what=f"memory: {count:,} words, {workers} workers")
+            for way, (workers, kept) in ways.items():
+                arguments = {"words": count, "workers": workers, "kept": kept}
+                found = measured("memory", arguments, what=f"memory: {count:,} words, {way}")
                 assert found["outputs"] == count, found
-                runs.setdefault((count, workers), []).append(found)
+                runs.setdefault((count, way), []).append(found)
     spreads = {key: Spread.of([run["peak_bytes"] / 1e6 for run in found]) for key, found in runs.items()}
     for count in (words, words * TIMES):
-        table.add(f"{count:,}", spreads[count, 1], spreads[count, 4])
-    for workers in (1, 4):
-        pairs = zip(runs[words * TIMES, workers], runs[words, workers], strict=True)
+        table.add(f"{count:,}", *[spreads[count, way] for way in ways])
+    for way in ways:
+        pairs = zip(runs[words * TIMES, way], runs[words, way], strict=True)
         grown = Spread.of([more["peak_bytes"] / less["peak_bytes"] for more, less in pairs])
-        table.target("flamestream", f"memory of {TIMES} times the words, {workers} workers", grown, 1.5, at_most=True)
-    facts = {f"{count} words {workers} workers": found for (count, workers), found in runs.items()}
+        table.target("flamestream", f"memory of {TIMES} times the words, {way}", grown, 1.5, at_most=True)
+    facts = {f"{count} words, {way}": found for (count, way), found in runs.items()}
     return table, {"runs": facts, "targets": table.targets}

@@ -37,7 +37,7 @@ def one_run(job: str, contender: str, size: int, dump: str = "") -> dict[str, An
     run = runner(job, one)
     inputs = corpus(job, size, dump)
     if job == "index":
-        _learn_stems(inputs)
+        learn_stems(inputs)
     run(inputs[:_LITTLE])
     gc.collect()
     if not one.collector:
@@ -55,7 +55,7 @@ def one_run(job: str, contender: str, size: int, dump: str = "") -> dict[str, An
     }
 
 
-def _learn_stems(pages: Sequence[Any]) -> None:
+def learn_stems(pages: Sequence[Any]) -> None:
     """Fill the stemmer's cache: the stemmer is pure Python, and would hide every engine behind it."""
     from flamestream_demo.text import stems
 

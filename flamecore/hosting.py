@@ -51,6 +51,8 @@ class HostContext:
         config: Everything that is configured.
         drivers: Name of the driver of each part, by dotted key: "source.lines", "sink.counts", …
         store: Where the job keeps its state, if it does; not open.
+        code: Makes a copy of the flow's source, by path, for nodes on machines that do not have it. Such a node is told
+            the folder where it lies: `bootstrap["flow_folder"]`.
         died: To be told of a node that has ended although nobody asked it to: (name, what happened, its last lines).
         failed: To be told if no node can be started any more: that ends the job.
     """
@@ -59,6 +61,7 @@ class HostContext:
     config: JobConfig
     drivers: Mapping[str, str]
     store: Store | None = None
+    code: Callable[[], Mapping[str, bytes]] = dict
     died: Callable[[str, str, Sequence[str]], None] = _nobody_hears
     failed: Callable[[FlameError], None] = _nobody_hears
 

@@ -21,7 +21,7 @@ from flamecore.layout import Layout
 from flamecore.messages import Assignment, Resume
 from flamecore.node import Node
 from flamecore.recovery import Kept
-from flamecore.reference import load_flow
+from flamecore.reference import at_hand, load_flow
 from flamecore.scope import Scope
 from flamecore.store import Store
 from flamecore.transport import Transport
@@ -91,12 +91,20 @@ class Home:
         transport: Started.
         codec: The transport's.
         failed: Told when a part fails.
+        spare: A folder with a copy of the flow's source, for where its own files are not.
     """
 
-    def __init__(self, transport: Transport, codec: Codec, failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        codec: Codec,
+        failed: Callable[[BaseException], None],
+        spare: Path | None = None,
+    ) -> None:
         self.transport = transport
         self.codec = codec
         self.failed = failed
+        self._spare = spare
         self._layouts: dict[tuple[bytes, tuple[str, str]], Layout] = {}
         self._store: Store | None = None
         self._rest: set[asyncio.Task[None]] = set()
@@ -109,7 +117,7 @@ class Home:
         """
         key = (assignment.config, assignment.flow)
         if key not in self._layouts:
-            layout = self._layouts[key] = _layout(assignment)
+            layout = self._layouts[key] = _layout(assignment, self._spare)
             assert layout.graph is not None
             self.codec.learn(layout.graph)
         incarnation = Incarnation(self, assignment, self._layouts[key])
@@ -147,10 +155,12 @@ class Home:
             await self._store.aclose()
 
 
-def _layout(assignment: Assignment) -> Layout:
+def _layout(assignment: Assignment, spare: Path | None) -> Layout:
     """What the control has laid out, here."""
-    reference, folder = assignment.flow
-    flow = load_flow(reference, Path(folder))
+    reference, folder = assignment.flow[0], Path(assignment.flow[1])
+    if spare is not None:
+        reference, folder = at_hand(reference, folder, spare)
+    flow = load_flow(reference, folder)
     layout = lay_out(decode_config(assignment.config), flow)
     layout.problems.raise_first()
     if assignment.code and layout.code != assignment.code:

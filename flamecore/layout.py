@@ -20,7 +20,7 @@ from flamecore.hosting import Host, HostContext
 from flamecore.jobregistry import JobRegistry, RegistryContext
 from flamecore.placement import node_options
 from flamecore.rear import Sink
-from flamecore.reference import code_of
+from flamecore.reference import code_of, copy_of
 from flamecore.registry import Kind, Registry
 from flamecore.store import Store, StoreContext
 from flamecore.strict import Problems, convert, expand, redacted, unknown_key
@@ -134,6 +134,11 @@ class Layout:
         assert self.graph is not None
         return code_of(self.flow, [function for vertex in self.graph.vertices for function in user_functions(vertex)])
 
+    def copy(self) -> dict[str, bytes]:
+        """The flow's source, for where its files are not: see `flamecore.reference.copy_of`."""
+        assert self.graph is not None
+        return copy_of(self.flow, [function for vertex in self.graph.vertices for function in user_functions(vertex)])
+
     @property
     def settings(self) -> JobSettings:
         """How the job runs."""
@@ -233,7 +238,7 @@ class Layout:
         """Make what nodes are started on. Arguments: see `HostContext`; without them it is only asked."""
         assert self._host is not None
         driver, options = self._host
-        context = HostContext(self.name, self.config, self.drivers, self.store())
+        context = HostContext(self.name, self.config, self.drivers, self.store(), self.copy)
         if died is not None and failed is not None:
             context = dataclasses.replace(context, died=died, failed=failed)
         return driver(options, context)

@@ -81,7 +81,8 @@ class Process:
         codec = Codec()
         async with self._joined(codec) as (transport, post, over):
             self._post = post
-            home = Home(transport, codec, self._part_failed)
+            spare = self.bootstrap.get("flow_folder")
+            home = Home(transport, codec, self._part_failed, Path(spare) if spare else None)
             reports = asyncio.create_task(self._report(post))
             commands = asyncio.create_task(self._obey(home, post, over))
             for task in (reports, commands):

@@ -73,8 +73,8 @@ class SparkHost(Host):
         self._facts = await asyncio.to_thread(facts_of, self._session)
 
     async def start(self, seats: Sequence[Seat], bootstrap: Mapping[str, Any]) -> None:
-        if seats:
-            self._stages.append(Stage(self._session, seats, {**bootstrap, "cwd": str(Path.cwd())}, self._stage_ended))
+        told = {**bootstrap, "cwd": str(Path.cwd()), "code": dict(self.context.code())}
+        self._stages.append(Stage(self._session, seats, told, self._stage_ended))
 
     def running(self) -> list[str]:
         return [name for stage in self._stages for name in stage.running()]

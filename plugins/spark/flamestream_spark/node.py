@@ -34,29 +34,35 @@ def run_node(bootstrap: Mapping[str, Any], executor: str) -> Any:
 
     name = bootstrap["node"]
     with ExitStack() as stack:
-        what, lines = asyncio.run(_ended(placed(bootstrap, executor, stack)))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flamestream-")))
+        what, lines = asyncio.run(_ended(placed(bootstrap, executor, folder)))
     if not what.endswith(_WELL):
         said = "".join(f"\n    {line}" for line in lines[-_LINES:])
         raise RuntimeError(f"flamestream: {name} on executor {executor} {what}{said}")
     return pa.RecordBatch.from_pydict({"node": [name], "ended": [what]})
 
 
-def placed(bootstrap: Mapping[str, Any], executor: str, stack: ExitStack) -> dict[str, Any]:
-    """What a node is told, of where it is: it listens where others reach its executor, and has a folder there.
+def placed(bootstrap: Mapping[str, Any], executor: str, folder: Path) -> dict[str, Any]:
+    """What a node is told, of where it is: it listens where others reach its executor, and finds the flow's source.
 
     Args:
         bootstrap: What the driver says.
         executor: Host and port of the executor.
-        stack: Removes the folder in the end.
+        folder: The node's own.
     """
     told = dict(bootstrap)
+    told["flow_folder"] = str(folder / "flow")
+    for path, source in told.pop("code").items():
+        file = folder / "flow" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(source)
     options = told["options"] = dict(bootstrap["options"])
     if ":" in options.get("listen", ""):
         host = executor.rpartition(":")[0]
         options["listen"] = f"{host}:0"
         options.pop("advertise", None)
     if not Path(told["folder"]).is_dir():  # another machine than the driver's
-        told["folder"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="flamestream-"))
+        told["folder"] = str(folder)
     if not Path(told["cwd"]).is_dir():
         told.pop("cwd")
     return told

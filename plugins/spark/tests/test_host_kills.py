@@ -1,0 +1,180 @@
+"""Processes of a job on Spark are killed for real: the output is that of a quiet run, and nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+WORDS = """
+import time
+
+import flamecore as fc
+
+
+def split(line: str) -> list[str]:
+    time.sleep(0.0012)
+    return line.split()
+
+
+flow = fc.Flow("words")
+flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).count().sink("counts")
+"""
+LINES = 8000
+LIMIT_S = 150
+
+
+class Running:
+    """A job that `flamestream run` runs on Spark, in a folder."""
+
+    def __init__(self, folder: Path, master: str) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        settings = [
+            f"spark.master={master}",
+            'spark.config={"spark.executor.memory"="500m","spark.driver.memory"="600m"}',
+            "job.workers=2",
+            "source.lines.path=lines",
+            "sink.counts.path=out.db",
+            "sink.counts.mode=resume",
+            "state.use=sqlite",
+            "state.path=state",
+        ]
+        options = [part for setting in settings for part in ("--set", setting)]
+        command = [sys.executable, "-m", "flamecore", "run", "words.py", "--on", "spark", "-q", *options]
+        with self.log.open("ab") as said:
+            self.process = subprocess.Popen(
+                [*command, "--source", "lines=lines", "--sink", "counts=sqlite"], cwd=folder, stdout=said, stderr=said
+            )
+        self.seen: dict[int, str] = {}
+
+    def below(self, what: str = "") -> dict[int, str]:
+        """Processes below it whose command has that in it, by id; remembers all of them."""
+        todo = [self.process.pid]
+        while todo:
+            pid = todo.pop()
+            for task in Path(f"/proc/{pid}/task").glob("*"):
+                for child in map(int, read(task / "children").split()):
+                    self.seen[child] = read(Path(f"/proc/{child}/cmdline")).replace("\0", " ")
+                    todo.append(child)
+        return {pid: command for pid, command in self.seen.items() if what in command and alive(pid, command)}
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + LIMIT_S
+        while not condition():
+            assert self.process.poll() is None, f"it has ended before {what}: {self.said()}"
+            assert time.monotonic() < end, f"waited in vain for {what}: {self.said()}"
+            time.sleep(0.1)
+
+    def until_it_moves(self) -> None:
+        """Until something more is delivered."""
+        before = len(delivered(self.folder))
+        self.until(lambda: len(delivered(self.folder)) > before, "a delivery")
+        self.below()
+
+    def ends(self, code: int = 0) -> None:
+        assert self.process.wait(LIMIT_S) == code, self.said()
+        self.nobody_is_left()
+
+    def nobody_is_left(self) -> None:
+        end = time.monotonic() + 20
+        while left := [command[-200:] for pid, command in self.seen.items() if alive(pid, command)]:
+            assert time.monotonic() < end, left
+            time.sleep(0.1)
+
+    def said(self) -> str:
+        return self.log.read_text()[-4000:]
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def alive(pid: int, command: str) -> bool:
+    """Whether that process is there; one that has ended and is not waited for has no command."""
+    return read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ") == command != ""
+
+
+def delivered(folder: Path) -> list[tuple[str, int]]:
+    path = folder / "out.db"
+    if not path.exists():
+        return []
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30) as database:
+        try:
+            return [(word, count) for _, word, count, *_ in database.execute("SELECT * FROM counts")]
+        except sqlite3.OperationalError:
+            return []  # it is being made
+
+
+def wanted() -> list[tuple[str, int]]:
+    seen: Counter[str] = Counter()
+    outputs = []
+    for word in (word for n in range(LINES) for word in line(n).split()):
+        seen[word] += 1
+        outputs.append((word, seen[word]))
+    return outputs
+
+
+def line(n: int) -> str:
+    return f"a b{n % 3} c{n % 50}"
+
+
+def start(folder: Path, master: str) -> Running:
+    (folder / "words.py").write_text(WORDS)
+    (folder / "lines").write_text("".join(f"{line(n)}\n" for n in range(LINES)))
+    return Running(folder, master)
+
+
+@pytest.mark.timeout(400)
+def test_a_worker_is_killed_and_then_the_driver_and_a_run_is_told_to_stop(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    job = start(tmp_path, "local[4]")
+    try:
+        job.until_it_moves()
+        os.kill(chance.choice([*job.below("flamecore.process")]), signal.SIGKILL)
+        job.until(lambda: "job.faulted" in job.said(), "the fault")
+        job.until_it_moves()
+        job.process.kill()
+        job.process.wait()
+        job.nobody_is_left()
+        job = Running(tmp_path, "local[4]")
+        job.until_it_moves()
+        job.process.send_signal(signal.SIGINT)
+        job.ends()
+        assert len(delivered(tmp_path)) < 3 * LINES, "too soon: nothing was stopped"
+        job = Running(tmp_path, "local[4]")
+        job.ends()
+    finally:
+        job.process.kill()
+        job.process.wait()
+    assert delivered(tmp_path) == wanted()
+
+
+@pytest.mark.timeout(400)
+def test_an_executor_is_killed(tmp_path: Path) -> None:
+    job = start(tmp_path, "local-cluster[2,1,1024]")
+    try:
+        job.until_it_moves()
+        executors = job.below("CoarseGrainedExecutorBackend")
+        assert len(executors) == 2
+        os.kill(min(executors), signal.SIGKILL)
+        job.ends()
+    finally:
+        job.process.kill()
+        job.process.wait()
+    assert "job.faulted" in job.log.read_text()
+    assert delivered(tmp_path) == wanted()

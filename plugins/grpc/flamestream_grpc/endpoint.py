@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from flamecore.errors import PeerGoneError, SendTimeout, TransportClosedError
 from flamecore.transport import Delivery, Endpoint
+from flamecore.waiting import Waiting
 from flamestream_grpc.incoming import Incoming
 from flamestream_grpc.options import Options
 from flamestream_grpc.outgoing import Outgoing
@@ -52,7 +53,7 @@ class GrpcEndpoint(Endpoint):
         self._closed = False
         self._arrived: deque[Arrived] = deque()
         self._reader: asyncio.Future[None] | None = None
-        self._waiting: deque[tuple[asyncio.Future[None], Delivery]] = deque()  # senders of this process
+        self._waiting: Waiting[Delivery] = Waiting()  # senders of this process
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -92,13 +93,9 @@ class GrpcEndpoint(Endpoint):
             SendTimeout: It does not come within `send_timeout_s`.
             PeerGoneError: This endpoint was closed.
         """
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (turn, delivery)
-        self._waiting.append(waiting)
         limit_s = self._transport.options.send_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
-                await turn
+            await self._waiting.wait(delivery, limit_s)
         except TimeoutError:
             raise SendTimeout(
                 f"{self.address} has given {delivery.sender} no room for {limit_s:g} s: "
@@ -108,15 +105,10 @@ class GrpcEndpoint(Endpoint):
                 peer=self.address,
                 timeout_s=limit_s,
             ) from None
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
 
     def withdraw(self, sender: str, error: TransportClosedError) -> None:
         """A sender closes: its messages that wait for room are not taken any more."""
-        for turn, delivery in self._waiting:
-            if delivery.sender == sender and not turn.done():
-                turn.set_exception(error)
+        self._waiting.refuse(lambda delivery: error if delivery.sender == sender else None)
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
@@ -136,12 +128,11 @@ class GrpcEndpoint(Endpoint):
         delivery, channel, size = self._arrived.popleft()
         if channel is not None:
             channel.consume(size)
-        # The one who makes room also hands over, so that nobody can step between a sender's turn and its message.
-        while self._waiting and len(self._arrived) < self._transport.options.window_frames:
-            turn, waiting = self._waiting.popleft()
-            if not turn.done():
-                self._arrived.append(Arrived(waiting))
-                turn.set_result(None)
+        if self._waiting:
+            most = self._transport.options.window_frames
+            self._waiting.admit(
+                lambda: len(self._arrived) < most, lambda waiting: self._arrived.append(Arrived(waiting))
+            )
         return delivery
 
     async def receive(self) -> Delivery:
@@ -172,9 +163,7 @@ class GrpcEndpoint(Endpoint):
             if arrived.channel is not None:
                 arrived.channel.consume(arrived.size)
         gone = PeerGoneError(f"{self.address} was closed", address="", peer=self.address)
-        for turn, _ in self._waiting:
-            if not turn.done():
-                turn.set_exception(gone)
+        self._waiting.refuse(lambda _: gone)
         closed = self._closed_error("send")
         for endpoint in self._transport.endpoints.values():
             endpoint.withdraw(self.address, closed)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from flamecore.errors import FlameError, PeerGoneError, SendTimeout
 from flamecore.frames import Frame, Framing
+from flamecore.waiting import Waiting
 from flamestream_grpc.options import Options
 
 
@@ -53,7 +54,7 @@ class Outgoing:
         self._nobody = 0
         self._unread: deque[int] = deque()  # sizes of what was sent and is not known to have been read
         self._unread_bytes = 0
-        self._waiting: deque[tuple[asyncio.Future[None], bytes]] = deque()
+        self._waiting: Waiting[bytes] = Waiting()
         self._notice: PeerGoneError | None = None
         self._error: FlameError | None = None
 
@@ -102,13 +103,9 @@ class Outgoing:
             TransportError: There is nobody to send to, or no longer.
             FrameError: The message is larger than a receiver accepts.
         """
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (turn, body)
-        self._waiting.append(waiting)
         limit_s = self._line.options.send_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
-                await turn
+            await self._waiting.wait(body, limit_s)
         except TimeoutError:
             raise SendTimeout(
                 f"{self.receiver} has given {self.sender} no room for {limit_s:g} s: "
@@ -118,22 +115,10 @@ class Outgoing:
                 peer=self.receiver,
                 timeout_s=limit_s,
             ) from None
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
 
     def admit(self) -> None:
-        """Let those in for whom there is room now. Who makes room pushes too, so that nobody can step between."""
-        while self._waiting and self._fits():
-            turn, body = self._waiting.popleft()
-            if turn.done():
-                continue
-            try:
-                self.push(body)
-            except FlameError as error:
-                turn.set_exception(error)
-            else:
-                turn.set_result(None)
+        """Let those in for whom there is room now."""
+        self._waiting.admit(self._fits, self.push)
 
     # -- what comes back ---------------------------------------------------------------------------------------------
 
@@ -155,7 +140,7 @@ class Outgoing:
             self._nobody = nobody
             text = f"nobody is bound to {self.receiver}, or no longer"
             error = PeerGoneError(text, address=self.sender, peer=self.receiver)
-            if not self._refuse(error):
+            if not self._waiting.refuse(lambda _: error):
                 self._notice = error  # for whoever sends next
         self.admit()
         return arrived > before
@@ -165,17 +150,8 @@ class Outgoing:
         self._error = error
         self.kept.clear()
         self.settled.set()
-        self._refuse(error)
+        self._waiting.refuse(lambda _: error)
 
     def abandon(self, error: FlameError) -> None:
         """The sender closes: who waits for room is told so."""
-        self._refuse(error)
-
-    def _refuse(self, error: FlameError) -> int:
-        told = 0
-        while self._waiting:
-            turn, _ = self._waiting.popleft()
-            if not turn.done():
-                turn.set_exception(error)
-                told += 1
-        return told
+        self._waiting.refuse(lambda _: error)

@@ -15,6 +15,7 @@ import msgspec
 from flamecore.errors import PeerGoneError, TransportClosedError, TransportError
 from flamecore.plugin import hookimpl
 from flamecore.transport import Delivery, Endpoint, Transport, TransportCapabilities, TransportContext
+from flamecore.waiting import Waiting
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -38,7 +39,7 @@ class InprocEndpoint(Endpoint):
         self._queue: deque[Delivery] = deque()
         self._closed = False
         self._receiver: asyncio.Future[None] | None = None
-        self._senders: deque[tuple[asyncio.Future[None], Delivery]] = deque()
+        self._senders: Waiting[Delivery] = Waiting()
 
     def _peer(self, to: str) -> InprocEndpoint:
         if self._closed:
@@ -61,16 +62,7 @@ class InprocEndpoint(Endpoint):
         if self.send_nowait(to, message):
             return
         peer = self._peer(to)
-        turn = asyncio.get_running_loop().create_future()
-        waiting = (turn, Delivery(self.address, self._transport.copy(message)))
-        peer._senders.append(waiting)
-        try:
-            await turn
-        finally:
-            if waiting in peer._senders:
-                peer._senders.remove(waiting)
-        if peer._closed:
-            raise PeerGoneError(f"{to} was closed while {self.address} waited", address=self.address, peer=to)
+        await peer._senders.wait(Delivery(self.address, self._transport.copy(message)))
 
     def _take(self, delivery: Delivery) -> None:
         self._queue.append(delivery)
@@ -87,12 +79,8 @@ class InprocEndpoint(Endpoint):
         return delivery
 
     def _make_room(self) -> None:
-        # The one who makes room also hands over, so that nobody can step between a sender's turn and its message.
-        while self._senders and len(self._queue) < self._transport.options.room:
-            turn, delivery = self._senders.popleft()
-            if not turn.done():
-                self._queue.append(delivery)
-                turn.set_result(None)
+        if self._senders:
+            self._senders.admit(lambda: len(self._queue) < self._transport.options.room, self._queue.append)
 
     async def receive(self) -> Delivery:
         while (delivery := self.receive_nowait()) is None:
@@ -111,10 +99,11 @@ class InprocEndpoint(Endpoint):
         self._queue.clear()
         if self._receiver is not None and not self._receiver.done():
             self._receiver.set_result(None)
-        for turn, _ in self._senders:
-            if not turn.done():
-                turn.set_result(None)
-        self._senders.clear()
+        self._senders.refuse(self._gone)
+
+    def _gone(self, delivery: Delivery) -> PeerGoneError:
+        what = f"{self.address} was closed while {delivery.sender} waited"
+        return PeerGoneError(what, address=delivery.sender, peer=self.address)
 
 
 class InprocTransport(Transport):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flamecore.errors import FrameError, PeerGoneError, SendTimeout, TransportClosedError
 from flamecore.frames import MAX_BODY_BYTES
 from flamecore.transport import Delivery, Endpoint
+from flamecore.waiting import Waiting
 from flamestream_nats.envelope import Kind, Letter, refused
 from flamestream_nats.incoming import Arrived, Incoming
 from flamestream_nats.outgoing import Outgoing
@@ -34,7 +35,7 @@ class NatsEndpoint(Endpoint):
         self._exchange = exchange
         self._queue: deque[Arrived] = deque()
         self._local = 0  # messages of this process in the queue
-        self._senders: deque[tuple[asyncio.Future[None], Delivery]] = deque()
+        self._senders: Waiting[Delivery] = Waiting()
         self._receiver: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] | None = None
 
@@ -104,12 +105,8 @@ class NatsEndpoint(Endpoint):
 
     async def _wait(self, delivery: Delivery, limit_s: float) -> None:
         """Wait for room here, on behalf of a sender of this process."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (turn, delivery)
-        self._senders.append(waiting)
         try:
-            async with asyncio.timeout(limit_s):
-                await turn
+            await self._senders.wait(delivery, limit_s)
         except TimeoutError:
             raise SendTimeout(
                 f"{self.address} has given {delivery.sender} no room for {limit_s:g} s: {self._local} messages unread",
@@ -118,9 +115,6 @@ class NatsEndpoint(Endpoint):
                 peer=self.address,
                 timeout_s=limit_s,
             ) from None
-        finally:
-            if waiting in self._senders:
-                self._senders.remove(waiting)
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
@@ -147,12 +141,11 @@ class NatsEndpoint(Endpoint):
         return arrived.delivery
 
     def _make_room(self) -> None:
-        # The one who makes room also hands over, so that nobody can step between a sender's turn and its message.
-        while self._senders and self._local < self._exchange.options.window_frames:
-            turn, delivery = self._senders.popleft()
-            if not turn.done():
-                self._take(Arrived(delivery, None, 0, 0, False))
-                turn.set_result(None)
+        if self._senders:
+            most = self._exchange.options.window_frames
+            self._senders.admit(
+                lambda: self._local < most, lambda delivery: self._take(Arrived(delivery, None, 0, 0, False))
+            )
 
     def _take(self, arrived: Arrived) -> None:
         self._queue.append(arrived)
@@ -240,15 +233,15 @@ class NatsEndpoint(Endpoint):
         self._local = 0
         if self._receiver is not None and not self._receiver.done():
             self._receiver.set_result(None)
-        for turn, delivery in self._senders:
-            if not turn.done():
-                gone = f"{self.address} was closed while {delivery.sender} waited"
-                turn.set_exception(PeerGoneError(gone, address=delivery.sender, peer=self.address))
-        self._senders.clear()
+        self._senders.refuse(self._gone)
         for channel in self.outgoing.values():
             channel.give_up_waiting(self._is_closed("sends nothing more", channel.receiver))
         for incoming in self._connected():
             incoming.close()
+
+    def _gone(self, delivery: Delivery) -> PeerGoneError:
+        what = f"{self.address} was closed while {delivery.sender} waited"
+        return PeerGoneError(what, address=delivery.sender, peer=self.address)
 
     async def _hand_over(self) -> None:
         """Wait until all receivers' processes have what was sent."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from flamecore.errors import FlameError, FrameError, PeerGoneError, SendTimeout
 from flamecore.frames import Frame, Sequences
+from flamecore.waiting import Waiting
 from flamestream_nats.envelope import ASK, MORE, TELL, Kind, Letter, refused
 from flamestream_nats.line import PROBE, STATE, Line
 from flamestream_nats.peers import Patience
@@ -54,7 +55,7 @@ class Outgoing:
         self._unread_bytes = 0
         self._untold = 0.0
         self._receivers_birth: int | None = None
-        self._waiting: deque[tuple[asyncio.Future[None], bytes]] = deque()
+        self._waiting: Waiting[bytes] = Waiting()
         self._probes: deque[tuple[int, int]] = deque(maxlen=64)
         self._probe = 0
         self._rounds = 0
@@ -98,13 +99,9 @@ class Outgoing:
             SendTimeout: It does not come within `send_timeout_s`.
             PeerGoneError: There is no receiver any more.
         """
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (turn, body)
-        self._waiting.append(waiting)
         limit_s = self._line.options.send_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
-                await turn
+            await self._waiting.wait(body, limit_s)
         except TimeoutError:
             raise SendTimeout(
                 f"{self.receiver} has given {self.sender} no room for {limit_s:g} s: "
@@ -114,9 +111,6 @@ class Outgoing:
                 peer=self.receiver,
                 timeout_s=limit_s,
             ) from None
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
 
     def probe(self) -> None:
         """Ask what has arrived."""
@@ -159,11 +153,8 @@ class Outgoing:
             self._send_again()
         elif letter.flags & ASK:
             self.probe()
-        while self._waiting and self._fits() and self.error is None:
-            turn, body = self._waiting.popleft()
-            if not turn.done():
-                self.push(body)
-                turn.set_result(None)
+        if self.error is None:
+            self._waiting.admit(self._fits, self.push)
         return None
 
     def _send_again(self) -> None:
@@ -194,10 +185,7 @@ class Outgoing:
 
     def give_up_waiting(self, error: FlameError) -> None:
         """Let nobody wait for room any longer."""
-        while self._waiting:
-            turn, _ = self._waiting.popleft()
-            if not turn.done():
-                turn.set_exception(error)
+        self._waiting.refuse(lambda _: error)
 
     def fail(self, error: FlameError) -> None:
         """Let nobody wait any longer. What is kept is given up."""

@@ -10,12 +10,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from flamecore.config import Choice, JobConfig
+from flamecore.config import Choice, DeployTable, JobConfig
 from flamecore.errors import ConfigError
 from flamecore.hosting import HostContext
 
 if TYPE_CHECKING:
     from flamestream_spark.host import Options
+
+START_TIMEOUT_S: Final = 120.0
+"""How long workers may take to come, if `deploy.start_timeout_s` is what it is elsewhere."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]", "::1")
 _SOMEWHERE: Final = ("192.0.2.1", 9)
@@ -32,14 +35,20 @@ def is_local(master: str) -> bool:
 
 
 def advised(options: Options, config: JobConfig) -> JobConfig:
-    """A configuration that says how tasks are reached: by gRPC, if it says nothing of a transport."""
+    """A configuration that says how tasks are reached, by gRPC if it says nothing of a transport; and has patience.
+
+    Spark takes its time to notice that an executor is gone, and to have another.
+    """
     transport = config.transport
     use = "grpc" if transport.use == "inproc" else transport.use
     tables = dict(transport.tables)
     if use == "grpc" and not is_local(options.master):
         table: Mapping[str, Any] = tables.get(use, {})
         tables[use] = {"listen": f"{_own_host(options)}:0", **table}
-    return msgspec.structs.replace(config, transport=Choice(use=use, tables=tables))
+    deploy = config.deploy
+    if deploy.start_timeout_s == DeployTable().start_timeout_s:
+        deploy = msgspec.structs.replace(deploy, start_timeout_s=START_TIMEOUT_S)
+    return msgspec.structs.replace(config, transport=Choice(use=use, tables=tables), deploy=deploy)
 
 
 def _own_host(options: Options) -> str:

@@ -74,11 +74,31 @@ def session(master: str = DEFAULT_MASTER, config: Mapping[str, str] | None = Non
 def facts_of(session: Any) -> dict[str, str]:
     """Where a session runs, and where its pages are, if it has any."""
     facts = {"master": session.conf.get("spark.master", "?")}
-    try:
-        page = session.sparkContext.uiWebUrl
-    except Exception:  # noqa: BLE001 – over Spark Connect there is no context, and nobody knows
-        page = None
+    page = getattr(_context(session), "uiWebUrl", None)
     return facts | ({"ui": page} if page else {})
+
+
+def tag_thread(session: Any, tag: str) -> None:
+    """Mark what this thread has Spark do from now on, for `cancel_tag`."""
+    context = _context(session)
+    if context is None:
+        session.addTag(tag)
+    else:  # where there is one, `interruptTag` does not find jobs of DataFrames (Spark 4.3)
+        context.addJobTag(tag)
+
+
+def cancel_tag(session: Any, tag: str) -> None:
+    """Have Spark end what is marked."""
+    context = _context(session)
+    if context is None:
+        session.interruptTag(tag)
+    else:
+        context.cancelJobsWithTag(tag)
+
+
+def _context(session: Any) -> Any | None:
+    """The context of a session of this process's own; None over Spark Connect."""
+    return getattr(session, "sparkContext", None)
 
 
 def _make(master: str, config: Mapping[str, str]) -> Any:

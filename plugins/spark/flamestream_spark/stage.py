@@ -15,6 +15,7 @@ from typing import Any
 
 from flamecore import __version__
 from flamecore.hosting import Seat
+from flamestream_spark.session import cancel_tag, tag_thread
 from flamestream_spark.task import SCHEMA, node_task
 
 
@@ -57,7 +58,7 @@ class Stage:
         session, count = self._session, len(self.names)
         why: Exception | None = None
         try:
-            session.addTag(self._tag)
+            tag_thread(session, self._tag)
             rows = session.range(0, count, 1, count).mapInArrow(self._task, SCHEMA, barrier=True)
             # What is behind the shuffle is another stage: Spark gives up a barrier stage only if it is the last.
             rows.repartition(1).collect()
@@ -74,7 +75,7 @@ class Stage:
     def cancel(self) -> None:
         """End all its tasks."""
         self.over = True
-        self._session.interruptTag(self._tag)
+        cancel_tag(self._session, self._tag)
 
     def running(self) -> list[str]:
         """Names of its nodes that are there, or are to come, or to come again."""

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flamecore.errors import ConfigError, JobError
 from flamecore.job import AnyJob
 from flamecore.launch import lay_out, prepare
 from flamecore.layers import Layer, keys_of
+from flamecore.messages import Rescale
 from flamecore.reference import load_flow
 from flamecore.registry import Registry
 from flamecore.testing.transport_flows import Cell, check_cell
@@ -36,9 +38,11 @@ flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).
 """
 
 
-def job_of(folder: Path, name: str, *, lines: int = 200, pause: float = 0.0, **settings: Any) -> AnyJob:
+def job_of(
+    folder: Path, name: str, *, lines: int = 200, pause: float = 0.0, source: str = "", **settings: Any
+) -> AnyJob:
     """A job on Spark that counts words. `settings`: keys with `__` for the dots."""
-    (folder / f"{name}.py").write_text(WORDS.format(pause=pause))
+    (folder / f"{name}.py").write_text(source or WORDS.format(pause=pause))
     (folder / "lines").write_text("".join(f"a b{n % 3} c{n % 50}\n" for n in range(lines)))
     layer = Layer()
     chosen = {
@@ -120,6 +124,59 @@ def test_a_job_that_spark_is_told_to_cancel_goes_on_if_it_keeps_state(spark: Any
             expected[word] = expected.get(word, 0) + 1
             assert counts[3 * n + ("abc".index(word[0]))][1:3] == (word, expected[word])
     assert job.described()["faults"] >= 1  # type: ignore[attr-defined]  # a Deployment
+
+
+def test_workers_are_added_and_let_go(spark: Any, tmp_path: Path) -> None:
+    state = {"state__use": "sqlite", "state__path": str(tmp_path / "state")}
+    job: Any = job_of(tmp_path, "words_rescaled", lines=8000, pause=0.001, job__workers=1, **state)
+
+    async def rescaled() -> None:
+        running = asyncio.create_task(job.run())
+
+        async def until(condition: Callable[[], bool]) -> None:
+            while not condition():
+                await asyncio.wait((running,), timeout=0.05)
+                assert not running.done(), "too soon"
+
+        await until(lambda: job.stats().items_in > 0)
+        for workers in (2, 1):
+            job.serve("client/test", Rescale(workers))
+            await until(lambda: job._changes._request is None and job.stats().where["workers"] == workers)  # noqa: B023
+        await running
+
+    asyncio.run(asyncio.wait_for(rescaled(), 100))
+    with sqlite3.connect(tmp_path / "out.db") as database:
+        assert database.execute("SELECT count(*) FROM counts").fetchone() == (24_000,)
+    assert job.described()["faults"] == 0
+
+
+HANGING = """
+import time
+from pathlib import Path
+
+import flamecore as fc
+
+
+def split(line: str) -> list[str]:
+    if line == "hang" and not Path({flag!r}).exists():
+        Path({flag!r}).touch()
+        time.sleep(1000)
+    return line.split()
+
+
+flow = fc.Flow("words")
+flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).count().sink("counts")
+"""
+
+
+def test_a_worker_that_hangs_is_ended_with_its_stage(spark: Any, tmp_path: Path) -> None:
+    state = {"state__use": "sqlite", "state__path": str(tmp_path / "state"), "deploy__silence_timeout_s": 3.0}
+    job: Any = job_of(tmp_path, "words_that_hang", source=HANGING.format(flag=str(tmp_path / "flag")), **state)
+    (tmp_path / "lines").write_text("a b\n" * 50 + "hang\n" + "a c\n" * 50)
+    asyncio.run(asyncio.wait_for(job.run(), 100))
+    with sqlite3.connect(tmp_path / "out.db") as database:
+        assert database.execute("SELECT count(*) FROM counts").fetchone() == (201,)
+    assert job.described()["faults"] >= 1
 
 
 @pytest.mark.parametrize(

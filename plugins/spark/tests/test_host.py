@@ -170,7 +170,11 @@ flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).
 
 
 def test_a_worker_that_hangs_is_ended_with_its_stage(spark: Any, tmp_path: Path) -> None:
-    state = {"state__use": "sqlite", "state__path": str(tmp_path / "state"), "deploy__silence_timeout_s": 3.0}
+    state: dict[str, Any] = {
+        "state__use": "sqlite",
+        "state__path": str(tmp_path / "state"),
+        "deploy__silence_timeout_s": 3.0,
+    }
     job: Any = job_of(tmp_path, "words_that_hang", source=HANGING.format(flag=str(tmp_path / "flag")), **state)
     (tmp_path / "lines").write_text("a b\n" * 50 + "hang\n" + "a c\n" * 50)
     asyncio.run(asyncio.wait_for(job.run(), 100))

@@ -41,8 +41,11 @@ def unclog(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _read_all(read_end: socket.socket, handle: Callable[[], Any]) -> None:
-    """Leave one byte, which gRPC takes: the events of all the others are there already, and handled with it."""
+    """Have gRPC take one byte and handle all events; then take the bytes of those that were there before it began.
+
+    Not if it fails at an event of a loop that is closed by now: those behind that wait for the next byte.
+    """
     there = len(read_end.recv(_MANY, socket.MSG_PEEK))
+    handle()
     if there > 1:
         read_end.recv(there - 1)
-    handle()

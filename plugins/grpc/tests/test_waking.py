@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,20 @@ from flamestream_grpc.waking import unclog
 
 
 class PollerCompletionQueue:
-    """Takes one byte a turn, as gRPC's does."""
+    """Takes one byte a turn, as gRPC's does, and handles all events. Those called "bad" fail."""
 
-    def __init__(self, read_end: socket.socket) -> None:
+    def __init__(self, read_end: socket.socket, events: Sequence[str] = ()) -> None:
         self.read_end = read_end
+        self.events = deque(events)
         self.turns = 0
 
     def handle_events(self, loop: asyncio.AbstractEventLoop) -> None:
         assert loop.is_running()
         self.turns += 1
         assert self.read_end.recv(1)
+        while self.events:
+            if self.events.popleft() == "bad":
+                raise RuntimeError("Event loop is closed")
 
 
 def test_all_bytes_are_taken_in_one_turn() -> None:
@@ -49,6 +54,29 @@ def test_all_bytes_are_taken_in_one_turn() -> None:
             loop.remove_reader(read_end)
 
     asyncio.run(run())
+
+
+def test_events_behind_one_that_fails_are_handled() -> None:
+    """gRPC has one queue for all loops of a process: what is left of a loop that was closed fails in the next one."""
+
+    async def run() -> int:
+        loop = asyncio.get_running_loop()
+        failed = []
+        loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
+        read_end, write_end = socket.socketpair()
+        with read_end, write_end:
+            read_end.setblocking(False)
+            queue = PollerCompletionQueue(read_end, ("good", "bad", "bad", "good", "good"))
+            loop.add_reader(read_end, partial(queue.handle_events, loop))
+            assert unclog(loop)
+            write_end.send(b"1" * len(queue.events))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not queue.events
+            loop.remove_reader(read_end)
+        return len(failed)
+
+    assert asyncio.run(run()) == 2
 
 
 def test_a_loop_without_it_is_left_alone() -> None:

@@ -18,6 +18,7 @@ from flamecore.errors import FlameError, JobError
 from flamecore.hashing import owned_ranges
 from flamecore.life import Life
 from flamecore.messages import Refusal, Rescale, Status, Stop, Upgrade
+from flamecore.reception import ENDED
 from flamecore.revision import Revision, sinks_that_stay
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ class Changes:
         # Whoever is to come comes before the pause.
         life, members = self._life, self._members
         await self._crew.fill({**wanted(life.plan, life.layout), "worker": workers})
-        await self._runs.until(lambda: len(members.named("worker")) >= workers, epoch, "joined")
+        await self._runs.until(lambda: len(members.named("worker")) >= workers or epoch.outcome.done(), epoch, "joined")
+        if epoch.outcome.done():
+            return self.refuse(ENDED)
         await epoch.commit()
         if self._still(request, epoch):
             epoch.fail(TurnError())
@@ -135,7 +138,7 @@ class Changes:
         plan = replace(life.plan, graph=revision.layout.graph)
         await self._gather(epoch, wanted(plan, revision.layout))
         if not self._still(request, epoch) or not epoch.turn():
-            return self.refuse("the job has come to its end")
+            return self.refuse(ENDED)
         for name in set(members.hosts.values()) & set(members.named("worker")):
             self._crew.tell(name, Stop(True))
         return None
@@ -301,4 +304,4 @@ class Changes:
     def leave(self) -> None:
         """The job ends."""
         if self._request is not None:
-            self._crew.answer(self._request.client, Refusal("the job has come to its end"))
+            self._crew.answer(self._request.client, Refusal(ENDED))

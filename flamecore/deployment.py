@@ -217,7 +217,7 @@ class Deployment:
         return await stack.enter_async_context(claim)
 
     async def _dismiss(self) -> None:
-        """End the nodes, while it is still heard what they have counted last."""
+        """End the nodes, while it is still heard what they have counted last, and who asks for something too late."""
         self._changes.leave()
         await self._crew.leave(self._deploy.stop_timeout_s)
 
@@ -398,14 +398,15 @@ class Deployment:
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
-                    self._changed.clear()
-                    changed = asyncio.ensure_future(self._changed.wait())
-                    try:
-                        await asyncio.wait((changed, epoch.outcome), return_when=asyncio.FIRST_COMPLETED)
-                    finally:
-                        changed.cancel()
                     if epoch.outcome.done():
                         await epoch.outcome
+                    self._changed.clear()
+                    changed = asyncio.ensure_future(self._changed.wait())
+                    ends = () if epoch.outcome.done() else (epoch.outcome,)  # what has ended well need not be awaited
+                    try:
+                        await asyncio.wait((changed, *ends), return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        changed.cancel()
         except TimeoutError:
             known = ", ".join(sorted(self._members.nodes)) or "none"
             error = JobError(

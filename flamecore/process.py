@@ -49,6 +49,7 @@ _SAME_REPORT_S: Final = 5.0
 """How often a node reports, and how often at least if it has nothing new to say."""
 _ASSIGN_TIMEOUT_S: Final = 60.0
 _LOOK_TIMEOUT_S: Final = 5.0
+_SIGN_S: Final = 0.5
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -184,12 +185,19 @@ class Process:
             JobError: It says nothing.
         """
         receiving = asyncio.create_task(post.endpoint.receive())
+        until = time.monotonic() + limit_s
         try:
-            await asyncio.wait((receiving, over), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            if receiving.done():
-                return receiving.result().message
-            if over.done():
-                await over
+            while (left_s := until - time.monotonic()) > 0:
+                pause_s = min(left_s, _SIGN_S)
+                await asyncio.wait((receiving, over), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                if receiving.done():
+                    return receiving.result().message
+                if over.done():
+                    await over
+                try:  # a control that has closed meanwhile is noticed only by who sends to it
+                    post.send(CONTROL, NodeReport(self.name, {}))
+                except PeerGoneError as error:
+                    raise JobError(f"job {self.bootstrap['job']!r} is not there: {error.what}") from error
         finally:
             receiving.cancel()
             await asyncio.wait((receiving,))

@@ -20,6 +20,9 @@ from flamecore.members import Members
 from flamecore.messages import Halted, Join, NodeFailed, NodeReport, Opened, Ready, Refusal
 from flamecore.stats import NodeStats
 
+ENDED: Final = "the job has come to its end"
+"""What clients are told that come too late."""
+
 _GRACE_S: Final = 0.5
 """How long a process that was lost may take to be found dead, so that its last words are told."""
 
@@ -73,19 +76,31 @@ class Reception:
         self._crew = crew
         while True:
             sender, message = await crew.post.endpoint.receive()
-            if sender.startswith("client/"):
+            if crew.leaving:
+                self._come_too_late(sender, message, crew)
+            elif sender.startswith("client/"):
                 if isinstance(message, Join):
                     self.members.locations[sender] = message.location
                 self._hearer.serve(sender, message)
-                continue
-            if isinstance(message, Join):
+            elif isinstance(message, Join):
                 self._welcome(sender, message, crew)
+                self._hearer.wake()
             elif self.members.addresses.get(message.node) != sender:
                 crew.send_away(sender)  # it was taken for dead, and is not: it has no part in this
-                continue
             else:
                 self._hear(message)
-            self._hearer.wake()
+                self._hearer.wake()
+
+    def _come_too_late(self, sender: str, message: Any, crew: Crew) -> None:
+        """The job ends. Clients are told so, and who joins; of nodes only counts matter."""
+        if isinstance(message, Join):
+            self.members.locations[sender] = message.location
+        if sender.startswith("client/"):
+            crew.answer(sender, Refusal(ENDED))
+        elif isinstance(message, Join):
+            crew.send_away(sender)
+        elif isinstance(message, NodeReport) and self.members.addresses.get(message.node) == sender:
+            self._hear(message)
 
     # -- what nodes say --------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -12,21 +13,40 @@ from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
+
+from flamecore.codec import Codec
+from flamecore.errors import JobError
+from flamecore.host import CONTROL
+from flamecore.messages import Rescale
+from flamecore.process import Process
+from flamecore.transport import TransportContext
 
 pytestmark = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
 
 APP = """
+    import atexit
+    import sys
     import time
+    from pathlib import Path
 
     import flamecore as fc
 
 
     def split(line: str) -> list[str]:
-        time.sleep(0.001)
+        time.sleep(0.001 if Path("hurry").exists() else 0.02)
         return line.split()
 
+
+    def stay() -> None:
+        while Path("stay").exists():
+            time.sleep(0.01)
+
+
+    if sys.argv[0].endswith("process.py"):
+        atexit.register(stay)
 
     flow = fc.Flow("words")
     flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).count().sink("counts")
@@ -54,7 +74,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "FLAMESTREAM_TOKEN": "a secret of this test"}
 
 
-def start(folder: Path, port: int, state: bool) -> subprocess.Popen[str]:
+def start(folder: Path, port: int, state: bool, *more: str) -> subprocess.Popen[str]:
     (folder / "app.py").write_text(dedent(APP))
     lines = [f"w{number % 211} w{number % 7} w{number % 13}" for number in range(LINES)]
     (folder / "lines.txt").write_text("\n".join(lines) + "\n")
@@ -63,6 +83,8 @@ def start(folder: Path, port: int, state: bool) -> subprocess.Popen[str]:
         f"transport.grpc.listen=127.0.0.1:{port}",
         "source.lines.path=lines.txt",
         "sink.counts.path=out.jsonl",
+        "job.max_in_flight=64",  # so that a snapshot need not wait for long
+        *more,
     ]
     settings += ["state.use=sqlite", "state.path=state"] if state else []
     options = [part for setting in settings for part in ("--set", setting)]
@@ -95,6 +117,7 @@ def test_key_groups_move_while_the_job_runs(tmp_path: Path) -> None:
         status = json.loads(asked.stdout)
         hosting = [node for node in status["nodes"].values() if node["parts"]]
         assert len(hosting) == 3
+        (tmp_path / "hurry").touch()  # until here it must not end, however slow the commands are
         _, said = job.communicate(timeout=60)
     finally:
         job.kill()
@@ -120,6 +143,48 @@ def test_a_job_that_keeps_no_state_refuses(tmp_path: Path) -> None:
     finally:
         job.terminate()
         job.communicate(timeout=30)
+
+
+def test_who_asks_for_something_when_the_job_ends_is_told(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "hurry").touch()
+    (tmp_path / "stay").touch()
+    job = start(tmp_path, port, True, "deploy.stop_timeout_s=60")
+    try:
+        wait_until_it_runs(port)
+        while (asked := ask(port, "status")).returncode == 0:
+            time.sleep(0.05)
+        assert "the job has come to its end" in asked.stderr
+        asked = ask(port, "rescale", "-w", "3")
+        assert "the job has come to its end" in asked.stderr
+        (tmp_path / "stay").unlink()
+        _, said = job.communicate(timeout=60)
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 0, said
+
+
+def test_who_waits_for_a_supervisor_that_leaves_without_a_word_is_told(tmp_path: Path) -> None:
+    from flamestream_grpc import GrpcTransport
+
+    facts: dict[str, Any] = {"job": "j", "epoch": 1, "token": "t" * 32, "folder": str(tmp_path)}
+
+    async def run() -> None:
+        supervisor = GrpcTransport(None, TransportContext(codec=Codec(), node="supervisor", **facts))
+        control = await supervisor.start()
+        heard = await supervisor.bind(CONTROL)
+        client = Process(
+            {**facts, "transport": "grpc", "options": {}, "node": "c", "role": "operator", "control": control}
+        )
+        asking = asyncio.create_task(client.ask(Rescale(2), 60))
+        while not isinstance((await heard.receive()).message, Rescale):
+            pass
+        await supervisor.aclose()
+        with pytest.raises(JobError, match="job 'j' is not there"):
+            await asyncio.wait_for(asking, 30)
+
+    asyncio.run(run())
 
 
 def test_a_worker_of_another_version_is_turned_away(tmp_path: Path) -> None:

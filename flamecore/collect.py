@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import islice, pairwise
-from operator import eq, itemgetter
+from functools import partial
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from flamecore.barrier import Columns
@@ -118,10 +119,13 @@ class Collector:
             self._pending[worker] = (orders[end:], payloads[end:])
         if len(ready) < 2:
             return ready[0] if ready else ((), ())
-        items = [item for columns in ready for item in zip(*columns, strict=True)]
-        items.sort(key=_ORDER)  # a merge: what is in order already is kept together
-        places = list(map(_ORDER, items))
-        if any(map(eq, places, islice(places, 1, None))):
+        places = [order for orders, _ in ready for order in orders]
+        values = [payload for _, payloads in ready for payload in payloads]
+        # Each payload is given its order as its key, one after the other, and no pairs are made. Sorting is a merge:
+        # what is in order already is kept together.
+        values.sort(key=partial(next, iter(places)))
+        if _meet([orders for orders, _ in ready]):
+            places.sort()
             twice = next(one for one, other in pairwise(places) if one == other)
             raise OrderViolationError(
                 f"sink {self.name!r}: two valid items have one order ({Meta.decode(twice)})",
@@ -129,4 +133,17 @@ class Collector:
                 vertex=self.name,
                 record=None,
             )
-        return places, [payload for _, payload in items]
+        if self._orders or self._failures or self.held > MIN_TIME:
+            places.sort()
+        return places, values
+
+
+def _meet(runs: Sequence[Sequence[bytes]]) -> bool:
+    """Whether an order is in two of them."""
+    *before, last = runs
+    seen = set(before[0])
+    for orders in before[1:]:
+        if not seen.isdisjoint(orders):
+            return True
+        seen.update(orders)
+    return not seen.isdisjoint(last)

@@ -6,6 +6,7 @@ here or is put into the outbox of the worker that owns its hash; that is all a s
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -14,10 +15,13 @@ from flamecore.errors import RunawayLoopError
 from flamecore.graph import ByHash, ByKey, ByTime, Map, Route, ToAll, Vertex
 from flamecore.hashing import key_group, stable_hash
 from flamecore.messages import Piece
-from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, decode_time, encode_child
+from flamecore.meta import GLOBAL_TIME_BYTES, MAX_TIME, TRACE_MASK, decode_time, encode_child, encode_time
 from flamecore.operations import Fail, Run, Step, each
 
 _PLACES_KEPT: Final = 65_536
+_LONGEST_TEXT: Final = 64
+"""Places are remembered of so many keys and payloads, and of no longer texts: what is remembered takes little."""
+
 _QUEUE_LIMIT: Final = 1_000_000
 
 _SINGLY: Final = 1024
@@ -70,6 +74,9 @@ Outboxes = Sequence[Outbox]
 Place = Callable[[bytes, Any], int]
 """(order, payload) → the worker that is to go on with the item."""
 
+Part = tuple[list[bytes], list[Any]]
+"""(orders, payloads): what of a run goes to one worker."""
+
 
 def routed(
     vertex: Vertex,
@@ -100,8 +107,15 @@ def routed(
     if route is None or (workers == 1 and not (isinstance(vertex, Map) and isinstance(route, (ByKey, ByHash)))):
         return here, run_here
     place = place_finder(route, owners, workers)
+    parted: Parting
+    if isinstance(route, ByTime):
+        parted = _Dealing(workers)
+    elif isinstance(route, ByKey):
+        parted = _PartingTexts(place, fail, workers)
+    else:
+        parted = _Parting(place, fail, workers)
     step = _to_place(vertex.index, here, worker, outboxes, fail, place)
-    return step, _run_to_place(vertex.index, run_here, worker, outboxes, fail, place)
+    return step, _run_to_place(vertex.index, run_here, worker, outboxes, parted)
 
 
 def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
@@ -145,25 +159,114 @@ def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fai
     return step
 
 
-def _run_to_place(index: int, here: Run, worker: int, outboxes: Outboxes, fail: Fail, place: Place) -> Run:
+def _run_to_place(index: int, here: Run, worker: int, outboxes: Outboxes, part: Parting) -> Run:
     def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
-        parted: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in outboxes]
-        ways = [(places.append, parts.append) for places, parts in parted]
+        parts = part(orders, trace, payloads)
+        for owner, (places, values) in enumerate(parts):
+            if places and owner != worker:
+                outboxes[owner].put_run(index, trace, places, values)
+        if parts[worker][0]:
+            here(parts[worker][0], trace, parts[worker][1])
+
+    return run
+
+
+class _Parting:
+    """Parts a run among the workers, item by item.
+
+    Args:
+        place: Finds the worker of an item.
+        fail: Where items go that have none.
+        workers: How many there are.
+    """
+
+    def __init__(self, place: Place, fail: Fail, workers: int) -> None:
+        self.place, self.fail, self.workers = place, fail, workers
+
+    def __call__(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> list[Part]:
+        parts: list[Part] = [([], []) for _ in range(self.workers)]
+        ways = [(places.append, values.append) for places, values in parts]
+        place = self.place
         for order, payload in zip(orders, payloads, strict=True):
             try:
                 add_order, add_payload = ways[place(order, payload)]
-            except Exception as error:  # noqa: BLE001
-                fail(order, trace, True, payload, error)
+            except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
+                self.fail(order, trace, True, payload, error)
                 continue
             add_order(order)
             add_payload(payload)
-        for owner, (places, parts) in enumerate(parted):
-            if places and owner != worker:
-                outboxes[owner].put_run(index, trace, places, parts)
-        if parted[worker][0]:
-            here(parted[worker][0], trace, parted[worker][1])
+        return parts
 
-    return run
+
+class _PartingTexts(_Parting):
+    """Parts a run by key. Equal texts have equal keys, so where payloads are texts their places are remembered: a flow
+    that counts words asks for the key of each word once, not each time. Arguments as for `_Parting`."""
+
+    def __init__(self, place: Place, fail: Fail, workers: int) -> None:
+        super().__init__(place, fail, workers)
+        self._places: dict[str, int] = {}
+        self._asked = 0  # since they were forgotten the last time
+        self._helps = True
+
+    def __call__(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> list[Part]:
+        if not self._helps or type(payloads[0]) is not str or set(map(type, payloads)) != {str}:
+            return super().__call__(orders, trace, payloads)
+        self._asked += len(payloads)
+        found: list[Any] = list(map(self._places.get, payloads))
+        if None in found and not self._find(found, orders, payloads):
+            return super().__call__(orders, trace, payloads)
+        parts: list[Part] = [([], []) for _ in range(self.workers)]
+        ways = [(places.append, values.append) for places, values in parts]
+        for order, payload, owner in zip(orders, payloads, found, strict=True):
+            add_order, add_payload = ways[owner]
+            add_order(order)
+            add_payload(payload)
+        return parts
+
+    def _find(self, found: list[Any], orders: Sequence[bytes], payloads: Sequence[str]) -> bool:
+        """Find the places that are missing; False: one has none."""
+        places, place = self._places, self.place
+        at = -1
+        for _ in range(found.count(None)):
+            at = found.index(None, at + 1)
+            payload = payloads[at]
+            owner = places.get(payload)
+            if owner is None:
+                try:
+                    owner = place(orders[at], payload)
+                except Exception:  # noqa: BLE001 - it is asked for again, item by item
+                    return False
+                if len(payload) <= _LONGEST_TEXT:
+                    places[payload] = owner
+            found[at] = owner
+        if len(places) >= _PLACES_KEPT:
+            self._helps = self._asked > 2 * len(places)
+            self._asked = 0
+            places.clear()
+        return True
+
+
+class _Dealing:
+    """Parts a run by time, a block at once. Nothing of it can fail."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def __call__(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> list[Part]:
+        parts: list[Part] = [([], []) for _ in range(self.workers)]
+        start = 0
+        while start < len(orders):
+            time = decode_time(orders[start])
+            following = time + 1 if time < _SINGLY else (time // _BLOCK + 1) * _BLOCK
+            end = bisect_left(orders, encode_time(following), start) if following <= MAX_TIME else len(orders)
+            places, values = parts[_dealt(time) % self.workers]
+            places += orders[start:end]
+            values += payloads[start:end]
+            start = end
+        return parts
+
+
+Parting = _Parting | _Dealing
 
 
 def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int, Run]) -> None:

@@ -19,7 +19,7 @@ from flamecore.failure import Failure, describe, in_words, user_frames
 from flamecore.front import Batch
 from flamecore.graph import ByKey, Vertex
 from flamecore.messages import Delivered, Items, Released, Settled
-from flamecore.meta import GlobalTime, decode_time, encode_time
+from flamecore.meta import MAX_TIME, GlobalTime, decode_time, encode_time
 from flamecore.operations import Fail
 from flamecore.operations.models import compile_worker
 from flamecore.operations.routing import Outbox, arrive
@@ -245,7 +245,8 @@ class Worker:
         if self.compiled.intakes:
             self.compiled.origin.way = None
             for intake in self.compiled.intakes:
-                intake.drain(now)
+                time = self.listener.min_time(intake.segment)
+                intake.drain(now, encode_time(time + 1) if time < MAX_TIME else b"")
             self._hand_over_to_self()
         if self.plan.workers > 1:
             for target, outbox in enumerate(self.outboxes):

@@ -156,7 +156,8 @@ class Compiler:
         """Make the vertex's own step and run reachable: for what arrives from other workers, and by its route."""
         heads = [head for at, head in self.heads.items() if vertex in self.cycles[at]]
         if not heads and self.sorts and len(self.outboxes) > 1 and isinstance(vertex, (Drift, Grouping)):
-            intake = Intake(here, run_here, self.compiled.origin, vertex.segment, self.plan.late_per_s)
+            ways = self.ways_to(vertex)
+            intake = Intake(here, run_here, self.compiled.origin, vertex.segment, self.plan.late_per_s, ways)
             self.compiled.intakes.insert(0, intake)  # the walk comes from the sinks
             here, run_here = intake.step, intake.run
         self.compiled.arrivals[vertex.index] = arriving(here, heads)
@@ -171,6 +172,17 @@ class Compiler:
             outboxes=self.outboxes,
             fail=self.fail_at(vertex),
         )
+
+    def ways_to(self, vertex: Vertex) -> list[str]:
+        """The other workers from which items may come to a vertex."""
+        plan = self.plan
+        others = [other for other in plan.graph.vertices if other is not vertex]
+        before = [other for other in others if vertex in plan.graph.reach_of(other)]
+        senders = set(range(plan.workers))
+        if all(other.route is None for other in before):  # its route is the first on the way from the fronts
+            sources = {other.name for other in before if isinstance(other, Source)}
+            senders = {plan.host_of(at) for at, front in enumerate(plan.fronts, 1) if front.source in sources}
+        return [f"worker/{index}" for index in sorted(senders) if index != self.worker]
 
     def operation(self, vertex: Vertex) -> Step:
         """The vertex's own work on this worker."""

@@ -3,9 +3,9 @@
 An operation takes items in any order and repairs what comes late; but a repair costs many times what an item in order
 does, and where workers share the work nearly every item comes late: each is ahead of the others by what it has just
 read. So what comes to an operation waits here until the calls of one step of the worker are over, and goes in sorted.
-While much comes late, only that goes in which every way has gone past; the rest waits for the ways that are behind, but
-not for long. This only guesses what is still to come: what it guesses wrong is repaired, as ever (paper 004,
-"prioritised queues").
+While much comes, or much comes late, only that goes in which every way has gone past; the rest waits for the ways that
+are behind, but not for long, and not when the minimum time says that they have nothing. This only guesses what is still
+to come: what it guesses wrong is repaired, as ever (paper 004, "prioritised queues").
 
 What waits is in flight: the worker reports it as a hand-over to itself.
 """
@@ -13,7 +13,7 @@ What waits is in flight: the worker reports it as a hand-over to itself.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
@@ -22,11 +22,19 @@ from flamecore.operations import Run, Step
 _PATIENCE_S: Final = 0.1
 """Longest wait for a way that is behind, since anything has gone in."""
 
+_STILL_S: Final = 0.03
+"""After so long a wait, what the minimum time says is heeded too. Not before: it goes on record by record."""
+
 _AGAIN_S: Final = 0.25
 """For so long there is waiting after too much has come late."""
 
 _SHORT_S: Final = 0.1
 """What comes late in so short a time is counted together."""
+
+_MUCH_PER_S: Final = 100_000
+_MUCH: Final = 2_000
+"""What comes in greater numbers is better waited with from the beginning: so much as is ahead of a late item is to be
+looked through for it."""
 
 Waiting = tuple[int, bool, Sequence[bytes], Sequence[Any]]
 """(trace, alive, orders, payloads): in ascending order."""
@@ -49,19 +57,24 @@ class Intake:
         origin: By which way items come now.
         segment: The operation's.
         late: So many late items a second are repaired without ado.
+        ways: Those by which items may come from other workers.
     """
 
-    def __init__(self, step: Step, run: Run, origin: Origin, segment: int, late: int) -> None:
+    def __init__(
+        self, step: Step, run: Run, origin: Origin, segment: int, late: int, ways: Iterable[Hashable] = ()
+    ) -> None:
         self.segment = segment
         self._step, self._run, self._origin, self._late = step, run, origin, late
         self._waiting: list[Waiting] = []
         self._single: tuple[list[bytes], list[Any]] | None = None  # the last of them, if it may be added to
-        self._ahead: dict[Hashable, bytes] = {}  # the greatest order that has come by each way
+        self._ahead: dict[Hashable, bytes] = dict.fromkeys(ways, b"")  # the greatest order that has come by each way
         self._latest = b""  # the greatest order that had come by the last step of the worker
         self._passed = b""  # the greatest order that has gone in
         self._seen = 0  # how many of what waits had come by then
-        self._since = 0.0
+        self._since = 0.0  # what waits now waits since then for a way that is behind
+        self._due = 0.0
         self._tolerated = 0.0  # late items that may still come without ado
+        self._bearable: float = _MUCH  # items that may still come before they are many
         self._counted = 0.0
         self._patient_until = -1.0
 
@@ -100,17 +113,21 @@ class Intake:
 
     def due(self) -> float | None:
         """When all that waits is to go in, whatever is still to come."""
-        return self._since + _PATIENCE_S if self._waiting else None
+        return self._due if self._waiting else None
 
-    def drain(self, now: float) -> None:
+    def drain(self, now: float, past: bytes = b"") -> None:
         """Let go in what is not to wait any longer.
 
         Args:
             now: A monotonic clock, in seconds.
+            past: Nothing is on its way any more that is below this (encoded time), but for what is of the time before
+                it, and is waiting here.
         """
         if not self._waiting:
             return
-        self._count_late(now)
+        if not self._seen:
+            self._since = now
+        self._count(now)
         limit = None
         if now < self._patient_until:
             limit = min(self._ahead.values(), default=None)
@@ -120,19 +137,25 @@ class Intake:
         ready = self._take(limit)
         if ready:
             self._since = now
+        elif limit is not None and past > limit and now >= self._since + _STILL_S:
+            ready = self._take(past)
+        self._due = self._since + (_STILL_S if now < self._since + _STILL_S else _PATIENCE_S)
+        if ready:
             self._put_in(ready)
 
-    def _count_late(self, now: float) -> None:
-        """Be patient for a while if too much of what has come since the last step is behind what came before it."""
+    def _count(self, now: float) -> None:
+        """Be patient for a while if much has come since the last step, or too much behind what came before it."""
         fresh = [orders for _, _, orders, _ in self._waiting[self._seen :]]
         late = sum([bisect_left(orders, self._latest) for orders in fresh])
         self._latest = max([self._latest, *[orders[-1] for orders in fresh]])
-        most = self._late * _SHORT_S
-        self._tolerated = min(self._tolerated + (now - self._counted) * self._late, most) - late
+        passed = now - self._counted
         self._counted = now
-        if self._tolerated < 0:
-            self._tolerated = 0
+        self._tolerated = min(self._tolerated + passed * self._late, self._late * _SHORT_S) - late
+        self._bearable = min(self._bearable + passed * _MUCH_PER_S, _MUCH) - sum(map(len, fresh))
+        if self._tolerated < 0 or self._bearable < 0:
             self._patient_until = now + _AGAIN_S
+        self._tolerated = max(self._tolerated, 0)
+        self._bearable = max(self._bearable, 0)
 
     def _take(self, limit: bytes | None) -> list[Waiting]:
         """What waits up to an order, or all of it."""

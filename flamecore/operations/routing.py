@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from operator import not_
 from typing import Any, Final
 
 from flamecore.errors import RunawayLoopError
@@ -215,6 +217,12 @@ class _PartingTexts(_Parting):
         found: list[Any] = list(map(self._places.get, payloads))
         if None in found and not self._find(found, orders, payloads):
             return super().__call__(orders, trace, payloads)
+        if self.workers == 2:  # one pass of C for each list
+            other = list(map(not_, found))
+            return [
+                (list(compress(orders, other)), list(compress(payloads, other))),
+                (list(compress(orders, found)), list(compress(payloads, found))),
+            ]
         parts: list[Part] = [([], []) for _ in range(self.workers)]
         ways = [(places.append, values.append) for places, values in parts]
         for order, payload, owner in zip(orders, payloads, found, strict=True):

@@ -115,16 +115,23 @@ class Collector:
             end = bisect_left(orders, limit)
             if not end:
                 continue
-            ready.append((orders[:end], payloads[:end]))
-            self._pending[worker] = (orders[end:], payloads[end:])
+            if end == len(orders):
+                ready.append((orders, payloads))
+                self._pending[worker] = ([], [])
+            else:
+                ready.append((orders[:end], payloads[:end]))
+                self._pending[worker] = (orders[end:], payloads[end:])
         if len(ready) < 2:
             return ready[0] if ready else ((), ())
-        places = [order for orders, _ in ready for order in orders]
-        values = [payload for _, payloads in ready for payload in payloads]
+        places: list[bytes] = []
+        values: list[Any] = []
+        for some, parts in ready:
+            places += some
+            values += parts
         # Each payload is given its order as its key, one after the other, and no pairs are made. Sorting is a merge:
         # what is in order already is kept together.
         values.sort(key=partial(next, iter(places)))
-        if _meet([orders for orders, _ in ready]):
+        if _meet([some for some, _ in ready]):
             places.sort()
             twice = next(one for one, other in pairwise(places) if one == other)
             raise OrderViolationError(

@@ -20,7 +20,7 @@ from flamecore.messages import Committed, Delivered, Items, Prepare, Reached, Re
 from flamecore.meta import MIN_TIME
 from flamecore.moments import Moments
 from flamecore.plan import Plan
-from flamecore.rear import Sink
+from flamecore.rear import Sink, encoders_of
 from flamecore.stats import Histogram
 from flamecore.transport import Delivery, Endpoint
 from flamecore.worker import Outgoing, Worker
@@ -298,6 +298,8 @@ class RearHost:
         self._timer: asyncio.TimerHandle | None = None
         self._delivered = delivered
         self._translate = translate
+        encoded = translate is None and collector.name in encoders_of({collector.name: sink})
+        self._store = sink.write_encoded if encoded else sink.write
 
     async def run(self) -> None:
         """Until cancelled, or a failed record is reached."""
@@ -339,7 +341,7 @@ class RearHost:
     async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
         try:
             if orders is None:
-                await self.sink.write(time, payloads)
+                await self._store(time, payloads)
             else:
                 await self.sink.write_ordered(time, orders, payloads)
         except Exception as error:

@@ -20,6 +20,7 @@ from flamecore.launch import lay_out
 from flamecore.layout import Layout
 from flamecore.messages import Assignment, Resume
 from flamecore.node import Node
+from flamecore.rear import encoders_of
 from flamecore.recovery import Kept
 from flamecore.reference import at_hand, load_flow
 from flamecore.scope import Scope
@@ -44,7 +45,8 @@ class Incarnation:
         settings = replace(layout.settings, workers=assignment.total)
         fronts = [front[:3] for front in assignment.fronts]
         self.plan = make_plan(layout.graph, layout.sources, settings, fronts=fronts, start=assignment.start)
-        self.node = Node(self.plan, Scope(home.transport, assignment.epoch), fail=home.failed)
+        scope, encoders = Scope(home.transport, assignment.epoch), encoders_of(layout.sinks)
+        self.node = Node(self.plan, scope, fail=home.failed, encoders=encoders)
 
     async def open(self) -> None:
         """Open what is read."""

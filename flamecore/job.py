@@ -31,7 +31,7 @@ from flamecore.node import Node
 from flamecore.observe import Observers
 from flamecore.phases import Phases
 from flamecore.plan import DEAD_LETTERS, OnError, Plan
-from flamecore.rear import Sink
+from flamecore.rear import Sink, encoders_of
 from flamecore.recovery import Kept
 from flamecore.stats import JobReport, JobStats, summed
 from flamecore.store import Store
@@ -170,7 +170,9 @@ class Job:
             check_importable(self.graph, transport)
             await transport.start()
             edges = await stack.enter_async_context(AsyncExitStack())  # sinks are closed after the node
-            node = self._node = Node(plan, transport, fail=self._fail, observers=self._observers)
+            node = self._node = Node(
+                plan, transport, fail=self._fail, observers=self._observers, encoders=encoders_of(self._sinks)
+            )
             stack.push_async_callback(node.aclose)
             workers = range(plan.workers)
             states = [(front.position, front.ended) for front in history.fronts] if history is not None else ()

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from random import Random, SystemRandom
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from flamecore.acker import Acker
@@ -27,7 +28,7 @@ from flamecore.meta import FrontId
 from flamecore.observe import Observers
 from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.pump import Ended, FrontPump
-from flamecore.rear import Sink
+from flamecore.rear import Encode, Sink
 from flamecore.recovery import Journal, Kept, load_journal, load_manifest, load_state
 from flamecore.stats import Histogram, NodeStats
 from flamecore.transport import Endpoint
@@ -49,6 +50,7 @@ class Node:
         fail: Told of the first error of any part.
         observers: Told of events.
         kept: How state is kept, as far as that is known before workers are added; None: it is not.
+        encoders: Of the sinks, by name.
     """
 
     def __init__(
@@ -59,9 +61,11 @@ class Node:
         fail: Callable[[BaseException], None],
         observers: Observers | None = None,
         kept: Kept | None = None,
+        encoders: Mapping[str, Encode] = MappingProxyType({}),
     ) -> None:
         self.plan = plan
         self.kept = kept
+        self.encoders = encoders
         self.transport = transport
         self.workers: list[WorkerHost] = []
         self.trackers: list[TrackerHost] = []
@@ -124,6 +128,7 @@ class Node:
             listener=acker.listener(),
             random=Random(self._random.getrandbits(64)),
             fronts=fronts,
+            encoders=self.encoders,
         )
         host = WorkerHost(worker, await self._post(f"worker/{index}"), self._latency, self._advanced)
         self.workers.append(host)

@@ -7,7 +7,7 @@ now been delivered. A sink that stores the batch and the time in one atomic step
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +19,10 @@ Guarantee = Literal["exactly_once", "at_least_once"]
 
 Mode = Literal["replace", "append", "resume"]
 """What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it."""
+
+
+Encode = Callable[[Sequence[Any]], Sequence[Any]]
+"""Makes of payloads what a sink stores of them, one for one."""
 
 
 def goes_on(context: EdgeContext, mode: Mode, held: str | None, place: str, *, empty: bool) -> bool:
@@ -140,6 +144,20 @@ class Sink(ABC):
         """
         await self.write(time, payloads)
 
+    def encoder(self) -> Encode | None:
+        """What may be done to payloads before they come here: where they are made, by all workers at once, in other
+        processes too. None: nothing.
+
+        It is asked of a sink that is not open, whose options and context are those of the one that writes. It depends
+        on each payload alone, and raises nothing: a payload that cannot be stored is left as it is, for
+        `write_encoded` to refuse it at its place.
+        """
+        return None
+
+    async def write_encoded(self, time: int, encoded: Sequence[Any]) -> None:
+        """As `write`, given what the encoder has made of the payloads. Only called where there is an encoder."""
+        await self.write(time, encoded)
+
     async def sync(self, time: int) -> None:
         """Make durable what was written, and that it is complete below `time`: a snapshot of that time is about to be
         recorded, and nothing below it will be written again. `open` returns at least `time` from then on.
@@ -154,3 +172,9 @@ class Sink(ABC):
     async def aclose(self) -> None:
         """Make durable what was written and release what is held. May be called twice."""
         return
+
+
+def encoders_of(sinks: Mapping[str, Sink]) -> dict[str, Encode]:
+    """What is done to payloads before they come to sinks, by name. A sink that wants orders is given payloads."""
+    made = {name: sink.encoder() for name, sink in sinks.items() if not sink.wants_orders}
+    return {name: encode for name, encode in made.items() if encode is not None}

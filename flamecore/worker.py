@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from random import Random
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from flamecore.acker import Ack, Listener, MinTime, Reporter
@@ -24,6 +25,7 @@ from flamecore.operations import Fail
 from flamecore.operations.models import compile_worker
 from flamecore.operations.routing import Outbox, arrive
 from flamecore.plan import DEAD_LETTERS, Plan
+from flamecore.rear import Encode
 
 
 class Given(NamedTuple):
@@ -66,6 +68,7 @@ class Worker:
         listener: Makes minimum times of what the ackers tell.
         random: Draws the ids of physical instances and the numbers of acks; a new seed for every incarnation.
         fronts: The fronts it hosts.
+        encoders: For sinks that have one, what is made of payloads before they are handed over.
     """
 
     def __init__(
@@ -77,12 +80,14 @@ class Worker:
         listener: Listener,
         random: Random,
         fronts: Sequence[Front] = (),
+        encoders: Mapping[str, Encode] = MappingProxyType({}),
     ) -> None:
         self.index = index
         self.plan = plan
         self.reporter = reporter
         self.listener = listener
         self.random = random
+        self.encoders = encoders
         self.fronts = {front.number: front for front in fronts}
         self.rejected = 0
         self.admitted = 0
@@ -304,18 +309,23 @@ class Worker:
         fatal, letters = self._failures(time) if grown else ([], [])
         for name, outlet in compiled.outlets.items():  # there are some only without the barrier
             if outlet or grown:
-                out.append((f"rear/{name}", Released(self.index, time, *_columns(outlet), fatal)))
+                out.append((f"rear/{name}", self._released_to(name, time, _columns(outlet), fatal)))
                 outlet.clear()
         if not grown:
             return
         self._released = time
         for name, barrier in compiled.barriers.items():
-            out.append((f"rear/{name}", Released(self.index, time, *barrier.columns(time), fatal)))
+            out.append((f"rear/{name}", self._released_to(name, time, barrier.columns(time), fatal)))
         if self.plan.dead_letters:
             out.append((f"rear/{DEAD_LETTERS}", Released(self.index, time, *_columns(letters), fatal)))
         limit = encode_time(time)
         for forget in compiled.forgetters:
             forget(limit)
+
+    def _released_to(self, sink: str, time: int, columns: Columns, fatal: list[tuple[bytes, Failure]]) -> Released:
+        orders, payloads = columns
+        encode = self.encoders.get(sink)
+        return Released(self.index, time, orders, payloads if encode is None else encode(payloads), fatal)
 
     def _failures(self, time: int) -> tuple[list[tuple[bytes, Failure]], list[tuple[bytes, Any]]]:
         fatal: list[tuple[bytes, Failure]] = []

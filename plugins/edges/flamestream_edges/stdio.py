@@ -14,7 +14,7 @@ import msgspec
 from flamecore.errors import SinkError, SourceError
 from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.plugin import hookimpl
-from flamecore.rear import Guarantee, Sink
+from flamecore.rear import Encode, Guarantee, Sink
 from flamecore.records.plain import Unencodable, encode, encode_lines
 from flamestream_edges.files import line_encoding
 from flamestream_edges.linereader import Chunks, LineReader
@@ -121,13 +121,22 @@ class Stdout(Sink):
     def guarantee(self) -> Guarantee:
         return "at_least_once"
 
+    def encoder(self) -> Encode | None:
+        return _lines if self.options.format == "auto" else None
+
+    async def write_encoded(self, time: int, encoded: Sequence[Any]) -> None:
+        await self._write(lambda: _joined(encoded))
+
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        if self.options.format == "jsonl":
+            await self._write(lambda: encode_lines(payloads).decode())
+        else:
+            await self._write(lambda: _joined(_lines(payloads)))
+
+    async def _write(self, make: Callable[[], str]) -> None:
         name = self.context.name
         try:
-            if self.options.format == "jsonl":
-                text = encode_lines(payloads).decode()
-            else:
-                text = "".join([_line(payload) for payload in payloads])
+            text = make()
             sys.stdout.write(text)
             sys.stdout.flush()
         except Unencodable as error:
@@ -146,6 +155,29 @@ class Stdout(Sink):
 
 
 _SHOW: dict[type, Callable[[Any], str]] = {str: str, int: str, float: str}
+
+
+def _lines(payloads: Sequence[Any]) -> list[Any]:
+    """A line for each payload; one that there is none for stays as it is."""
+    try:
+        return [_line(payload) for payload in payloads]
+    except Unencodable:
+        return [_line_if_any(payload) for payload in payloads]
+
+
+def _line_if_any(payload: Any) -> Any:
+    try:
+        return _line(payload)
+    except Unencodable:
+        return payload
+
+
+def _joined(lines: Sequence[Any]) -> str:
+    """The lines as one text. Raises Unencodable where there is none for a payload."""
+    try:
+        return "".join(lines)
+    except TypeError:
+        return "".join([line if type(line) is str else _line(line) for line in lines])
 
 
 def _line(payload: Any) -> str:

@@ -8,13 +8,17 @@ from typing import Any, ClassVar
 
 import pytest
 
+import flamecore as fc
 from flamecore.collect import Collector
+from flamecore.config import make_config
 from flamecore.errors import SinkError
 from flamecore.front import EdgeContext
 from flamecore.host import Post, RearHost
+from flamecore.launch import build, lay_out
+from flamecore.layers import Layer
 from flamecore.messages import Delivered, Released
 from flamecore.meta import GlobalTime
-from flamecore.rear import Guarantee, Sink
+from flamecore.rear import Encode, Guarantee, Sink
 from flamecore.transport import Delivery, Endpoint
 
 
@@ -145,3 +149,57 @@ def test_whoever_goes_on_must_open_a_sink_anew_of_which_a_batch_has_failed() -> 
             await bench.rear.halt()
 
     asyncio.run(body())
+
+
+class Shouting(Sink):
+    """Stores capitals, which others may make."""
+
+    name: ClassVar[str] = "shouting"
+
+    def __init__(self) -> None:
+        super().__init__(None, EdgeContext("out"))
+        self.given: list[Any] = []
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "at_least_once"
+
+    def encoder(self) -> Encode:
+        return lambda payloads: [payload.upper() for payload in payloads]
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        raise AssertionError("what is written is encoded already")
+
+    async def write_encoded(self, time: int, encoded: Sequence[Any]) -> None:
+        self.given += encoded
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("barrier", [True, False])
+def test_what_a_sink_makes_of_payloads_is_made_by_the_workers(workers: int, barrier: bool) -> None:
+    flow = fc.Flow("loud")
+    flow.source("words", str).rebalance().map(lambda word: word + "!").sink("out")
+    sink = Shouting()
+    words = [f"word {number}" for number in range(200)]
+    settings = Layer()
+    settings.put(["job", "workers"], workers, "test")
+    settings.put(["job", "barrier"], barrier, "test")
+    layout = lay_out(make_config(settings, environ={}), flow, given={"words": words})
+    layout.sinks["out"] = sink
+    asyncio.run(build(layout).run())
+    assert sorted(sink.given) == sorted(f"{word}!".upper() for word in words)
+
+
+def test_dead_letters_are_never_encoded() -> None:
+    sink = Shouting()
+    host = RearHost(
+        Collector("out", 1),
+        sink,
+        Post(Here(), lambda error: None),
+        listeners=(),
+        delivered=lambda *_: None,
+        translate=str.lower,
+    )
+    with pytest.raises(AssertionError, match="encoded already"):
+        asyncio.run(host._write(1, None, ["x"]))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flamecore.graph import ByTime
+from flamecore.graph import ByHash, ByKey, ByTime, Map, Route
+from flamecore.hashing import owners
 from flamecore.meta import GlobalTime
-from flamecore.operations import each
-from flamecore.operations.routing import Outbox, arrive, place_finder
+from flamecore.operations import each, routing
+from flamecore.operations.routing import Outbox, arrive, place_finder, routed
 
 Item = tuple[int, bytes, int, bool, Any]
 
@@ -54,7 +56,72 @@ def test_what_follows_is_one_piece() -> None:
 
 def test_rebalance_deals_the_first_records_one_by_one_and_all_of_them_evenly() -> None:
     place = place_finder(ByTime(), (), 3)
-    owners = [place(GlobalTime(time, 1).encode(), None) for time in range(4800)]
-    assert owners[:6] == [0, 1, 2, 0, 1, 2]
-    assert len(set(owners[2048:2056])) == 1, "later ones in blocks"
-    assert all(1550 < owners.count(worker) < 1650 for worker in range(3))
+    found = [place(GlobalTime(time, 1).encode(), None) for time in range(4800)]
+    assert found[:6] == [0, 1, 2, 0, 1, 2]
+    assert len(set(found[2048:2056])) == 1, "later ones in blocks"
+    assert all(1550 < found.count(worker) < 1650 for worker in range(3))
+
+
+class Ends:
+    """Where the items of one worker go."""
+
+    def __init__(self, route: Route, workers: int, worker: int) -> None:
+        self.items: list[Item] = []
+        self.failed: list[tuple[bytes, Any]] = []
+        self.outboxes = [Outbox() for _ in range(workers)]
+        vertex = Map("map", route=route, index=5, function=abs)
+        self.step, self.run = routed(
+            vertex,
+            self.take,
+            each(self.take),
+            worker=worker,
+            owners=owners(workers),
+            outboxes=self.outboxes,
+            fail=lambda order, trace, alive, payload, error: self.failed.append((order, payload)),
+        )
+
+    def take(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        self.items.append((5, order, trace, alive, payload))
+
+    def all(self) -> tuple[Any, ...]:
+        return self.items, self.failed, [outbox.take() for outbox in self.outboxes]
+
+
+def first_letter(payload: Any) -> Any:
+    return payload[0]  # of an empty text, or a number, there is none
+
+
+payloads = st.lists(st.one_of(st.sampled_from(["", "a", "b", "bb", "c", "x" * 100]), st.integers(0, 3)), min_size=1)
+
+
+@given(st.lists(payloads, max_size=4), st.sampled_from((1, 2, 3)), st.booleans())
+def test_runs_go_where_their_items_would(lists: list[list[Any]], workers: int, texts: bool) -> None:
+    for route in (ByKey(first_letter), ByKey(str), ByHash(lambda payload: len(payload) - 2**31), ByTime()):
+        one, other = Ends(route, workers, workers - 1), Ends(route, workers, workers - 1)
+        time = 1000
+        for some in lists:
+            values = [str(value) for value in some] if texts else some
+            places = [GlobalTime(time + 3 * at, 1).encode() for at in range(len(values))]
+            time += 3 * len(values)
+            one.run(places, 7, values)
+            for place, value in zip(places, values, strict=True):
+                other.step(place, 7, True, value)
+        assert one.all() == other.all()
+
+
+def test_places_of_many_texts_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "_PLACES_KEPT", 10)
+    asked: list[str] = []
+
+    def key(text: str) -> str:
+        asked.append(text)
+        return text
+
+    few, many = ["a", "b"], [f"{number}" for number in range(30)]
+    ends = Ends(ByKey(key), 2, 0)
+    for turn, values in enumerate([few * 20, few * 20, many, many]):
+        ends.run([GlobalTime(100 * turn + at, 1).encode() for at in range(len(values))], 0, values)
+    assert asked == [*few, *many, *many], "each once, until there are too many"
+    place = place_finder(ByKey(key), owners(2), 2)
+    assert all(place(b"", text) == 0 for *_, text in ends.items)
+    assert len(ends.items) + sum(len(piece[3]) for piece in ends.outboxes[1].take()) == 140

@@ -212,3 +212,18 @@ def test_a_full_disk_behind_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(Stdout(Stdout.Options(), EdgeContext("out")).write(1, ["x"]))
     with pytest.raises(OSError, match="No space left"):
         stream.close()
+
+
+def test_lines_can_be_made_before_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = Stdout(Stdout.Options(), EdgeContext("out"))
+    encode = sink.encoder()
+    assert encode is not None
+    assert encode(["x", ("a", 1), 2.5]) == ["x\n", "a 1\n", "2.5\n"]
+    asyncio.run(sink.write_encoded(1, encode(["x", ("a", 1)])))
+    assert capsys.readouterr().out == "x\na 1\n"
+    strange = object()
+    assert encode(["x", strange]) == ["x\n", strange], "it is refused where it would be written"
+    with pytest.raises(SinkError, match="a payload of type object cannot be written"):
+        asyncio.run(sink.write_encoded(2, encode(["x", strange])))
+    assert capsys.readouterr().out == ""
+    assert Stdout(Stdout.Options(format="jsonl"), EdgeContext("out")).encoder() is None

@@ -62,21 +62,30 @@ def one_run(job: str, size: int, kept: bool) -> Measured:
 
 
 def compare(*, words: int, pages: int, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Both jobs, with and without, in one process and on two; in turn, several rounds."""
-    columns = ("job", "outputs/s without", "with", "x without", "by CPU time", "by least CPU time")
-    table = Table(f"Throughput with a snapshot every {INTERVAL_S * 1000:.0f} ms", columns)
-    facts: dict[str, Any] = {}
-    sizes = {"word_count": words, "index": pages}
-    for job, size in {**sizes, "many_words": words}.items():
+    """Every job with and without, in one process; in turn, several rounds."""
+    table, facts = _table(""), dict[str, Any]()
+    for job, size in {"word_count": words, "index": pages, "many_words": words}.items():
         _alternate(table, facts, f"{job}, 1 worker", partial(_embedded, job, size), rounds)
+    return table, {"jobs": facts, "targets": table.targets}
+
+
+def compare_away(*, words: int, pages: int, rounds: int) -> tuple[Table, dict[str, Any]]:
+    """Both jobs with and without, on two processes; in turn, several rounds."""
+    table, facts = _table(" on 2 processes"), dict[str, Any]()
     if why := missing("grpc"):
         table.note(why)
-        return table, {"jobs": facts, "targets": table.targets}
+        return table, {"missing": why}
+    sizes = {"word_count": words, "index": pages}
     with tempfile.TemporaryDirectory() as folder, transport("grpc") as over:
         for job, size in sizes.items():
             full, little = _written(Path(folder), job, size), _written(Path(folder), job, _LITTLE)
             _alternate(table, facts, f"{job}, 2 processes", partial(_away, job, full, little, over), rounds)
     return table, {"jobs": facts, "targets": table.targets}
+
+
+def _table(where: str) -> Table:
+    columns = ("job", "outputs/s without", "with", "x without", "by CPU time", "by least CPU time")
+    return Table(f"Throughput with a snapshot every {INTERVAL_S * 1000:.0f} ms{where}", columns)
 
 
 def _alternate(table: Table, facts: dict[str, Any], name: str, run: Callable[[bool], Measured], rounds: int) -> None:

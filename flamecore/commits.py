@@ -30,11 +30,19 @@ from flamecore.snapshot import Manifest, Part, Section, journal_blob, part_blob
 from flamecore.store import Store
 from flamecore.worker import Cut, Worker
 
+_SHORT_SLICE_S: Final = 0.0002
 _SLICE_S: Final = 0.001
-"""For so long a worker that stores its part keeps everything else waiting."""
+"""For so long a worker that stores its part keeps everything else waiting. Short while there is little to do: an item
+that comes meanwhile waits for nothing else. If there is much, a slice is worth the turn that all the others take then.
+"""
 
 _IDLE_S: Final = 0.00005
-"""A turn of the event loop that takes no longer had nothing to do."""
+_IDLE_TURNS: Final = 5
+"""So many turns of the event loop that take no longer had nothing to do: an item goes through the job in several, and
+not all of them are as short."""
+
+_OTHERS_S: Final = 0.001
+"""For so long at least the items have their turn, if they need it: they go through without a break."""
 
 _PART_BYTES: Final = 4 * 2**20
 """A part that is larger is stored in several: while one is put together nothing else is done."""
@@ -137,27 +145,29 @@ class WorkerCommits:
     async def _collect(self, sections: Iterator[tuple[Section, bytes]], writer: PartWriter) -> bool:
         """Fill a part, while everything else goes on. Returns whether it is full, and there may be more."""
         clock = asyncio.get_running_loop().time
+        limit = _SHORT_SLICE_S if await self._others(clock, 0.0) else _SLICE_S
         begun = clock()
         for section, encoded in sections:
             writer.add(section, encoded)
             if writer.size >= _PART_BYTES:
                 return True
             spent = clock() - begun
-            if spent >= _SLICE_S:
-                await self._others(clock, spent)
+            if spent >= limit:
+                limit = _SHORT_SLICE_S if await self._others(clock, spent) else _SLICE_S
                 begun = clock()
         return False
 
-    async def _others(self, clock: Callable[[], float], spent: float) -> None:
-        """The items' turn: until there is nothing for them to do, or they have had as much time."""
+    async def _others(self, clock: Callable[[], float], spent: float) -> bool:
+        """The items' turn: until there is nothing for them to do, or they have had as much time. Returns which."""
         now = clock()
-        until = now + spent
+        until = now + max(spent, _OTHERS_S)
         idle = 0
-        while idle < 2 and now < until:
+        while idle < _IDLE_TURNS and now < until:
             before = now
             await asyncio.sleep(0)
             now = clock()
             idle = idle + 1 if now - before < _IDLE_S else 0
+        return idle == _IDLE_TURNS
 
     async def _create(self, part: Part, data: bytes) -> None:
         if not await self.store.create(part.blob, data):

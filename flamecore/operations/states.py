@@ -16,7 +16,7 @@ ABSENT: Final = object()
 """In place of a state: it must be looked for further below."""
 
 _SHARE: Final = 8
-_LEAST, _MOST = 1024, 16_384
+_LEAST, _MOST = 1024, 32_768
 """What a snapshot was given is moved below an eighth at a time, but so many keys."""
 
 

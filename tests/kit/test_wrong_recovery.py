@@ -213,7 +213,7 @@ def a_snapshot_holds_the_latest_state(patch: Patch) -> None:
     original = DriftStep.cut
 
     def cut(self: DriftStep, before: bytes) -> Mapping[Any, Any]:
-        return {key: self.states[key] for key in original(self, before)}
+        return {key: self.states.get(key) for key in original(self, before)}
 
     patch.setattr(DriftStep, "cut", cut)
 

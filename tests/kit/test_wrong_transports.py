@@ -13,6 +13,7 @@ from flamecore.testing import transports as kit
 from flamecore.testing.laws import LawBroken
 from flamecore.testing.transport_bench import Note
 from flamecore.transport import Delivery, TransportCapabilities, TransportContext
+from flamecore.waiting import Waiting
 from flamestream_inproc import InprocEndpoint, InprocTransport, Options
 
 LIMIT_S: Final = 0.5
@@ -178,7 +179,7 @@ class LeavesSendersWaiting(Wrong):
 
     class endpoint(InprocEndpoint):  # noqa: N801
         async def aclose(self) -> None:
-            self._senders.clear()
+            self._senders = Waiting()
             await super().aclose()
 
 

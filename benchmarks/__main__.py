@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from benchmarks import (
     memory,
     recovery,
     several,
+    sparkfeed,
     start,
     throughput,
     tracking,
@@ -49,6 +51,7 @@ class Sizes:
     payloads: int
     many_words: int
     keys: int
+    rows: int
 
 
 _FULL = Sizes(
@@ -63,6 +66,7 @@ _FULL = Sizes(
     payloads=20_000,
     many_words=3_000_000,
     keys=1_000_000,
+    rows=1_000_000,
 )
 _QUICK = Sizes(
     words=100_000,
@@ -76,6 +80,7 @@ _QUICK = Sizes(
     payloads=1_000,
     many_words=100_000,
     keys=20_000,
+    rows=100_000,
 )
 
 
@@ -110,6 +115,8 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
         "idle": lambda: idle.compare(seconds=sizes.idle_s, rounds=1),
         "codec": lambda: codec.compare(rounds=runs, total=sizes.payloads),
     }
+    if find_spec("pyspark") is not None:
+        found["sparkfeed"] = lambda: sparkfeed.compare(rows=sizes.rows, rounds=few)
     return found
 
 

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from flamecore.errors import SourceError
+from flamecore.errors import FlameError, SourceError
 from flamestream_spark import parts
 from flamestream_spark.ordering import Ordered
 from flamestream_spark.spool import Failed, Order, Spool
@@ -63,9 +63,18 @@ class Feeding:
         ordered: The DataFrame.
         source: Name of the source, for errors.
         of: What the rows are of.
+        failed: Told if it fails.
     """
 
-    def __init__(self, spool: Spool, ordered: Ordered, source: str, of: str = "") -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        ordered: Ordered,
+        source: str,
+        of: str = "",
+        failed: Callable[[FlameError], None] | None = None,
+    ) -> None:
+        self._failed = failed
         self._spool, self._ordered, self._source, self._of = spool, ordered, source, of
         self._tag = f"flamestream-{token_hex(8)}"
         self._thread = threading.Thread(target=self._run, name=f"source {source}", daemon=True)
@@ -91,6 +100,8 @@ class Feeding:
             self.error = error if isinstance(error, SourceError) else failed(self._source, error)
             self.error.__cause__ = self.error.__cause__ or error
             told = self.error
+            if self._failed is not None:
+                self._failed(told)
             self._spool.fail(Failed(told.what.partition(": ")[2], told.hint, str(told.position)))
 
     def _tagging(self) -> tuple[Callable[[str], Any], Callable[[str], Any]]:

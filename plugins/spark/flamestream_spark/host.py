@@ -11,9 +11,10 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from flamecore.config import JobConfig
-from flamecore.errors import ConfigError, JobError
+from flamecore.errors import ConfigError, FlameError, JobError
 from flamecore.hosting import Host, HostContext, Seat
 from flamecore.plugin import hookimpl
+from flamestream_spark.hosted import Feed
 from flamestream_spark.places import advised, problems
 from flamestream_spark.session import DEFAULT_MASTER, facts_of, session
 from flamestream_spark.slots import check_slots
@@ -55,6 +56,7 @@ class SparkHost(Host):
         self._facts: Mapping[str, Any] = {}
         self._stopping = False
         self._works = False
+        self._feed = Feed(context.config)
 
     @classmethod
     def settle(cls, options: Any, config: JobConfig) -> JobConfig:
@@ -71,6 +73,12 @@ class SparkHost(Host):
         self._session = await asyncio.to_thread(self._resources.enter_context, entering)
         await asyncio.to_thread(check_slots, self._session, self.context)
         self._facts = await asyncio.to_thread(facts_of, self._session)
+        loop = asyncio.get_running_loop()
+
+        def failed(error: FlameError) -> None:
+            loop.call_soon_threadsafe(self.context.failed, error)
+
+        await asyncio.to_thread(self._feed.start, failed)
 
     async def start(self, seats: Sequence[Seat], bootstrap: Mapping[str, Any]) -> None:
         told = {**bootstrap, "cwd": str(Path.cwd()), "code": dict(self.context.code())}
@@ -122,6 +130,7 @@ class SparkHost(Host):
         try:
             await self._end(timeout_s)
         finally:
+            await asyncio.to_thread(self._feed.stop)
             await asyncio.to_thread(self._resources.close)
 
     async def _end(self, timeout_s: float) -> None:

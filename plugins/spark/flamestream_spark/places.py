@@ -13,6 +13,7 @@ import msgspec
 from flamecore.config import Choice, DeployTable, JobConfig
 from flamecore.errors import ConfigError
 from flamecore.hosting import HostContext
+from flamestream_spark.hosted import with_spools, without_spool
 
 if TYPE_CHECKING:
     from flamestream_spark.host import Options
@@ -48,7 +49,8 @@ def advised(options: Options, config: JobConfig) -> JobConfig:
     deploy = config.deploy
     if deploy.start_timeout_s == DeployTable().start_timeout_s:
         deploy = msgspec.structs.replace(deploy, start_timeout_s=START_TIMEOUT_S)
-    return msgspec.structs.replace(config, transport=Choice(use=use, tables=tables), deploy=deploy)
+    settled = msgspec.structs.replace(config, transport=Choice(use=use, tables=tables), deploy=deploy)
+    return with_spools(settled, local=is_local(options.master))
 
 
 def _own_host(options: Options) -> str:
@@ -90,6 +92,7 @@ def problems(options: Options, context: HostContext) -> Iterator[ConfigError]:
             path="deploy.start",
         )
     if not is_local(options.master):
+        yield from without_spool(context.config)
         yield from _unreachable_state(options, context)
 
 

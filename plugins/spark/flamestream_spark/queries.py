@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from flamecore.errors import SourceError
+from flamecore.errors import FlameError, SourceError
 from flamestream_spark.feeding import failed, write_batch
 from flamestream_spark.spool import Failed, Spool
 
@@ -44,11 +45,19 @@ class Query:
         source: Name of the source, for errors.
         checkpoint: Where Spark keeps how far it is.
         trigger: When there is a batch, as `DataStreamWriter.trigger` takes it; empty: whenever there is something.
+        failed: Told if it fails.
     """
 
     def __init__(
-        self, frame: Any, spool: Spool, source: str, checkpoint: Path, trigger: dict[str, Any] | None = None
+        self,
+        frame: Any,
+        spool: Spool,
+        source: str,
+        checkpoint: Path,
+        trigger: dict[str, Any] | None = None,
+        failed: Callable[[FlameError], None] | None = None,
     ) -> None:
+        self._failed = failed
         self._frame, self._spool, self._source = frame, spool, source
         self._checkpoint, self._trigger = checkpoint, trigger or {}
         self._thread = threading.Thread(target=self._watch, name=f"source {source}", daemon=True)
@@ -89,6 +98,8 @@ class Query:
             self.error = failed(self._source, error)
             self.error.__cause__ = error
             told = self.error
+            if self._failed is not None:
+                self._failed(told)
             self._spool.fail(Failed(told.what.partition(": ")[2], told.hint, str(told.position)))
         else:
             if not self._stopped:

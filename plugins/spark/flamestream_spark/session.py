@@ -31,6 +31,11 @@ def active() -> Any | None:
         return None
 
 
+def in_task() -> bool:
+    """Whether this process runs a task of Spark: there is no session in it, and none can be made."""
+    return _pyspark().TaskContext.get() is not None
+
+
 def settings_of(master: str, config: Mapping[str, str]) -> dict[str, str]:
     """The configuration of a session that is made here: what is given, and what local modes need.
 
@@ -126,6 +131,7 @@ def _make(master: str, config: Mapping[str, str]) -> Any:
 
 def _pyspark() -> Any:
     try:
+        import pyspark
         import pyspark.errors
         import pyspark.sql
     except ModuleNotFoundError as error:

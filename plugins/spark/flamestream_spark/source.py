@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import mkdtemp
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from flamecore.errors import ConfigError, SourceError
+from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.names import suggestion
 from flamecore.plugin import hookimpl
@@ -25,8 +25,8 @@ from flamestream_spark.feeding import Feeding, failed
 from flamestream_spark.ordering import Ordered, in_order
 from flamestream_spark.payloads import Payloads
 from flamestream_spark.queries import Query
-from flamestream_spark.rows import RowsReader
-from flamestream_spark.session import DEFAULT_MASTER, session
+from flamestream_spark.rows import Feeds, RowsReader
+from flamestream_spark.session import DEFAULT_MASTER, active, in_task, session
 from flamestream_spark.spool import Spool
 
 FILE_FORMATS: Final = ("parquet", "json", "csv", "text", "orc", "xml", "binaryFile")
@@ -123,7 +123,9 @@ class SparkSource(Source):
     def _open(self, position: Any) -> RowsReader:
         after = None if position is None else self._checked(position)
         name, options = self.context.name, self.options
-        if self._fed_elsewhere:
+        if self._fed_elsewhere or in_task():  # of a job on Spark: the driver fills it
+            if not options.spool:
+                raise self._error("a worker on Spark has no session to read with", 'Say where rows pass: spool = "…".')
             spool = Spool(Path(options.spool).expanduser(), name)
             spool.open()
             return RowsReader(name, spool, self._payloads, after, keep=options.keep)
@@ -133,11 +135,8 @@ class SparkSource(Source):
             return self._open_stream(after)
         with ExitStack() as stack:
             spark = stack.enter_context(session(options.master, options.config))
-            ordered = self._ordered(self.frame(spark))
             spool, passing = self._spool(spark, stack)
-            spool.clear()
-            feeding = Feeding(spool, ordered, name, self.fingerprint())
-            feeding.start()
+            feeding = self._feeding(spark, spool)
             return RowsReader(
                 name,
                 spool,
@@ -154,16 +153,40 @@ class SparkSource(Source):
         options, name = self.options, self.context.name
         with ExitStack() as stack:
             spark = stack.enter_context(session(options.master, options.config))
-            frame = self.frame(spark)
-            if options.columns:
-                frame = self._chosen(frame, options.columns)
-            self._check_schema(frame)
             spool = Spool(Path(options.spool).expanduser().absolute(), name)
-            query = Query(frame, spool, name, spool.folder / "_query")
-            query.start()
+            query = self._query(spark, spool)
             return RowsReader(
                 name, spool, self._payloads, after, feeding=query, keep=options.keep, held=stack.pop_all()
             )
+
+    def feed(self, failed: Callable[[FlameError], None]) -> Feeds:
+        """Fill the spool for readers in other processes. Needs a session that is active.
+
+        Args:
+            failed: Told, in another thread, if that fails later.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        spool = Spool(Path(self.options.spool).expanduser().absolute(), self.context.name)
+        spark = active()
+        return self._query(spark, spool, failed) if self.options.stream else self._feeding(spark, spool, failed)
+
+    def _feeding(self, spark: Any, spool: Spool, failed: Callable[[FlameError], None] | None = None) -> Feeding:
+        ordered = self._ordered(self.frame(spark))
+        spool.clear()
+        feeding = Feeding(spool, ordered, self.context.name, self.fingerprint(), failed)
+        feeding.start()
+        return feeding
+
+    def _query(self, spark: Any, spool: Spool, failed: Callable[[FlameError], None] | None = None) -> Query:
+        frame = self.frame(spark)
+        if self.options.columns:
+            frame = self._chosen(frame, self.options.columns)
+        self._check_schema(frame)
+        query = Query(frame, spool, self.context.name, spool.folder / "_query", failed=failed)
+        query.start()
+        return query
 
     def _held_already(self, after: tuple[int, str] | None) -> Spool | None:
         """The spool, if it has all that there is to read from there on."""

@@ -281,6 +281,7 @@ class Spool:
                     return
                 else:
                     stop.wait(wait_s)
+                    order = order or self.announced()  # who fills it may begin later than who reads it
                     wait_s = min(wait_s * 1.5, _LONGEST_WAIT_S)
                 continue
             wait_s = _WAIT_S

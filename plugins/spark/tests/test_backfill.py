@@ -1,0 +1,156 @@
+"""History on Spark, then live elsewhere, with one state: the outputs are those of one run, kills or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import flamecore as fc
+import flamestream_spark
+from flamestream_spark.spool import Spool
+
+FLOW = """
+import time
+from typing import NamedTuple
+
+import flamecore as fc
+
+
+class Sale(NamedTuple):
+    shop: str
+    amount: int
+
+
+def worked(sale: Sale) -> Sale:
+    time.sleep(0.002)
+    return sale
+
+
+def shop_of(sale: Sale) -> str:
+    return sale.shop
+
+
+def total(state: int, sale: Sale) -> tuple[int, list[tuple[str, int]]]:
+    return state + sale.amount, [(sale.shop, state + sale.amount)]
+
+
+flow = fc.Flow("totals")
+flow.source("sales", Sale).map(worked).key_by(shop_of).stateful_map(0, total, name="total").sink("totals")
+"""
+
+JOB = """
+schema = 1
+
+[job]
+flow = "totals.py"
+guarantee = "exactly_once"
+workers = 2
+max_in_flight = 32
+
+[source.sales]
+{source}
+
+[sink.totals]
+use = "spark"
+path = "out"
+times = true
+
+[state]
+use = "directory"
+path = "state/"
+interval_s = 0.05
+"""
+
+HISTORY = 'use = "spark"\npath = "history"\norder_by = ["n"]\ncolumns = ["shop", "amount"]'
+LIVE = 'use = "spark"\nspool = "spool"\nphase = 2'
+
+
+def rows_of(numbers: range) -> list[tuple[int, str, int]]:
+    return [(number, f"shop {number % 5}", number % 17) for number in numbers]
+
+
+def run(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from flamecore.cli import main; main()", "run", *arguments, "--quiet"]
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def kill_when(process: subprocess.Popen[str], folder: Path, files: int) -> None:
+    """Kill the command, and Spark with it, when there are so many files of output."""
+    limit = time.monotonic() + 100
+    while len(list((folder / "out").glob("part-*"))) < files:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def done(process: subprocess.Popen[str]) -> None:
+    _, said = process.communicate(timeout=150)
+    assert process.returncode == 0, said
+
+
+def outputs(folder: Path) -> list[tuple[int, str, int]]:
+    """Time, shop and total of all that was put out, in order."""
+    rows = [row for file in (folder / "out").glob("part-*") for row in pq.ParquetFile(file).read().to_pylist()]
+    rows.sort(key=lambda row: [row[name] for name in flamestream_spark.TIMES])
+    return [(row["_time"], *list(row.values())[:2]) for row in rows]
+
+
+@pytest.mark.timeout(400)
+def test_history_on_spark_then_live_with_kills_in_between(spark: Any, tmp_path: Path) -> None:
+    history, live = rows_of(range(900)), rows_of(range(900, 1500))
+    (tmp_path / "history").mkdir()
+    shuffled = sorted(history, key=lambda row: row[0] * 7919 % 900)
+    for part in range(3):
+        columns = zip(("n", "shop", "amount"), zip(*shuffled[part::3], strict=True), strict=True)
+        pq.write_table(pa.table({name: list(values) for name, values in columns}), tmp_path / "history" / f"{part}.pq")
+    (tmp_path / "totals.py").write_text(FLOW)
+    (tmp_path / "history.toml").write_text(JOB.format(source=HISTORY) + '\n[spark]\nmaster = "local[4]"\n')
+    (tmp_path / "live.toml").write_text(JOB.format(source=LIVE))
+
+    kill_when(run(tmp_path, "history.toml", "--on", "spark"), tmp_path, 3)
+    assert len(outputs(tmp_path)) < 900
+    done(run(tmp_path, "history.toml", "--on", "spark"))
+    assert len(outputs(tmp_path)) == 900
+
+    into = flamestream_spark.Into(tmp_path / "spool")
+    half = spark.createDataFrame([row[1:] for row in live[:300]], "shop string, amount bigint").coalesce(1)
+    into(half, 0)
+    before = len(list((tmp_path / "out").glob("part-*")))
+    kill_when(run(tmp_path, "live.toml"), tmp_path, before + 3)
+    assert 900 < len(outputs(tmp_path)) < 1500
+    into(half, 0)
+    into(spark.createDataFrame([row[1:] for row in live[300:]], "shop string, amount bigint").coalesce(1), 1)
+    Spool(tmp_path / "spool", "sales").end()
+    done(run(tmp_path, "live.toml"))
+
+    totals: dict[str, int] = {}
+    expected = []
+    for number, name, sold in history + live:
+        totals[name] = totals.get(name, 0) + sold
+        expected.append((number, name, totals[name]))
+    assert outputs(tmp_path) == expected, "times go on where history ended"
+
+
+def test_history_in_the_program_then_live(spark: Any, tmp_path: Path) -> None:
+    """The same without a process of its own: source `spark` embedded, then what is handed over in the program."""
+    flow = fc.Flow("counts")
+    flow.source("words", str).key_by(lambda word: word).count(name="count").sink("counts")
+    pq.write_table(pa.table({"word": ["a", "b", "a"]}), tmp_path / "history.parquet")
+    source = {"source.words.use": "spark", "source.words.path": str(tmp_path / "history.parquet")}
+    first = flow.run(settings=source, state=tmp_path / "state")
+    flamestream_spark.Into(tmp_path / "spool")(spark.createDataFrame([("a",), ("c",)], "word string").coalesce(1), 0)
+    Spool(tmp_path / "spool", "words").end()
+    live = {"source.words.use": "spark", "source.words.spool": str(tmp_path / "spool"), "source.words.phase": 2}
+    second = flow.run(settings=live, state=tmp_path / "state")
+    assert first["counts"] + second["counts"] == [("a", 1), ("b", 1), ("a", 2), ("a", 3), ("c", 1)]

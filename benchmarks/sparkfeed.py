@@ -14,10 +14,12 @@ from benchmarks.processes import measured
 from benchmarks.report import Spread, Table, ratios
 
 KEYS: Final = 1000
+_BATCHES: Final = 5
 _FED: Final = "fed to 2 workers"
 _FOLDER: Final = "to Parquet, exactly once"
 _FRAME: Final = "DataFrame to DataFrame"
-_SPARK: Final = "transformWithStateInPandas"
+_SPARK: Final = "transformWithStateInPandas, 5 batches"
+_ONCE: Final = "transformWithStateInPandas, 1 batch"
 _READ: Final = "Spark reads, and hands over to Python"
 
 
@@ -31,7 +33,8 @@ def compare(*, rows: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     found = measured("sparkfeed", {"rows": rows, "rounds": rounds}, what="Spark feeds a running count")
     runs: list[dict[str, float]] = found["runs"]
     table = Table(
-        f"Running count of {rows:,} rows from Parquet, Spark on 2 cores", ("contender", "rows/s", "x Spark's own")
+        f"Running count of {rows:,} rows from Parquet, Spark on 2 cores",
+        ("contender", "rows/s", "x transformWithState, 5 batches"),
     )
     rates = [{name: {"rate": rows / seconds} for name, seconds in run.items()} for run in runs]
     for name in runs[0]:
@@ -41,7 +44,10 @@ def compare(*, rows: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     for name in (_FOLDER, _FRAME):
         table.target(name, f"{name}: rows/s", Spread.of([rate[name]["rate"] for rate in rates]), 100_000)
     own = ratios([rate[_FOLDER] for rate in rates], [rate[_SPARK] for rate in rates], "rate")
-    table.target(_FOLDER, f"{_FOLDER}: times {_SPARK}", own, 3)
+    table.target(_FOLDER, f"{_FOLDER}: x {_SPARK}", own, 3)
+    table.note(
+        "Spark makes outputs durable batch by batch; flamestream takes a snapshot every 500 ms, and outputs never wait."
+    )
     return table, {"rows": rows, "runs": runs}
 
 
@@ -74,7 +80,7 @@ def run(*, rows: int, rounds: int) -> dict[str, Any]:
     }
     with session("local[2]", conf) as spark, tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        made = spark.range(0, rows, 1, 4).selectExpr(
+        made = spark.range(0, rows, 1, 2 * _BATCHES).selectExpr(
             "id", f"pmod(id * 7919, {KEYS}) AS key", "repeat('x', 90) AS payload", "id * 0.5 AS value"
         )
         made.write.parquet(str(place / "in"))
@@ -83,7 +89,8 @@ def run(*, rows: int, rounds: int) -> dict[str, Any]:
             _FED: lambda: _fed(spark, place),
             _FOLDER: lambda: _to_folder(spark, place),
             _FRAME: lambda: _to_frame(spark, place),
-            _SPARK: lambda: _by_spark(spark, place),
+            _SPARK: lambda: _by_spark(spark, place, 2),
+            _ONCE: lambda: _by_spark(spark, place, 2 * _BATCHES),
         }
         runs = []
         for number in range(rounds + 1):
@@ -143,7 +150,7 @@ def _source(place: Path) -> dict[str, Any]:
     return {"source.rows.use": "spark", "source.rows.path": str(place / "in"), "source.rows.columns": ["key"]}
 
 
-def _by_spark(spark: Any, place: Path) -> int:
+def _by_spark(spark: Any, place: Path, files: int) -> int:
     import pandas as pd
     from pyspark.sql.streaming import StatefulProcessor
 
@@ -164,7 +171,7 @@ def _by_spark(spark: Any, place: Path) -> int:
             return
 
     schema = "id long, key long, payload string, value double"
-    read = spark.readStream.schema(schema).parquet(str(place / "in")).select("key")
+    read = spark.readStream.schema(schema).option("maxFilesPerTrigger", files).parquet(str(place / "in")).select("key")
     counted = read.groupBy("key").transformWithStateInPandas(
         Counts(), outputStructType="key long, value long", outputMode="Append", timeMode="None"
     )

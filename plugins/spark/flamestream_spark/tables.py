@@ -16,13 +16,15 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 import msgspec
 import pyarrow as pa
 
-from flamecore.meta import GlobalTime
 from flamecore.records.plain import Unencodable, cell, plain
 from flamecore.records.shapes import record_columns, tuple_columns
 from flamecore.records.tables import Table
 
 TIMES: Final = ("_time", "_front", "_place")
 """Columns that order outputs: the two parts of the global time, and the place among the outputs of that time."""
+
+_PREFIX: Final = [("time", ">u8"), ("front", ">u4")]
+"""What an order begins with: see `flamecore.meta`."""
 
 _TIME_TYPES: Final = (pa.int64(), pa.int64(), pa.int64())
 
@@ -173,18 +175,14 @@ class Form:
             raise Unencodable(payloads[0], f"column {field.name!r}: {error}") from error
 
 
-def _times(orders: Sequence[bytes]) -> tuple[list[int], list[int], list[int]]:
-    times: list[int] = []
-    fronts: list[int] = []
-    places: list[int] = []
-    last: bytes | None = None
-    found = GlobalTime(0)
-    for order in orders:
-        if order[:12] != last:
-            last = order[:12]
-            found, place = GlobalTime.decode(order), 0
-        times.append(found.time)
-        fronts.append(found.front)
-        places.append(place)
-        place += 1
-    return times, fronts, places
+def _times(orders: Sequence[bytes]) -> tuple[Any, Any, Any]:
+    """Time and front of each order, and its place among those that follow each other with the same ones."""
+    import numpy as np
+
+    prefixes = np.frombuffer(b"".join([order[:12] for order in orders]), _PREFIX)
+    times = prefixes["time"].astype("u8") ^ np.uint64(1 << 63)  # signed numbers are biased, so that they sort as bytes
+    fronts = prefixes["front"].astype("i8")
+    numbers = np.arange(len(prefixes))
+    first = np.ones(len(prefixes), bool)
+    first[1:] = prefixes[1:] != prefixes[:-1]
+    return times.view("i8"), fronts, numbers - np.maximum.accumulate(np.where(first, numbers, 0))

@@ -133,7 +133,8 @@ def _to_folder(spark: Any, place: Path) -> int:
     sink = {"sink.counts.use": "spark", "sink.counts.path": str(place / "out"), "sink.counts.times": True}
     state = place / "state"
     shutil.rmtree(state, ignore_errors=True)
-    settings = _source(place) | sink | {"job.guarantee": "exactly_once"}
+    # A file holds what was delivered together, and nothing is while one is forced to the disk.
+    settings = _source(place) | sink | {"job.guarantee": "exactly_once", "job.max_in_flight": 65_536}
     outputs = counting(all_outputs=True).run(settings=settings, workers=2, state=state)
     assert outputs.stats is not None
     return -1

@@ -145,16 +145,8 @@ class Form:
         Raises:
             Unencodable: A payload is not of the declared type, or has no place in a column.
         """
-        table = self.table
-        if table.kind is not None and not {table.kind}.issuperset(map(type, payloads)):
-            for payload in payloads:
-                if not isinstance(payload, table.kind):
-                    raise Unencodable(payload, f"the flow declares {table.kind.__name__} for it")
-        rows = payloads if table.split is None else list(map(table.split, payloads))
-        for payload, row in zip(payloads, rows, strict=True):
-            if len(row) != len(table.columns):
-                raise Unencodable(payload, f"it has {len(row)} places, and the flow declares {len(table.columns)}")
-        columns: list[Sequence[Any]] = [list(column) for column in zip(*rows, strict=True)]
+        rows = self.table.taken_apart(payloads)
+        columns = [[row[number] for row in rows] for number in range(len(self.table.columns))]
         arrays = [self._array(number, column, payloads) for number, column in enumerate(columns)]
         if self.times:
             arrays += map(pa.array, _times(orders), _TIME_TYPES)

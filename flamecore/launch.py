@@ -129,11 +129,15 @@ def run_embedded(
             raise unknown_key(f"source.{name}", sources, where=f": flow {flow.name!r} has no such source (inputs)")
     outputs = Outputs({sink.name: [] for sink in graph.sinks})
     job = prepare(make_config(layer), flow, given={**outputs, **inputs})
-    outputs.report = _to_the_end(job)
+    outputs.report = to_the_end(job)
     return outputs
 
 
-def _to_the_end(job: AnyJob) -> JobReport:
+def to_the_end(job: AnyJob) -> JobReport:
+    """Run a job, also from within a running event loop.
+
+    Raises as `flamecore.job.Job.run`.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,6 +1,6 @@
 """A folder of text, or a dump of Wikipedia pages: read and cleaned by Spark, indexed by a flow, kept as Parquet.
 
-    python examples/spark/index_to_parquet.py INPUT OUTPUT
+    python examples/spark/index_to_parquet.py INPUT OUTPUT [--on spark]
 
 INPUT is a folder of text files, or a file of `<page id="7" title="…">text</page>`. OUTPUT gets two tables, partitioned
 by the first letter of the word: `changes`, every change of the index in the order in which it came, and `index`, what
@@ -50,13 +50,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("input", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s)")
+    parser.add_argument("--master", default="local[4]", help="where Spark runs (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="how many workers share the flow (default: %(default)s)")
+    parser.add_argument("--on", choices=["spark"], help="spark: the workers are tasks of Spark, not of this process")
     arguments = parser.parse_args()
     with session(arguments.master, {"spark.sql.shuffle.partitions": "4"}) as spark:
         pages = pages_of(spark, arguments.input)
         order_by = () if arguments.input.is_file() else "id"
-        changes = flamestream_spark.run(flow, pages=pages, order_by=order_by, workers=arguments.workers)
+        on_spark = True if arguments.on == "spark" else None
+        workers = arguments.workers
+        changes = flamestream_spark.run(flow, pages=pages, order_by=order_by, workers=workers, on_spark=on_spark)
         changes = changes.withColumn("letter", f.substring("word", 1, 1))
         for name, table in (("changes", changes), ("index", index_of(changes))):
             table.write.partitionBy("letter").mode("overwrite").parquet(str(arguments.output / name))

@@ -18,13 +18,18 @@ from typing import Any, ClassVar, Final, TypedDict
 
 import pyarrow.parquet as pq
 
-from flamecore.errors import ConfigError, SinkError
+from flamecore.config import make_config
+from flamecore.errors import ConfigError, FlameError, SinkError
 from flamecore.flow import Flow
 from flamecore.front import EdgeContext
+from flamecore.launch import build, lay_out, to_the_end
+from flamecore.layers import Layer, keys_of
 from flamecore.rear import Guarantee, Sink
 from flamecore.records.plain import Unencodable
 from flamecore.registry import override
 from flamecore.strict import unknown_key
+from flamestream_spark.feeding import Feeding
+from flamestream_spark.places import is_local
 from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool import Spool
 from flamestream_spark.tables import TIMES, Form
@@ -53,6 +58,7 @@ def run(
     workers: int = 2,
     order_by: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
     scratch: str | Path | None = None,
+    on_spark: bool | None = None,
     settings: Mapping[str, Any] | None = None,
     **frames: Any,
 ) -> Any:
@@ -66,6 +72,8 @@ def run(
             of their files; for everything else there is a warning, as a second run may see another order.
         scratch: A folder for the outputs, which executors reach too; it must be kept for as long as the outputs are
             used. By default a temporary one, removed when the program ends: only where Spark runs on this machine.
+        on_spark: Whether the workers are tasks of Spark too, and not in this process. They import the flow, so it must
+            be a variable of a module. By default they are where Spark does not run on this machine.
         settings: More configuration, as dotted keys: {"source.pages.on_error": "skip"}. With `"dead_letter"` there,
             dead letters are one more output, of that name.
         frames: DataFrames by name of the source.
@@ -100,10 +108,14 @@ def run(
         chosen[f"{DEAD_LETTER}.use"] = _EDGE
         types[DEAD_LETTER] = DeadLetter
     orders = {name: _columns(order_by, name) for name in given}
-    with _edges({name: (given[name], orders[name]) for name in given}, place):
-        flow.run(workers=workers, settings=chosen | extra)
-    written = [name for name in types if (chosen | extra).get(f"sink.{name}.use", _EDGE) == _EDGE]
-    outputs = {name: spark.read.parquet(str(place / name)) for name in written}
+    written = {name: type_ for name, type_ in types.items() if f"sink.{name}.use" not in extra}
+    if is_local(_master(spark)) if on_spark is None else not on_spark:
+        with _edges({name: (given[name], orders[name]) for name in given}, place):
+            flow.run(workers=workers, settings=chosen | extra)
+    else:
+        sources = {name: _as_source(flow, name, given[name], orders[name], place) for name in given}
+        run_on_spark(flow, sources, {name: place / name for name in written}, workers, extra)
+    outputs = {name: _written(spark, place / name, type_) for name, type_ in written.items()}
     return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
@@ -152,13 +164,31 @@ def _columns(order_by: Any, name: str) -> tuple[str, ...]:
     return (wanted,) if isinstance(wanted, str) else tuple(wanted)
 
 
+def _master(spark: Any) -> str:
+    return str(spark.conf.get("spark.master", ""))
+
+
+def _as_source(flow: Flow, name: str, frame: Any, order_by: tuple[str, ...], place: Path) -> FrameSource:
+    (vertex,) = (source for source in flow.graph().sources if source.name == name)
+    frames = {name: (frame, order_by)}
+    driver: type[FrameSource] = type("FrameSource", (FrameSource,), {"frames": frames, "place": place})
+    return driver(None, EdgeContext(name, vertex.type))
+
+
+def _written(spark: Any, folder: Path, type_: Any) -> Any:
+    """A DataFrame over what a sink has written; it may be nothing."""
+    if folder.is_file() or next(folder.glob("part-*"), None) is not None:
+        return spark.read.parquet(str(folder))
+    return spark.createDataFrame(Form.of(type_, times=True).schema.empty_table())
+
+
 def _scratch(spark: Any, scratch: str | Path | None) -> Path:
     if scratch is not None:
         folder = Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         return Path(mkdtemp(prefix="run-", dir=folder))
-    master = spark.conf.get("spark.master", "")
-    if not master.startswith("local"):
+    master = _master(spark)
+    if not is_local(master):
         raise ConfigError(
             f"Spark runs at {master or 'another place'}, whose executors do not see the temporary files here",
             hint='Name a folder that both reach: run(flow, …, scratch="/mnt/shared/tmp").',
@@ -180,6 +210,49 @@ def _edges(frames: Mapping[str, tuple[Any, tuple[str, ...]]], place: Path) -> It
         yield
 
 
+def run_on_spark(
+    flow: Flow,
+    sources: Mapping[str, FrameSource],
+    outputs: Mapping[str, Path],
+    workers: int,
+    settings: Mapping[str, Any],
+) -> None:
+    """Run a flow over DataFrames with workers that are tasks of Spark.
+
+    Args:
+        flow: The flow.
+        sources: The DataFrames, by name of the source.
+        outputs: A folder for each sink.
+        workers: How many.
+        settings: More configuration.
+
+    Raises as `run`.
+    """
+    chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": "spark"}
+    for name, source in sources.items():
+        chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": str(source.folder)}
+    for name, folder in outputs.items():
+        where = name if name == DEAD_LETTER else f"sink.{name}"
+        chosen |= {f"{where}.use": "spark", f"{where}.path": str(folder), f"{where}.times": True}
+    layer = Layer()
+    for key, value in (chosen | dict(settings)).items():
+        layer.put(keys_of(key), value, "settings of the program")
+    job = build(lay_out(make_config(layer), flow))
+    feeding: list[Feeding] = []
+    try:
+        feeding.extend(source.start() for source in sources.values())
+        to_the_end(job)
+    except FlameError as error:
+        if failed := next((one.error for one in feeding if one.error is not None), None):
+            raise failed from error
+        raise
+    finally:
+        for one in feeding:
+            one.stop()
+        for source in sources.values():
+            shutil.rmtree(source.folder, ignore_errors=True)
+
+
 class FrameSource(SparkSource):
     """The rows of a DataFrame of the program."""
 
@@ -198,8 +271,17 @@ class FrameSource(SparkSource):
     def frame(self, spark: Any) -> Any:
         return self._frame
 
+    @property
+    def folder(self) -> Path:
+        """Where the rows pass."""
+        return self.place / f".spool-{self.context.name}"
+
     def _spool(self, spark: Any, stack: ExitStack) -> tuple[Spool, bool]:
-        return Spool(self.place / f".spool-{self.context.name}", self.context.name, durable=False), True
+        return Spool(self.folder, self.context.name, durable=False), True
+
+    def start(self) -> Feeding:
+        """Begin to fill the spool."""
+        return self._feeding(self._frame.sparkSession, Spool(self.folder, self.context.name, durable=False))
 
 
 class FrameSink(Sink):

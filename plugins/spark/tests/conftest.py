@@ -12,6 +12,6 @@ from flamestream_spark.session import session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A session on two cores of this machine."""
-    with session("local[2]", {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}) as made:
+    """A session that runs four tasks at once, on this machine."""
+    with session("local[4]", {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}) as made:
         yield made

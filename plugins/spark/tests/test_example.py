@@ -1,7 +1,10 @@
-"""The example, run as its README says."""
+"""The examples, run as their README says."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +15,8 @@ import pytest
 from flamestream_demo.inverted_index import plain_index
 from flamestream_demo.pages import Page
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "spark" / "index_to_parquet.py"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "spark"
+EXAMPLE = EXAMPLES / "index_to_parquet.py"
 
 pytestmark = pytest.mark.skipif(not EXAMPLE.is_file(), reason="the examples are not in the wheel")
 
@@ -20,11 +24,12 @@ PAGES = {"a.txt": "to be <b>or</b> not to be", "c/b.txt": "{{box}} the team\nand
 
 
 @pytest.mark.timeout(300)
-def test_a_folder_of_text_becomes_two_tables(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("on", [[], ["--on", "spark"]], ids=["here", "on-spark"])
+def test_a_folder_of_text_becomes_two_tables(spark: Any, tmp_path: Path, on: list[str]) -> None:
     for name, text in PAGES.items():
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_text(text)
-    command = [sys.executable, str(EXAMPLE), str(tmp_path / "in"), str(tmp_path / "out")]
+    command = [sys.executable, str(EXAMPLE), str(tmp_path / "in"), str(tmp_path / "out"), *on]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     texts = ["to be   or   not to be", "  the team\nand the command"]  # Spark has no row for an empty file
@@ -37,3 +42,31 @@ def test_a_folder_of_text_becomes_two_tables(spark: Any, tmp_path: Path) -> None
     assert sorted(path.name for path in (tmp_path / "out" / "index").glob("letter=*")) == sorted(
         {f"letter={change.word[0]}" for change in expected}
     )
+
+
+@pytest.mark.timeout(300)
+def test_a_query_feeds_a_running_job_which_goes_on_when_it_is_killed(tmp_path: Path) -> None:
+    inbox = tmp_path / "in"
+    inbox.mkdir()
+    (inbox / "a.txt").write_text("To be, or not to be\n")
+    command = [sys.executable, str(EXAMPLES / "live_words.py"), str(inbox), str(tmp_path / "job")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "be 2, to 2, not 1, or 1\n"
+        os.killpg(running.pid, signal.SIGKILL)
+    (inbox / "b.txt").write_text("be\n")
+    done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "be 3, to 2, not 1, or 1"
+
+
+def test_the_cells_of_the_notebook_run(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    space: dict[str, Any] = {"__name__": "notebook"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), space)
+    records = space["records"].orderBy("_time").collect()
+    assert space["running"].output("records").count() == len(records) > 10
+    assert [row.sensor for row in space["last"].collect()] == ["sensor 0", "sensor 1", "sensor 2"]
+    assert "sensor" in capsys.readouterr().out

@@ -1,0 +1,121 @@
+"""Over Spark Connect: a program without a JVM of its own, and a server that is started from the same package."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from flamestream_spark.java import find_java
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not all(map(find_spec, ("grpc_status", "zstandard"))), reason="needs what pyspark[connect] needs"
+    ),
+]
+
+FLOW = """
+import flamecore as fc
+
+
+def word(word: str) -> str:
+    return word
+
+
+flow = fc.Flow("words")
+flow.source("lines", str).flat_map(str.split).key_by(word).count(name="count").sink("counts")
+"""
+
+PROGRAM = """
+import sys
+
+from pyspark.sql import SparkSession
+
+import flamestream_spark
+from words import flow
+
+port, folder = sys.argv[1:]
+spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+rows = spark.createDataFrame([(2, "to be"), (1, "or not"), (3, "to be")], "n int, line string")
+counts = flamestream_spark.run(flow, lines=rows, order_by="n")
+print([tuple(row)[:2] for row in counts.orderBy("_time", "_place").collect()])
+text = spark.read.text(folder + "/in")
+print(text.transform(flamestream_spark.through(flow)).count())
+lines = spark.readStream.text(folder + "/in")
+with flamestream_spark.stream(flow, lines=lines, checkpoint=folder + "/job") as running:
+    running.processAllAvailable()
+    print(running.output().count())
+out = spark.read.format("flamestream").load(folder + "/job/output/counts")
+print(out.selectExpr("max(value)").first()[0])
+hosted = flamestream_spark.run(flow, lines=rows, order_by="n", on_spark=True)
+print(hosted.count())
+"""
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """A server."""
+    import pyspark
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    command = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[4]"),
+        *(
+            "--conf",
+            "spark.connect.grpc.binding.address=127.0.0.1",
+            "--conf",
+            f"spark.connect.grpc.binding.port={port}",
+        ),
+        *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
+        "spark-internal",
+    ]
+    home = find_java()
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])])
+    if home is not None:
+        environment["JAVA_HOME"] = str(home)
+    log = tmp_path / "server.log"
+    with log.open("wb") as said:
+        server = subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
+    try:
+        limit = time.monotonic() + 90
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < limit, log.read_text()
+            time.sleep(0.1)
+        yield port
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def test_flows_run_over_connect(port: int, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("to be\nor not to be\n")
+    (tmp_path / "words.py").write_text(FLOW)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(tmp_path / "program.py"), str(port), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.stdout.splitlines() == [
+        "[('or', 1), ('not', 1), ('to', 1), ('be', 1), ('to', 2), ('be', 2)]",
+        "6",
+        "6",
+        "2",
+        "6",
+    ]

@@ -145,7 +145,7 @@ class Payloads:
         columns: list[list[Any]] = []
         for taken in self._taken:
             column = batch.column(taken.name)
-            values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
+            values = _listed(column)
             if column.null_count and not taken.nullable:
                 kind = f"column {taken.name!r} is null, and the flow's type does not allow that"
                 for place, value in enumerate(values):
@@ -191,6 +191,19 @@ class Payloads:
 
     def _error(self, what: str, hint: str, column: str) -> SourceError:
         return SourceError(f"source {self._source!r}: {what}", hint=hint, source=self._source, position=column)
+
+
+def _listed(column: Any) -> list[Any]:
+    """The values of a column, as Python has them."""
+    kind = column.type
+    texts = kinds.is_string(kind) or kinds.is_large_string(kind)
+    if texts or (
+        column.null_count == 0 and (kinds.is_integer(kind) or kinds.is_float64(kind) or kinds.is_boolean(kind))
+    ):
+        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()  # in a twentieth of the time
+        return found
+    found = column.to_pylist(maps_as_pydicts="lossy")
+    return found
 
 
 Build = Callable[[Sequence[list[Any]]], list[Any]]

@@ -128,3 +128,15 @@ def test_columns_that_cannot_fit_are_named(type_: Any, found: Any, words: str) -
         Payloads(found.schema, type_, "pages")
     assert words in str(caught.value)
     assert "source 'pages'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2], [1, None], ["a", "ü"], ["a", None, ""], [1.5, None], [1.5, 2.5], [True, False], [True, None], []],
+    ids=str,
+)
+def test_values_are_those_of_python(values: list[Any]) -> None:
+    column = pa.array(values, None if values else pa.string())
+    made = Payloads(pa.schema([("c", column.type)]), dict, "rows").make(pa.RecordBatch.from_arrays([column], ["c"]))
+    assert [row["c"] for row in made.values] == values
+    assert [type(row["c"]) for row in made.values] == list(map(type, values))

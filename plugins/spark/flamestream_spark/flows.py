@@ -231,6 +231,7 @@ def run_on_spark(
     chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": "spark"}
     for name, source in sources.items():
         chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": str(source.folder)}
+        chosen[f"source.{name}.order_by"] = list(source.options.order_by)
     for name, folder in outputs.items():
         where = name if name == DEAD_LETTER else f"sink.{name}"
         chosen |= {f"{where}.use": "spark", f"{where}.path": str(folder), f"{where}.times": True}

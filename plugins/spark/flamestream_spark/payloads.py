@@ -20,6 +20,7 @@ from flamecore.names import suggestion
 from flamecore.records.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
 
 _NONE: Final = type(None)
+_AS_DICT: Final = {"maps_as_pydicts": "lossy"}
 
 _FITS: Final[dict[type, Callable[[Any], bool]]] = {
     bool: kinds.is_boolean,
@@ -197,13 +198,10 @@ def _listed(column: Any) -> list[Any]:
     """The values of a column, as Python has them."""
     kind = column.type
     texts = kinds.is_string(kind) or kinds.is_large_string(kind)
-    if texts or (
-        column.null_count == 0 and (kinds.is_integer(kind) or kinds.is_float64(kind) or kinds.is_boolean(kind))
-    ):
-        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()  # in a twentieth of the time
-        return found
-    found = column.to_pylist(maps_as_pydicts="lossy")
-    return found
+    plain = kinds.is_integer(kind) or kinds.is_float64(kind) or kinds.is_boolean(kind)
+    fast = texts or (plain and column.null_count == 0)  # in a twentieth of the time
+    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist() if fast else column.to_pylist(**_AS_DICT)
+    return values
 
 
 Build = Callable[[Sequence[list[Any]]], list[Any]]

@@ -123,6 +123,7 @@ def _by_file(frame: Any) -> Ordered | None:
         placed = frame.select(
             "*", *(functions.col(f"_metadata.{of}").alias(name) for of, name in zip(said, PLACE, strict=True))
         )
+        placed.schema  # noqa: B018 - over Spark Connect it is not known before whether there are such columns
         files = tuple(sorted(frame.inputFiles(), key=str.encode))
     except AnalysisException:
         return None

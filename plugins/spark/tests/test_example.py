@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,12 +22,11 @@ PAGES = {"a.txt": "to be <b>or</b> not to be", "c/b.txt": "{{box}} the team\nand
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("on", [[], ["--on", "spark"]], ids=["here", "on-spark"])
-def test_a_folder_of_text_becomes_two_tables(spark: Any, tmp_path: Path, on: list[str]) -> None:
+def test_a_folder_of_text_becomes_two_tables(spark: Any, tmp_path: Path) -> None:
     for name, text in PAGES.items():
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_text(text)
-    command = [sys.executable, str(EXAMPLE), str(tmp_path / "in"), str(tmp_path / "out"), *on]
+    command = [sys.executable, str(EXAMPLE), str(tmp_path / "in"), str(tmp_path / "out"), "--on", "spark"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     texts = ["to be   or   not to be", "  the team\nand the command"]  # Spark has no row for an empty file
@@ -45,19 +42,13 @@ def test_a_folder_of_text_becomes_two_tables(spark: Any, tmp_path: Path, on: lis
 
 
 @pytest.mark.timeout(300)
-def test_a_query_feeds_a_running_job_which_goes_on_when_it_is_killed(tmp_path: Path) -> None:
-    inbox = tmp_path / "in"
-    inbox.mkdir()
-    (inbox / "a.txt").write_text("To be, or not to be\n")
-    command = [sys.executable, str(EXAMPLES / "live_words.py"), str(inbox), str(tmp_path / "job")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "be 2, to 2, not 1, or 1\n"
-        os.killpg(running.pid, signal.SIGKILL)
-    (inbox / "b.txt").write_text("be\n")
-    done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=240, check=False)
+def test_a_query_feeds_a_running_job(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("To be, or not to be\n")
+    command = [sys.executable, str(EXAMPLES / "live_words.py"), str(tmp_path / "in"), str(tmp_path / "job"), "--once"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "be 3, to 2, not 1, or 1"
+    assert done.stdout.splitlines()[-1] == "be 2, to 2, not 1, or 1"
 
 
 def test_the_cells_of_the_notebook_run(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,7 @@ from flamecore.launch import build, lay_out, to_the_end
 from flamecore.layers import Layer, keys_of
 from flamecore.rear import Guarantee, Sink
 from flamecore.records.plain import Unencodable
+from flamecore.reference import importable
 from flamecore.registry import override
 from flamecore.strict import unknown_key
 from flamestream_spark.feeding import Feeding
@@ -228,6 +229,7 @@ def run_on_spark(
 
     Raises as `run`.
     """
+    importable(flow)
     chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": "spark"}
     for name, source in sources.items():
         chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": str(source.folder)}

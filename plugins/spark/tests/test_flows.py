@@ -97,9 +97,20 @@ def test_the_standard_flows_equal_the_reference(spark: Any, workers: int) -> Non
         assert rows == table.to_pylist(), sink.name
 
 
-def test_workers_on_spark_import_the_flow(spark: Any) -> None:
+def test_workers_on_spark_give_the_same(spark: Any) -> None:
+    given = standard_flows.inputs(seed=11, size=40)
+    frames = {}
+    for name, values in given.items():
+        rows = [(number, *(value if isinstance(value, tuple) else (value,))) for number, value in enumerate(values)]
+        names = ["n", *(getattr(type(values[0]), "_fields", None) or ["value"])]
+        frames[name] = spark.createDataFrame(rows, names).repartition(3)
+    here = flamestream_spark.run(standard_flows.flow, frames, order_by="n")
+    there = flamestream_spark.run(standard_flows.flow, frames, order_by="n", on_spark=True)
+    for name, frame in here.items():
+        same = [one.orderBy(*flamestream_spark.TIMES).toArrow().to_pylist() for one in (frame, there[name])]
+        assert same[0] == same[1], name
     with pytest.raises(ConfigError, match=r"cannot be imported by other processes"):
-        flamestream_spark.run(counting(), lines=spark.createDataFrame([("a",)], ["line"]), on_spark=True)
+        flamestream_spark.run(counting(), lines=spark.createDataFrame([("a",)], ["l"]), order_by="l", on_spark=True)
 
 
 def test_transform_takes_the_sink_that_is_asked_for(spark: Any, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from benchmarks import (
     recovery,
     several,
     sparkfeed,
+    sparkhost,
     start,
     throughput,
     tracking,
@@ -117,6 +118,7 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
     }
     if find_spec("pyspark") is not None:
         found["sparkfeed"] = lambda: sparkfeed.compare(rows=sizes.rows, rounds=few)
+        found["sparkhost"] = lambda: sparkhost.compare(lines=sizes.lines, rounds=few)
     return found
 
 

@@ -35,7 +35,7 @@ def _once(over: list[str], lines: int, settings: list[str]) -> dict[str, float]:
             run = Run("numbered_words", [*edges, "-w", str(WORKERS), *over, *settings], stdin=stdin, stdout=-1)
         with os.fdopen(lines_out, "wb", buffering=0) as feed:
             feed.write(b"-1 begin\n")
-            _expect(run, b"begin 1 -1\n")
+            expect(run, b"begin 1 -1\n")
             feeder = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.feeder", str(RATE), str(lines), str(stamps)],
                 cwd=ROOT,
@@ -49,7 +49,7 @@ def _once(over: list[str], lines: int, settings: list[str]) -> dict[str, float]:
             assert feeder.stdin is not None
             feeder.stdin.write("go\n")
             feeder.stdin.close()
-            arrived = _arrivals(run, lines)
+            arrived = arrivals(run, lines)
             after = dict(run.look())
             feeder.wait(timeout=LIMIT_S)
             summary = run.finish()
@@ -68,7 +68,12 @@ def _once(over: list[str], lines: int, settings: list[str]) -> dict[str, float]:
     }
 
 
-def _expect(run: Run, line: bytes) -> None:
+def expect(run: Run, line: bytes) -> None:
+    """Read the first line that the job writes.
+
+    Raises:
+        RunError: It is another one.
+    """
     assert run.process.stdout is not None
     found = run.process.stdout.readline()
     if found != line:
@@ -77,7 +82,7 @@ def _expect(run: Run, line: bytes) -> None:
         raise RunError(f"{run.flow} began with {found!r}\n{errors.decode()[-3000:]}")
 
 
-def _arrivals(run: Run, lines: int) -> dict[int, int]:
+def arrivals(run: Run, lines: int) -> dict[int, int]:
     """When the last update of each line came, in nanoseconds of the monotonic clock."""
     assert run.process.stdout is not None
     descriptor = run.process.stdout.fileno()

@@ -27,12 +27,13 @@ APP = """
 
 SLOW = """
     import time
+    from pathlib import Path
 
     import flamecore as fc
 
 
     def slowly(line: str) -> str:
-        time.sleep(0.01)
+        time.sleep(0.1 if Path("linger").exists() else 0.01)
         return line
 
 
@@ -308,6 +309,7 @@ def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     here = f"127.0.0.1:{free_port()}"
     environment = {**os.environ, "FLAMESTREAM_TOKEN": "not a secret"}
+    (tmp_path / "linger").touch()  # so that it does not end before it has been looked at
 
     def start(*arguments: str | Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command(*arguments), env=environment, cwd=tmp_path)
@@ -334,6 +336,7 @@ def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
         facts = json.loads(looked.stdout)
         assert facts["nodes"]["w1"]["parts"] == ["acker/0", "worker/0"]
         assert facts["key_groups"] == {"worker/0": [0, 63], "worker/1": [64, 127]}
+        (tmp_path / "linger").unlink()
         assert [process.wait(timeout=60) for process in started] == [0, 0, 0]
         assert len(out.read_text().splitlines()) == 1_000
     finally:

@@ -24,12 +24,13 @@ LINES = 700
 
 APP = """
     import time
+    from pathlib import Path
 
     import flamecore as fc
 
 
     def slowly(line: str) -> str:
-        time.sleep(0.005)
+        time.sleep(0.2 if Path("linger").exists() else 0.005)
         return line
 
 
@@ -64,7 +65,7 @@ def certs(folder: Path) -> str:
 
 
 def job_file(folder: Path, transport: str, pasted: str) -> Path:
-    """A job that counts lines by their length; 5 ms each."""
+    """A job that counts lines by their length; 5 ms each, and 200 ms while there is a file `linger`."""
     (folder / "app.py").write_text(dedent(APP))
     (folder / "lines.txt").write_text("".join(f"{'x' * (number % 7)}\n" for number in range(LINES)))
     path = folder / "job.toml"
@@ -193,6 +194,7 @@ def test_a_worker_with_a_certificate_of_another_authority_is_refused_and_the_job
     pasted = certs(ours).replace('listen = "127.0.0.1"', f'listen = "{here}"')
     certs(strange)
     job = job_file(tmp_path, "grpc", pasted + '\n[deploy]\nstart = "join"\n')
+    (tmp_path / "linger").touch()  # so that it does not end before all have come, however slow they are
 
     def tls(folder: Path, role: str) -> list[str]:
         files = {"tls_ca": "ca.pem", "tls_certificate": f"{role}.pem", "tls_key": f"{role}.key"}
@@ -231,6 +233,7 @@ def test_a_worker_with_a_certificate_of_another_authority_is_refused_and_the_job
             assert done.returncode == (1 if address == "node/x" else -signal.SIGKILL)
         look = start("status", f"grpc://{here}", "--job", "lengths", *tls(ours, "client"))
         assert look.wait(LIMIT_S) == 0, look.communicate()[1]
+        (tmp_path / "linger").unlink()
         for process in (run, *workers):
             _, said = process.communicate(timeout=LIMIT_S)
             assert process.returncode == 0, said

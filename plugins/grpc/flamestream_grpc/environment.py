@@ -12,12 +12,16 @@ _LAST: Final = (1, 85)
 
 
 def missing() -> dict[str, str]:
-    """What is to be set besides what is set: gRPC shall be quiet, and do its I/O itself.
+    """What is to be set besides what is set: gRPC shall be quiet, leave forks alone, and do its I/O itself.
+
+    By default gRPC sees to it that a process forked from this one may go on using it. Now and then that aborts the fork
+    before it becomes what it was forked for: a Java for Spark, say.
 
     By default gRPC 1.76 to 1.85 hands each read of a socket to threads of its own. Here the one thread that waits for
     its events does it: a small message takes about two thirds of the time, and of the processor.
     """
-    wanted = {"GRPC_VERBOSITY": "ERROR"}  # or it writes to stderr whenever a process closes
+    # Without the first it writes to stderr whenever a process closes.
+    wanted = {"GRPC_VERBOSITY": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"}
     try:
         major, minor, *_ = version("grpcio").split(".")
     except PackageNotFoundError:  # the import that follows says so

@@ -309,12 +309,12 @@ def test_an_address_nobody_has_bound(mesh: Any) -> None:
 
 @pytest.mark.parametrize(("client", "named"), [("1.76.0", True), ("1.85.1", True), ("1.86.0", False), ("2.0", False)])
 def test_grpc_is_told_only_what_it_knows(monkeypatch: pytest.MonkeyPatch, client: str, named: bool) -> None:
-    for name in ("GRPC_VERBOSITY", "GRPC_EXPERIMENTS"):
+    for name in ("GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT", "GRPC_EXPERIMENTS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(environment, "version", lambda _: client)
     assert ("GRPC_EXPERIMENTS" in environment.missing()) == named
     monkeypatch.setenv("GRPC_EXPERIMENTS", "mine")
-    assert environment.missing() == {"GRPC_VERBOSITY": "ERROR"}
+    assert environment.missing() == {"GRPC_VERBOSITY": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 
 def test_importing_the_transport_is_all_that_imports_its_client() -> None:

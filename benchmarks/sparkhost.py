@@ -1,22 +1,28 @@
-"""Workers that are tasks of Spark: when the first output comes, how late outputs are, how long the end takes."""
+"""Workers that are tasks of Spark: when the first output comes, how late outputs are, how long the end takes.
+
+Beside it Structured Streaming passes the same lines on, without any state, in micro-batches as fast as it can.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.away import arrivals, expect
+from benchmarks.corpora import zipf_lines
 from benchmarks.deployed import Run
 from benchmarks.deployed import missing as transport_missing
-from benchmarks.processes import LIMIT_S, ROOT, say
+from benchmarks.processes import LIMIT_S, ROOT, measured, say
 from benchmarks.report import Spread, Table
 
 RATE: Final = 1000
@@ -24,6 +30,8 @@ RATE: Final = 1000
 MASTER: Final = "local[4]"
 _STREAM: Final = "LINES"
 _SUBJECT: Final = "lines"
+_WARM: Final = 500
+"""Lines that Structured Streaming may warm up with."""
 
 
 def missing() -> str:
@@ -94,8 +102,89 @@ async def _begin(server: str) -> None:
     await client.close()
 
 
+def one_run(lines: int) -> dict[str, Any]:
+    """In this process: a session, a job on it to its first output and its end; then Structured Streaming."""
+    from flamestream_spark.session import session
+
+    began = time.monotonic()
+    with session(MASTER, {"spark.sql.shuffle.partitions": "2"}) as spark:
+        made = time.monotonic() - began
+        return {"session_s": made, **_first_output(), **_streaming(spark, lines)}
+
+
+def _first_output() -> dict[str, float]:
+    """A job on the session of this process: until its first output is there, and how long it takes to stop then."""
+    from benchmarks.flows.numbered_words import flow
+    from flamecore.config import make_config
+    from flamecore.launch import build, lay_out
+    from flamecore.layers import Layer, keys_of
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "lines").write_text("0 to be or not to be\n" * 50_000)
+        layer = Layer()
+        source = {"source.lines.use": "lines", "source.lines.path": f"{folder}/lines"}
+        for key, value in {"deploy.on": "spark", "job.workers": 2, "sink.counts.use": "memory", **source}.items():
+            layer.put(keys_of(key), value, "the benchmark")
+        layout = lay_out(make_config(layer), flow)
+        job = build(layout)
+        outputs: list[Any] = layout.sinks["counts"].values  # type: ignore[attr-defined]  # memory
+
+        async def run() -> tuple[float, float]:
+            began = time.monotonic()
+            running = asyncio.create_task(job.run())
+            while not outputs and not running.done():
+                await asyncio.wait((running,), timeout=0.01)
+            first = time.monotonic()
+            job.drain()
+            await running
+            return first - began, time.monotonic() - first
+
+        first, stop = asyncio.run(run())
+    return {"first_s": first, "drain_s": stop}
+
+
+def _streaming(spark: Any, lines: int) -> dict[str, float]:
+    """Lines from a socket through Structured Streaming, to a function that is given each batch."""
+    handed: dict[int, int] = {}
+    arrived: dict[int, int] = {}
+    warm, done = threading.Event(), threading.Event()
+
+    def note(batch: Any, _: int) -> None:
+        numbers = [int(row.value.partition(" ")[0]) for row in batch.collect()]
+        arrived.update(dict.fromkeys(numbers, time.monotonic_ns()))
+        if len(arrived) >= _WARM:
+            warm.set()
+        if len(arrived) >= _WARM + lines:
+            done.set()
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        texts = zipf_lines((_WARM + lines) * 10)
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            start = time.monotonic()
+            for number, text in enumerate(texts):
+                if number == _WARM:
+                    warm.wait(60)
+                    start = time.monotonic() - number / RATE
+                time.sleep(max(start + number / RATE - time.monotonic(), 0))
+                handed[number] = time.monotonic_ns()
+                connection.sendall(f"{number} {text}\n".encode())
+            done.wait(60)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryDirectory() as folder:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        port = listener.getsockname()[1]
+        reader = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", port)
+        query = reader.load().writeStream.foreachBatch(note).option("checkpointLocation", folder).start()
+        assert done.wait(LIMIT_S)
+        query.stop()
+    took = [(arrived[number] - at) / 1e6 for number, at in handed.items() if number >= _WARM]
+    return {f"streaming_{key}": value for key, value in _percentiles(took).items()}
+
+
 def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Several rounds."""
+    """Both, several rounds."""
     table = Table(f"On Spark, {MASTER}: latency in ms at {RATE:,} lines/s; start and end in s", ("what", "figure"))
     if why := missing():
         table.note(f"left out: {why}")
@@ -103,11 +192,18 @@ def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     runs = []
     for _ in range(rounds):
         say("workers on Spark")
-        runs.append(_hosted(lines))
+        runs.append(
+            _hosted(lines) | measured("sparkhost", {"lines": lines}, what="a session, and Structured Streaming")
+        )
     rows: dict[str, tuple[str, float | None]] = {
         "flamestream, lines from NATS: p50 in ms": ("p50_ms", 10.0),
         "flamestream, lines from NATS: p99 in ms": ("p99_ms", None),
+        "Structured Streaming, lines from a socket: p50 in ms": ("streaming_p50_ms", None),
+        "Structured Streaming, lines from a socket: p99 in ms": ("streaming_p99_ms", None),
+        "session of Spark": ("session_s", None),
+        "session to first output": ("first_s", 8.0),
         "command to first output": ("command_s", None),
+        "told to stop, to the end of the job": ("drain_s", 2.0),
         "Ctrl-C, to the end of the command": ("stop_s", None),
     }
     for name, (key, most) in rows.items():

@@ -151,9 +151,9 @@ def test_one_that_closes_is_not_reported(pair: Any) -> None:
             await theirs.receive()
             await there.wire.later("aclose")
             assert (await ours.receive()).message == "hello"
-            there.wire.process.send_signal(signal.SIGKILL)
             with pytest.raises(errors.PeerGoneError, match="has closed"):
                 await flood(ours)
+            there.wire.process.send_signal(signal.SIGKILL)  # not before it has said so
             await asyncio.sleep(2 * here.options.reconnect_timeout_s)
             assert made.lost == {}
 

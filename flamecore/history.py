@@ -285,7 +285,7 @@ class History:
         """
         found = await look(self.store)
         self._check_rest(found)
-        self.journals = await self._needed(found.journals)
+        self.journals = await self._needed(found)
         self._floor = max([self.start, *held.values()])
         self.fronts = tuple(
             front._replace(next_time=self._floor) if front.number in self._new else front for front in self.fronts
@@ -296,6 +296,7 @@ class History:
         )
         if not await self.store.create(epoch_blob(self.epoch), encode_record(record)):
             raise self._fenced(self.epoch)
+        await self._check_left_alone(found)
         self._begun = self.epoch
         self._sinks = tuple(self.phases.of_sink(name) for name in sorted(held))
         if self._left is not None:
@@ -335,14 +336,36 @@ class History:
         if last != self.epoch - 1 or (changed and last != self._begun):
             raise self._fenced(last)
 
-    async def _needed(self, journals: Sequence[str]) -> tuple[str, ...]:
+    async def _check_left_alone(self, found: Found) -> None:
+        """Make sure that who was at work until the epoch was begun has not gone on since: with a snapshot that is not
+        known here, what is needed here may be deleted. From now on it can take none.
+
+        Raises:
+            FencedError: It has.
+        """
+        last = found.epochs[-1].epoch if found.epochs else 0
+        if last in (0, self._begun):
+            return
+        names = await self.store.names(f"commit/{last:08d}/")
+        if names and names[-1] > max((each.blob for each in found.snapshots if each.epoch == last), default=""):
+            damaged = {error.blob for error in found.damaged}
+            if names[-1] not in damaged:
+                raise self._fenced(last)
+
+    async def _needed(self, found: Found) -> tuple[str, ...]:
         """Of the journals those that going on from any snapshot could need."""
         if self._behind_end:
             return ()
         if self.beginning:
-            return tuple(journals)
-        given = [(blob, decode_journal(await self.store.read(blob), blob)) for blob in journals]
-        return tuple(blob for blob, entries in given if end_of(entries) > self.kept[0].time)
+            return found.journals
+        needed = []
+        for blob in found.journals:
+            data = await self.store.read(blob)
+            if data is None and found.last is not None and blob not in found.last.journals:
+                continue  # who has written it is still at work, and has just found that nobody will need it
+            if end_of(decode_journal(data, blob)) > self.kept[0].time:
+                needed.append(blob)
+        return tuple(needed)
 
     def refuse(self, blob: str) -> bool:
         """A part of the newest snapshot cannot be used: the next epoch goes on from the one before.

@@ -288,8 +288,8 @@ class Crashes:
 
     def _damage(self) -> None:
         """The newest snapshot turns out not to be what was written."""
-        if any(ghost.control.alive for ghost in self._ghosts):
-            return  # it may go on from what is damaged, and never know
+        if any(ghost.control.alive for ghost in self._ghosts) or self.world.under_way:
+            return  # it may go on from what is damaged, or record a snapshot that relies on it, and never know
         blob = damage(self.world.disk, self.random)
         if blob is not None:
             self._note(f"damage {blob}")

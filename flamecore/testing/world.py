@@ -46,6 +46,8 @@ class World:
         self.tears = tears
         self.copy = copy
         self.disk: dict[str, bytes] = {}
+        self.under_way = 0
+        """How much is being done that has not got there yet. What a process has begun may be done after its death."""
         self.wall_us = 1_700_000_000_000_000
         self.store_fails: str = ""  # "before" or "after" it has done what it is asked for: the next call does
 
@@ -124,6 +126,12 @@ class Process:
         self._limbo.append(answer)
 
         def arrive() -> None:
+            try:
+                get_there()
+            finally:
+                world.under_way -= 1
+
+        def get_there() -> None:
             if self.alive:
                 world.moment(self)
             if not self.alive and world.random.random() < 0.5:
@@ -145,6 +153,7 @@ class Process:
                 else:
                     answer.set_result(result)
 
+        world.under_way += 1
         loop.call_later(world.delay(), arrive)
         try:
             return await answer

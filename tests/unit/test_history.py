@@ -337,6 +337,48 @@ def test_what_was_overtaken_while_it_commits_deletes_nothing() -> None:
     assert Run(blobs).look().history.start == 6, "what came too late does not count"
 
 
+def test_a_run_at_work_may_delete_journals_while_another_begins() -> None:
+    """One that was just listed, and that nobody needs any more; the run that begins does not take that for damage."""
+    blobs: dict[str, bytes] = {}
+    old = start(blobs)
+    old.commit(5).commit(6)
+    gone, needed = old.give((1, 3, 1)), old.give((1, 9, 1))
+
+    class Deleted(Memory):
+        async def read(self, name: str) -> bytes | None:
+            blobs.pop(gone, None)
+            return await super().read(name)
+
+    run = Run(blobs).look()
+    names = run.history.store.names
+
+    async def listed(prefix: str = "") -> list[str]:
+        found = await names(prefix)
+        return sorted({*found, gone}) if prefix.startswith("journal/") else found
+
+    run.history.store = Deleted(None, StoreContext("job"), blobs)
+    run.history.store.names = listed  # type: ignore[method-assign]
+    assert run.begin(6).history.journals == (needed,)
+
+
+def test_a_run_at_work_that_goes_on_while_another_begins_is_left_alone() -> None:
+    """With its snapshot it may delete what the other would need."""
+    blobs: dict[str, bytes] = {}
+    old = start(blobs).commit(5).commit(6)
+
+    class Late(Memory):
+        async def create(self, name: str, data: bytes) -> bool:
+            if name == epoch_blob(2):
+                await old.history.commit(3, 7, [Prepared(3, 0, (), ())])
+            return await super().create(name, data)
+
+    run = Run(blobs).look()
+    run.history.store = Late(None, StoreContext("job"), blobs)
+    with pytest.raises(FencedError, match="another run"):
+        run.begin()
+    assert start(blobs).history.start == 7, "the next one goes on from there"
+
+
 def test_what_an_overtaken_run_still_writes_does_not_count() -> None:
     blobs: dict[str, bytes] = {}
     old = start(blobs).commit(5).commit(6)

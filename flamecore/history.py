@@ -341,7 +341,7 @@ class History:
         known here, what is needed here may be deleted. From now on it can take none.
 
         Raises:
-            FencedError: It has.
+            FencedError: It has. The epoch has never been.
         """
         last = found.epochs[-1].epoch if found.epochs else 0
         if last in (0, self._begun):
@@ -350,6 +350,7 @@ class History:
         if names and names[-1] > max((each.blob for each in found.snapshots if each.epoch == last), default=""):
             damaged = {error.blob for error in found.damaged}
             if names[-1] not in damaged:
+                await self.store.delete([epoch_blob(self.epoch)])
                 raise self._fenced(last)
 
     async def _needed(self, found: Found) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """A cluster of a master and two workers, started from the wheel: executors that no session of this process has made.
 
-It takes a minute: set FLAMESTREAM_FULL_MATRIX=1 to have it run.
+It takes a minute: `pytest -m "not slow"` leaves it out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ import pytest
 
 START_S: Final = 60.0
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("FLAMESTREAM_FULL_MATRIX") != "1", reason="a cluster of its own: set FLAMESTREAM_FULL_MATRIX=1"
-)
+pytestmark = pytest.mark.slow
 
 FLOW = """
 import flamecore as fc

@@ -58,7 +58,7 @@ def epochs_are_not_fenced(patch: Patch) -> None:
 
     async def begin(self: History, held: Mapping[str, int]) -> None:
         found = await history.look(self.store)
-        self.journals = await self._needed(found.journals)
+        self.journals = await self._needed(found)
         self._floor = max([self.start, *held.values()])
         blobs = tuple(manifest.blob for manifest in reversed(self.kept))
         record = EpochRecord(self.identity, self.epoch, 0.0, blobs, self.beginning, self.journals, self.fronts)
@@ -125,8 +125,9 @@ def times_that_were_given_are_not_given_again(patch: Patch) -> None:
 def what_is_written_down_after_the_look_does_not_count(patch: Patch) -> None:
     original = History._needed
 
-    async def needed(self: History, journals: Sequence[str]) -> tuple[str, ...]:
-        return await original(self, [blob for blob in journals if blob in self.journals])
+    async def needed(self: History, found: history.Found) -> tuple[str, ...]:
+        known = tuple(blob for blob in found.journals if blob in self.journals)
+        return await original(self, found._replace(journals=known))
 
     patch.setattr(History, "_needed", needed)
 

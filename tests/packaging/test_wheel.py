@@ -20,7 +20,9 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in names}
     plugins = {folder.name for folder in (ROOT / "plugins").glob("*/flamestream_*") if any(folder.glob("*.py"))}
     assert plugins | {"flamecore"} <= tops
-    assert {top for top in tops if not top.startswith(("flamestream_", "flamestream-"))} == {"flamecore"}
+    # Spark finds data sources in modules whose names begin with `pyspark_`.
+    others = {top for top in tops if not top.startswith(("flamestream_", "flamestream-"))}
+    assert others == {"flamecore", "pyspark_flamestream"}
     assert "flamecore/py.typed" in names
     assert not [name for name in names if "/tests/" in name or name.endswith((".pyc", "conftest.py"))]
 

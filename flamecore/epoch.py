@@ -148,9 +148,18 @@ class Epoch:
                     self._commits.advance()
 
     async def commit(self) -> None:
-        """Take a snapshot now, if state is kept and there is anything new."""
+        """Take a snapshot now, if state is kept and there is anything new.
+
+        Raises:
+            FlameError: It fails, and the epoch with it, whoever has asked for it: what the workers have cut for it they
+                do not cut again, so a later one would lack it.
+        """
         if self._commits is not None:
-            await self._commits.commit()
+            try:
+                await self._commits.commit()
+            except FlameError as error:
+                self.fail(error)
+                raise
 
     def turn(self) -> bool:
         """Nothing more is to be read: once all is delivered and in a snapshot, go on in another shape.

@@ -239,6 +239,7 @@ class Commits:
         self._answers: dict[int, Prepared] = {}
         self._complete = asyncio.Event()
         self._busy = asyncio.Lock()
+        self._torn = False
 
     def receive(self, message: Prepared) -> None:
         """A worker has stored its part."""
@@ -286,6 +287,15 @@ class Commits:
             await self._take(max(self._control.stored, self._plan.start))
 
     async def _take(self, time: int) -> None:
+        if self._torn:
+            raise JobError("an earlier snapshot has failed, and with it what was cut for it: none is taken any more")
+        self._torn = True
+        await self._try(time)
+        self._torn = False
+
+    async def _try(self, time: int) -> None:
+        """Take a snapshot. Once that has failed, or was broken off, what the workers have cut for it they do not cut
+        again, and a later snapshot would lack it."""
         self._number += 1
         self._answers.clear()
         self._complete.clear()

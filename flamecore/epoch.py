@@ -116,10 +116,11 @@ class Epoch:
         if self._commits is not None:
             self._start(self._commits.run())
 
-    def _start(self, work: asyncio._CoroutineLike[None]) -> None:
+    def _start(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -150,16 +151,17 @@ class Epoch:
     async def commit(self) -> None:
         """Take a snapshot now, if state is kept and there is anything new.
 
+        It is the epoch's own, whoever has asked for it: if it fails, so does the epoch; if that ends meanwhile, it is
+        not taken.
+
         Raises:
-            FlameError: It fails, and the epoch with it, whoever has asked for it: what the workers have cut for it they
-                do not cut again, so a later one would lack it.
+            FlameError: It fails.
         """
         if self._commits is not None:
-            try:
-                await self._commits.commit()
-            except FlameError as error:
-                self.fail(error)
-                raise
+            taking = self._start(self._commits.commit())
+            await asyncio.wait((taking,))
+            if not taking.cancelled():
+                taking.result()
 
     def turn(self) -> bool:
         """Nothing more is to be read: once all is delivered and in a snapshot, go on in another shape.

@@ -456,8 +456,11 @@ class Watched(Memory):
     def __init__(self, told: list[Any]) -> None:
         super().__init__(None, StoreContext("job"))
         self.told = told
+        self.full = False
 
     async def create(self, name: str, data: bytes) -> bool:
+        if self.full:
+            raise StoreError("the disk is full", store=self.name, blob=name)
         if name.startswith("commit"):
             self.told.append(("commit", name))
         return await super().create(name, data)
@@ -513,6 +516,35 @@ def test_a_snapshot_is_of_what_every_rear_has_stored() -> None:
         assert job.told == [("sync", 5), ("commit", commit_blob(1, 1))], "durable first"
         assert [manifest.time for manifest in job.taken] == [5]
         assert job.history.start == 5
+
+    run(body)
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+def test_after_a_snapshot_that_failed_none_is_taken(broken_off: bool) -> None:
+    """What was cut for it is cut once, so a later one would lack it; also one that was waiting for its turn."""
+
+    async def body() -> None:
+        job = await Job().open()
+        job.control.receive(Delivered("out", 5))
+        failing = asyncio.create_task(job.commits.commit())
+        await settle()
+        job.control.receive(Delivered("out", 9))
+        waiting = asyncio.create_task(job.commits.commit())
+        await settle()
+        if broken_off:
+            failing.cancel()
+        else:
+            job.store.full = True
+            job.answer(1, "five", 5)
+        await asyncio.wait((failing,))
+        job.store.full = False
+        job.answer(2, "nine", 9)
+        with pytest.raises(JobError, match="an earlier snapshot has failed"):
+            await waiting
+        assert failing.cancelled() or isinstance(failing.exception(), StoreError)
+        assert job.history.snapshot is None
+        assert job.taken == []
 
     run(body)
 

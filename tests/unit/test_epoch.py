@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,19 +23,71 @@ class Failing:
         raise SinkError("the disk is full", sink="out")
 
 
-def test_a_snapshot_that_fails_ends_the_epoch_whoever_has_asked_for_it() -> None:
-    """Also a client who wants something changed: what was cut for it would be in no snapshot."""
+class Slow:
+    """Snapshots that are being taken until they are let go."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+        self.taken = False
+
+    async def commit(self) -> None:
+        self.begun.set()
+        await self.go.wait()
+        self.taken = True
+
+
+def in_an_epoch(check: Callable[[Epoch], Awaitable[None]]) -> None:
     flow = fc.Flow("counts")
     flow.source("lines", str).key_by(lambda line: line).count().sink("out")
     plan = Plan(flow.graph(), 1, (FrontId("lines", 0),), partitions=("",))
 
-    async def ask() -> None:
+    async def run() -> None:
         nobody: Any = None
-        epoch = Epoch("e", plan, nobody, nobody, Observers(()), failing=lambda: None, taken=lambda _: None)
+        await check(Epoch("e", plan, nobody, nobody, Observers(()), failing=lambda: None, taken=lambda _: None))
+
+    asyncio.run(run())
+
+
+def test_a_snapshot_that_fails_ends_the_epoch_whoever_has_asked_for_it() -> None:
+    """Also a client who wants something changed: what was cut for it would be in no snapshot."""
+
+    async def check(epoch: Epoch) -> None:
         epoch._commits = Failing()  # type: ignore[assignment]
         with pytest.raises(SinkError):
             await epoch.commit()
         with pytest.raises(SinkError, match="the disk is full"):
             await epoch.outcome
 
-    asyncio.run(ask())
+    in_an_epoch(check)
+
+
+def test_a_snapshot_that_was_asked_for_ends_with_its_epoch() -> None:
+    """It would be recorded beside the work of the next one, which has looked already at what there is."""
+
+    async def check(epoch: Epoch) -> None:
+        epoch._commits = slow = Slow()  # type: ignore[assignment]
+        asked = asyncio.create_task(epoch.commit())
+        await slow.begun.wait()
+        await epoch.halt(lambda task: None)
+        slow.go.set()
+        await asyncio.wait_for(asked, 5)
+        assert not slow.taken
+
+    in_an_epoch(check)
+
+
+def test_who_asks_for_a_snapshot_and_goes_does_not_end_it() -> None:
+    async def check(epoch: Epoch) -> None:
+        epoch._commits = slow = Slow()  # type: ignore[assignment]
+        asked = asyncio.create_task(epoch.commit())
+        await slow.begun.wait()
+        asked.cancel()
+        await asyncio.wait((asked,))
+        slow.go.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert slow.taken
+        assert not epoch.outcome.done()
+
+    in_an_epoch(check)

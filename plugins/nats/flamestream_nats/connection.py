@@ -25,6 +25,9 @@ from flamestream_nats.options import ServerOptions, check_seed, ssl_context
 _LONGEST_PAUSE_S: Final = 0.5
 _PING_S: Final = 5
 _ATTEMPTS: Final = 3
+_START_S: Final = 1.0
+_START_PAUSE_S: Final = 0.05
+"""How long a server may take that is just being started, and how often it is looked for meanwhile."""
 
 
 class Connection:
@@ -77,20 +80,30 @@ class Connection:
         arguments = self._arguments()
         try:
             async with asyncio.timeout(self.options.connect_timeout_s):
-                for attempt in range(1, _ATTEMPTS + 1):
-                    try:
-                        await self._attempt(arguments)
-                        break
-                    except (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF):
-                        # The server may have said why it does not let us in, and have closed before that was read.
-                        if attempt == _ATTEMPTS:
-                            raise
+                await self._come_in(arguments)
         except TimeoutError as error:
             raise self._explain(self._errors[-1] if self._errors else error) from error
         except (OSError, errors.Error) as error:
             raise self._explain(error) from error
         self._opened = self.is_up = True
         self._back.set()
+
+    async def _come_in(self, arguments: dict[str, Any]) -> None:
+        """Try until a server lets this process in, or there is no point in it."""
+        closed = 0
+        starts_until = asyncio.get_running_loop().time() + _START_S
+        while True:
+            try:
+                return await self._attempt(arguments)
+            except ConnectionRefusedError:
+                if asyncio.get_running_loop().time() > starts_until:
+                    raise
+                await asyncio.sleep(_START_PAUSE_S)
+            except (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF):
+                # The server may have said why it does not let us in, and have closed before that was read.
+                closed += 1
+                if closed == _ATTEMPTS:
+                    raise
 
     async def _attempt(self, arguments: dict[str, Any]) -> None:
         """Try every server once. Raises what the last one says."""

@@ -87,6 +87,23 @@ def test_nothing_listens() -> None:
     assert f"nats-server -a 127.0.0.1 -p {port}" in error.hint
 
 
+def test_a_server_that_is_just_being_started_is_waited_for() -> None:
+    """As when both are started by one file, or the server is started again at the moment that the job is."""
+
+    async def together(server: NatsServer) -> None:
+        talking = asyncio.create_task(talk(server.url))
+        await asyncio.sleep(0.1)
+        assert not talking.done()
+        await asyncio.to_thread(server.start)
+        await talking
+
+    server = NatsServer(port=free_port())
+    try:
+        asyncio.run(together(server))
+    finally:
+        server.__exit__(None, None, None)
+
+
 def test_credentials_in_an_address_are_not_shown() -> None:
     port = free_port()
     error = fails(f"nats://ann:{SECRET}@127.0.0.1:{port}")

@@ -17,7 +17,6 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -27,7 +26,6 @@ from flamecore import events
 from flamecore.changes import Changes
 from flamecore.claim import Claim, Member
 from flamecore.codec import Codec
-from flamecore.config import DeployTable
 from flamecore.crew import Crew, wanted
 from flamecore.epoch import Epoch, FaultError, TurnError
 from flamecore.errors import FlameError, JobError
@@ -43,6 +41,7 @@ from flamecore.messages import Begin, Halt, Join, Load, Rescale, Status, Stop, U
 from flamecore.observe import Observers
 from flamecore.placement import SUPERVISOR, TOKEN, node_options
 from flamecore.reception import Reception
+from flamecore.restarts import Restarts
 from flamecore.revision import Revision
 from flamecore.snapshot import Manifest
 from flamecore.stats import JobReport, JobStats, NodeStats, summed
@@ -50,10 +49,6 @@ from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout
-
-_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
-"""How long to wait before the next attempt, when several in turn have come to nothing: twice as long each time."""
 
 _MOVE_S: Final = 5.0
 """How long to wait for a first delivery, before it is said that the job goes on."""
@@ -87,9 +82,7 @@ class Deployment:
         self._past: list[NodeStats] = []
         self._snapshot: Manifest | None = None
         self._epochs = 0
-        self._faults = 0
-        self._fault_times: deque[float] = deque(maxlen=self._deploy.restarts + 1)
-        self._barren = 0
+        self._restarts = Restarts(self._deploy.restarts, self._deploy.restart_window_s)
         self._still_since: float | None = None
         self._ruin: BaseException | None = None
         self._rest: set[asyncio.Task[None]] = set()
@@ -141,7 +134,7 @@ class Deployment:
         state: dict[str, Any] = {}
         if self._life.history is not None:
             state = {
-                "faults": self._faults,
+                "faults": self._restarts.faults,
                 "snapshot": None
                 if snapshot is None
                 else {"number": snapshot.number, "time": snapshot.time, "age_s": time.time() - snapshot.created},
@@ -338,25 +331,18 @@ class Deployment:
             FlameError: The job cannot go on, or has met too many faults.
         """
         self._check()
-        deploy, history, now = self._deploy, self._life.history, time.monotonic()
+        history, now = self._life.history, time.monotonic()
         self._still_since = self._still_since or now
-        self._faults += 1
-        self._fault_times.append(now)
-        recent = sum(at > now - deploy.restart_window_s for at in self._fault_times)
         if history is None:
             raise fault.error
-        if recent > deploy.restarts:
-            raise _too_many(fault.error, recent, deploy)
-        logger().warning(events.JOB_FAULTED, job=self.id, what=fault.error.what, faults=self._faults)
+        self._restarts.note(fault.error)
+        logger().warning(events.JOB_FAULTED, job=self.id, what=fault.error.what, faults=self._restarts.faults)
         self._changes.refuse("the job has met a fault meanwhile; try again")
         await self.halt(epoch)
         if fault.blob and not history.refuse(fault.blob):
             raise fault.error
-        # What keeps epochs from coming to anything may be over soon: a server that starts again, a host that is full.
         barren = not epoch.moved.is_set() and now < epoch.created + _MOVE_S
-        self._barren = self._barren + 1 if barren else 0
-        if self._barren > 1:
-            await asyncio.sleep(min(_PAUSE_S * 2**self._barren, _LONGEST_PAUSE_S))
+        await asyncio.sleep(self._restarts.pause_s(barren=barren))
         await self._life.go_back()
 
     async def halt(self, epoch: Epoch) -> None:
@@ -490,15 +476,6 @@ class Deployment:
     def _check(self) -> None:
         if self._ruin is not None:
             raise self._ruin
-
-
-def _too_many(error: FlameError, faults: int, deploy: DeployTable) -> JobError:
-    """The end of a job that has met one fault too many: the last one, and how many there were."""
-    return JobError(
-        f"{error.what}\n  the job gives up: {faults} faults within {deploy.restart_window_s:g} s "
-        f"(deploy.restarts is {deploy.restarts})",
-        hint="What was delivered is right, and the state is kept: mend what the last lines tell of, and run it again.",
-    )
 
 
 async def _cancelled(task: asyncio.Task[Any]) -> None:

@@ -13,7 +13,7 @@ from flamecore.acceptance import ACCEPTED
 from flamecore.codec import Codec
 from flamecore.errors import CorruptError, JobError
 from flamecore.facts import groups_function
-from flamecore.history import Found, look
+from flamecore.found import Found, look
 from flamecore.names import suggestion
 from flamecore.recovery import decode_journal, load_state
 from flamecore.snapshot import Manifest, epoch_blob, unseal

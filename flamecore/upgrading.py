@@ -6,7 +6,7 @@ import asyncio
 
 from flamecore.config import decode_config
 from flamecore.errors import ConfigError, JobError
-from flamecore.history import look
+from flamecore.found import look
 from flamecore.launch import lay_out
 from flamecore.layout import Layout
 from flamecore.messages import Upgrade

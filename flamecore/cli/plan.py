@@ -34,7 +34,7 @@ def command(ctx: click.Context, /, app: str, accept: bool, **options: Any) -> No
     The exit code is 1 if anything is not kept, unless it is accepted: that is written down beside the state, for the
     next run of the flow as it is now, and for no other.
     """
-    from flamecore.history import look
+    from flamecore.found import look
 
     config = read_app(app, Options(**options))
     layout = lay_out(config, load_app_flow(app, config))

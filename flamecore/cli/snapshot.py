@@ -31,7 +31,7 @@ def command() -> None:
 @click.pass_context
 def list_(ctx: click.Context, /, **which: Any) -> None:
     """List the snapshots that a run could go on from, newest first."""
-    from flamecore.history import look
+    from flamecore.found import look
 
     stored = Stored(**which)
     found = stored.use(look)
@@ -63,7 +63,7 @@ def list_(ctx: click.Context, /, **which: Any) -> None:
 @click.pass_context
 def show(ctx: click.Context, /, number: int | None, **which: Any) -> None:
     """Show what is in a snapshot: the newest, or that of a NUMBER."""
-    from flamecore.history import look
+    from flamecore.found import look
     from flamecore.inspection import none_yet
 
     stored = Stored(**which)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flamecore as fc
+from flamecore.found import look
 from flamecore.graph import Graph
-from flamecore.history import look
 from flamecore.store import StoreContext
 from flamecore.testing import assert_exactly_once
 from flamecore.testing.ackers import simulated_runs

@@ -18,8 +18,9 @@ from flamecore.clock import Front
 from flamecore.collect import Collector
 from flamecore.commits import Commits, WorkerCommits
 from flamecore.control import Control
+from flamecore.found import Found
 from flamecore.hashing import KEY_GROUPS, owners
-from flamecore.history import Found, History
+from flamecore.history import History
 from flamecore.messages import Committed
 from flamecore.meta import MIN_TIME
 from flamecore.operations.compiler import Compiler, Stateful

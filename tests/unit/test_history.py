@@ -11,10 +11,11 @@ import pytest
 import flamecore as fc
 from flamecore.acceptance import Loss, accept
 from flamecore.errors import CorruptError, FencedError, JobError, StoreError
+from flamecore.found import look
 from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.graph import Graph
 from flamecore.hashing import KEY_GROUPS
-from flamecore.history import History, look
+from flamecore.history import History
 from flamecore.messages import Prepared
 from flamecore.meta import MIN_TIME
 from flamecore.recovery import encode_journal

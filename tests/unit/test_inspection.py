@@ -14,7 +14,7 @@ import pytest
 import flamecore as fc
 from flamecore.codec import Codec
 from flamecore.errors import CorruptError, JobError
-from flamecore.history import look
+from flamecore.found import look
 from flamecore.inspection import prune, value_of, verify
 from flamecore.stateplan import plan_of
 from flamecore.store import Store, StoreContext

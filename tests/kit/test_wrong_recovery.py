@@ -18,7 +18,7 @@ from flamecore.clock import Front
 from flamecore.collect import Collector
 from flamecore.commits import Commits, WorkerCommits
 from flamecore.control import Control
-from flamecore.found import Found
+from flamecore.found import Found, look
 from flamecore.hashing import KEY_GROUPS, owners
 from flamecore.history import History
 from flamecore.messages import Committed
@@ -58,7 +58,7 @@ def epochs_are_not_fenced(patch: Patch) -> None:
     """Whoever begins an epoch that is another's, or has been overtaken, goes on all the same."""
 
     async def begin(self: History, held: Mapping[str, int]) -> None:
-        found = await history.look(self.store)
+        found = await look(self.store)
         self.journals = await self._needed(found)
         self._floor = max([self.start, *held.values()])
         blobs = tuple(manifest.blob for manifest in reversed(self.kept))
@@ -126,7 +126,7 @@ def times_that_were_given_are_not_given_again(patch: Patch) -> None:
 def what_is_written_down_after_the_look_does_not_count(patch: Patch) -> None:
     original = History._needed
 
-    async def needed(self: History, found: history.Found) -> tuple[str, ...]:
+    async def needed(self: History, found: Found) -> tuple[str, ...]:
         known = tuple(blob for blob in found.journals if blob in self.journals)
         return await original(self, found._replace(journals=known))
 
@@ -169,13 +169,11 @@ def one_snapshot_is_kept(patch: Patch) -> None:
 
 
 def there_is_no_beginning_to_go_back_to(patch: Patch) -> None:
-    original = history.look
-
-    async def look(store: Any) -> Found:
-        found = await original(store)
+    async def look_away(store: Any) -> Found:
+        found = await look(store)
         return found._replace(beginning=found.beginning and not found.snapshots and not found.damaged)
 
-    patch.setattr(history, "look", look)
+    patch.setattr(history, "look", look_away)
 
 
 def upstream_may_forget_what_the_newest_snapshot_covers(patch: Patch) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError
 from flamecore.graph import ByHash, ByKey, Grouping
 from flamecore.meta import GlobalTime, Meta, encode_time
-from flamecore.operations.grouping import Bucket, GroupingStep, Window, Windows
+from flamecore.operations.grouping import GroupingStep
+from flamecore.operations.windows import Bucket, Window, Windows
 
 Emitted = list[tuple[bool, tuple[Any, ...]]]
 

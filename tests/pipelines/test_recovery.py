@@ -33,7 +33,7 @@ def test_a_death_before_what_is_new_has_begun(tmp_path: Path, over: list[str]) -
 
 def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path: Path, over: list[str]) -> None:
     words = Words(tmp_path, over)
-    words.trouble("import sys; print('no more of this', file=sys.stderr); os._exit(3)")
+    words.trouble(3, "no more of this")
     run = words.start(deploy__restarts=2)
     try:
         assert ended(run) == 1, run.said()
@@ -55,13 +55,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path: Path, over: l
 def test_a_worker_whose_child_outlives_it_is_told_of_with_its_last_words(tmp_path: Path, over: list[str]) -> None:
     """The child holds the worker's stderr open."""
     words = Words(tmp_path, over)
-    words.trouble("""
-        import subprocess, sys
-        child = subprocess.Popen(["sleep", "60"])
-        Path("child").write_text(str(child.pid))
-        print("I am leaving", file=sys.stderr)
-        os._exit(4)
-    """)
+    words.trouble(4, "I am leaving", leaves_child=True)
     run = words.start(deploy__restarts=0)
     try:
         assert ended(run) == 1, run.said()

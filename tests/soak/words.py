@@ -20,7 +20,10 @@ from typing import Any
 from processes import Run
 
 APP = """
+    import json
     import os
+    import subprocess
+    import sys
     import time
     from pathlib import Path
 
@@ -29,10 +32,16 @@ APP = """
 
     def split(line: str) -> list[str]:
         time.sleep(0.002)
-        what = Path("trouble")
-        if line.startswith("line-1000 ") and what.exists():
-            exec(what.read_text())
+        if line.startswith("line-1000 ") and Path("trouble").exists():
+            die(**json.loads(Path("trouble").read_text()))
         return line.split()
+
+
+    def die(code: int, words: str, leaves_child: bool) -> None:
+        if leaves_child:
+            Path("child").write_text(str(subprocess.Popen(["sleep", "60"]).pid))
+        print(words, file=sys.stderr, flush=True)
+        os._exit(code)
 
 
     flow = fc.Flow("words")
@@ -65,9 +74,16 @@ class Words:
         """Another file to be read."""
         (self.folder / "lines" / name).write_text("".join(f"{line}\n" for line in lines))
 
-    def trouble(self, code: str) -> None:
-        """What befalls the worker that meets line 1000; nothing does without."""
-        (self.folder / "trouble").write_text(dedent(code))
+    def trouble(self, code: int, words: str, *, leaves_child: bool = False) -> None:
+        """Have every worker die that meets line 1000, until the file `trouble` is gone.
+
+        Args:
+            code: What it exits with.
+            words: The last that it says.
+            leaves_child: A process that it has started outlives it, and has its stderr open. Its pid is in `child`.
+        """
+        facts = {"code": code, "words": words, "leaves_child": leaves_child}
+        (self.folder / "trouble").write_text(json.dumps(facts))
 
     def arguments(self, **settings: Any) -> list[str]:
         """Of `flamestream run`; `__` in a key stands for a dot."""

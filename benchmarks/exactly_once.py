@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.latency import READY, Arrivals, fed, told
+from benchmarks.latency import Arrivals, fed, ready, told
+from benchmarks.noting import NOTING, noting
 from benchmarks.processes import say
 from benchmarks.report import Spread, Table
 
@@ -54,7 +55,6 @@ def one_run(interval_ms: int, held: bool) -> dict[str, Any]:
     """
     import flamecore as fc
     from benchmarks.corpora import vocabulary
-    from flamecore.rear import Guarantee, Sink
     from flamecore.registry import override
     from flamecore.snapshot import decode_manifest
     from flamestream_demo import inverted_index as index
@@ -70,22 +70,11 @@ def one_run(interval_ms: int, held: bool) -> dict[str, Any]:
     def arrive(changes: Sequence[Change]) -> None:
         arrivals.note([change for change in changes if change.change == "add"], line_of)
 
-    class Noting(Sink):
-        name = "noting"
-
-        @property
-        def guarantee(self) -> Guarantee:
-            return "at_least_once"
-
-        async def open(self) -> int:
-            print(READY, flush=True)
-            return await super().open()
-
-        async def write(self, time: int, payloads: Sequence[Any]) -> None:
-            if held:
-                waiting.append((time, payloads))
-            else:
-                arrive(payloads)
+    def take(time: int, payloads: Sequence[Any]) -> None:
+        if held:
+            waiting.append((time, payloads))
+        else:
+            arrive(payloads)
 
     class Telling(Sqlite):
         async def create(self, name: str, data: bytes) -> bool:
@@ -104,11 +93,11 @@ def one_run(interval_ms: int, held: bool) -> dict[str, Any]:
     versions = flow.source("lines", str).map(page_of).key_by(index.page_id).stateful_map(0, index.number_version)
     words = versions.flat_map(index.split_page).key_by(index.word_of)
     words.stateful_map(EMPTY, index.index_word).sink("index")
-    settings: dict[str, Any] = {"source.lines.use": "stdin", "sink.index.use": "noting"}
+    settings: dict[str, Any] = {"source.lines.use": "stdin", "sink.index.use": NOTING}
     start = time.process_time()
     with (
         tempfile.TemporaryDirectory() as folder,
-        override("sink", "noting", Noting),
+        noting(take, ready),
         override("store", "told", Telling),
     ):
         if interval_ms:

@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 
 from benchmarks.corpora import SEED, WORDS_A_LINE, many_words
 from benchmarks.deployed import Run, missing, transport
+from benchmarks.noting import NOTING, noting
 from benchmarks.processes import RunError, measured, say
 from benchmarks.report import Spread, Table
 
@@ -39,7 +40,6 @@ def one_run(keys: int, interval_s: float, seconds: float, kept: bool) -> dict[st
         bytes and time of every snapshot's parts.
     """
     import flamecore as fc
-    from flamecore.rear import Guarantee, Sink
     from flamecore.registry import override
     from flamestream_stores.sqlite import Sqlite
 
@@ -47,16 +47,6 @@ def one_run(keys: int, interval_s: float, seconds: float, kept: bool) -> dict[st
     written: dict[str, int] = {}
     recorded: list[tuple[float, int]] = []
     loaded = 0.0
-
-    class Noting(Sink):
-        name = "noting"
-
-        @property
-        def guarantee(self) -> Guarantee:
-            return "at_least_once"
-
-        async def write(self, time_: int, payloads: Sequence[Any]) -> None:
-            released.append(time.monotonic())
 
     class Weighing(Sqlite):
         async def create(self, name: str, data: bytes) -> bool:
@@ -79,10 +69,10 @@ def one_run(keys: int, interval_s: float, seconds: float, kept: bool) -> dict[st
 
     flow = fc.Flow("large-state")
     flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count().sink("counts")
-    settings: dict[str, Any] = {"sink.counts.use": "noting"}
+    settings: dict[str, Any] = {"sink.counts.use": NOTING}
     inputs: dict[str, Any] = {"lines": lines()}
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, override("sink", "noting", Noting):
+    with tempfile.TemporaryDirectory() as folder, noting(lambda *_: released.append(time.monotonic())):
         if kept:
             settings |= {"state.use": "weighing", "state.path": folder, "state.interval_s": interval_s}
         with override("store", "weighing", Weighing):

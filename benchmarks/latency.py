@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.contenders import OURS, Contender, contenders, named
+from benchmarks.noting import NOTING, noting
 from benchmarks.processes import LIMIT_S, ROOT, RunError, say
 from benchmarks.report import Spread, Table
 
@@ -66,13 +67,14 @@ def one_run(contender: str) -> dict[str, Any]:
     return {"last": list(arrivals.last.items()), "updates": arrivals.updates, "cpu_seconds": busy}
 
 
-def _ready() -> None:
+def ready() -> None:
+    """Say that reading begins."""
     print(READY, flush=True)
 
 
 def _plain(_: Contender, arrivals: Arrivals) -> None:
     counts: dict[str, int] = {}
-    _ready()
+    ready()
     while line := sys.stdin.readline():
         updates: list[Update] = []
         for item in numbered_words(line):
@@ -83,35 +85,22 @@ def _plain(_: Contender, arrivals: Arrivals) -> None:
 
 def _flamestream(one: Contender, arrivals: Arrivals) -> None:
     import flamecore as fc
-    from flamecore.rear import Guarantee, Sink
-    from flamecore.registry import override
 
-    class Noting(Sink):
-        name = "noting"
-
-        @property
-        def guarantee(self) -> Guarantee:
-            return "at_least_once"
-
-        async def open(self) -> int:
-            _ready()
-            return await super().open()
-
-        async def write(self, time: int, payloads: Sequence[Any]) -> None:
-            arrivals.note(payloads, lambda update: update[2])
+    def take(time: int, payloads: Sequence[Any]) -> None:
+        arrivals.note(payloads, lambda update: update[2])
 
     flow = fc.Flow("latency")
     words = flow.source("lines", str).flat_map(numbered_words)
     words.key_by(lambda item: item[0]).stateful_map(0, count_word).sink("counts")
-    settings = {"source.lines.use": "stdin", "sink.counts.use": "noting"}
-    with override("sink", "noting", Noting):
+    settings = {"source.lines.use": "stdin", "sink.counts.use": NOTING}
+    with noting(take, ready):
         flow.run(workers=one.workers, acker=one.acker, settings=settings)
 
 
 def _bytewax(_: Contender, arrivals: Arrivals) -> None:
     from benchmarks.bytewax_latency import run
 
-    run(arrivals, _ready)
+    run(arrivals, ready)
 
 
 def fed(kind: str, arguments: dict[str, Any], *, lines: int, rate: int, what: str) -> tuple[dict[str, Any], list[int]]:

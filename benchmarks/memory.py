@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.corpora import zipf_lines
+from benchmarks.noting import NOTING, noting
 from benchmarks.processes import measured
 from benchmarks.report import Spread, Table
 
@@ -30,27 +31,20 @@ def peak_bytes() -> int:
 def one_run(words: int, workers: int, kept: bool) -> dict[str, Any]:
     """Count words of a generator into a sink that only counts, with snapshots or without."""
     import flamecore as fc
-    from flamecore.rear import Guarantee, Sink
-    from flamecore.registry import override
 
-    class Counting(Sink):
-        name = "counting"
-        count = 0
+    outputs = 0
 
-        @property
-        def guarantee(self) -> Guarantee:
-            return "at_least_once"
-
-        async def write(self, time: int, payloads: Sequence[Any]) -> None:
-            Counting.count += len(payloads)
+    def take(_: int, payloads: Sequence[Any]) -> None:
+        nonlocal outputs
+        outputs += len(payloads)
 
     flow = fc.Flow("memory")
     flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count().sink("counts")
-    with override("sink", "counting", Counting):
-        settings = {"sink.counts.use": "counting"}
+    with noting(take):
+        settings = {"sink.counts.use": NOTING}
         with tempfile.TemporaryDirectory() as folder:
             flow.run({"lines": zipf_lines(words)}, workers=workers, state=folder if kept else None, settings=settings)
-    return {"outputs": Counting.count, "peak_bytes": peak_bytes()}
+    return {"outputs": outputs, "peak_bytes": peak_bytes()}
 
 
 def compare(*, words: int, rounds: int) -> tuple[Table, dict[str, Any]]:

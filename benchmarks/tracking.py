@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from statistics import median
 from typing import Any, Final
 
+from benchmarks.noting import NOTING, noting
 from benchmarks.processes import measured
 from benchmarks.report import Spread, Table
 
@@ -43,29 +44,22 @@ def one_run(operators: int, workers: int, acker: str, records: int, rate: int) -
         last map to its release.
     """
     import flamecore as fc
-    from flamecore.rear import Guarantee, Sink
     from flamecore.registry import override
 
     done: dict[int, float] = {}
     waited: list[float] = []
+    count = 0
 
     class Enough(Exception):
         """Everything is there."""
 
-    class Noting(Sink):
-        name = "noting"
-        count = 0
-
-        @property
-        def guarantee(self) -> Guarantee:
-            return "at_least_once"
-
-        async def write(self, time_: int, payloads: Sequence[Any]) -> None:
-            now = time.perf_counter()
-            waited.extend([now - done.pop(number) for number in payloads if number in done])
-            Noting.count += len(payloads)
-            if Noting.count == records and acker == "off":
-                raise Enough
+    def take(_: int, payloads: Sequence[Any]) -> None:
+        nonlocal count
+        now = time.perf_counter()
+        waited.extend([now - done.pop(number) for number in payloads if number in done])
+        count += len(payloads)
+        if count == records and acker == "off":
+            raise Enough
 
     def note(number: int) -> None:
         done[number] = time.perf_counter()
@@ -83,20 +77,20 @@ def one_run(operators: int, workers: int, acker: str, records: int, rate: int) -
     for operator in range(operators):
         stream = stream.key_by(_mixed(operator)).map(_same)
     (stream.inspect(note) if rate else stream).sink("out")
-    settings: dict[str, Any] = {"sink.out.use": "noting"}
+    settings: dict[str, Any] = {"sink.out.use": NOTING}
     if acker == "off":
         settings |= {"job.barrier": False, "job.max_in_flight": 4 * records}
     inputs: dict[str, Any] = {"numbers": numbers() if rate else list(range(records))}
     messages: dict[str, int] = {}
     start, start_cpu = time.perf_counter(), time.process_time()
-    with override("sink", "noting", Noting), override("acker", "off", _off()):
+    with noting(take), override("acker", "off", _off()):
         try:
             outputs = flow.run(inputs, workers=workers, acker=acker, settings=settings)
             messages = dict(outputs.stats.messages)
         except Enough:
             pass
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
-    assert Noting.count == records
+    assert count == records
     return {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,

@@ -275,9 +275,9 @@ class Crashes:
         elif kind == "cut":
             run.cut()
         elif kind == "store":
-            world.store_fails = random.choice(("before", "after"))
+            world.store_mishap.when = random.choice(("before", "after"))
         elif kind == "sink":
-            random.choice(list(self.contents.values())).fails = random.choice(("before", "after"))
+            random.choice(list(self.contents.values())).mishap.when = random.choice(("before", "after"))
         elif kind == "clock":
             hour_us = 3_600_000_000
             world.wall_us += random.choice((-hour_us, hour_us, random.randint(-50_000, 50_000)))

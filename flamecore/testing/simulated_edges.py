@@ -10,7 +10,7 @@ from flamecore.front import Batch, EdgeContext, Reader, Source, SourceCapabiliti
 from flamecore.meta import MIN_TIME
 from flamecore.rear import Guarantee, Sink
 from flamecore.testing.laws import LawBroken
-from flamecore.testing.world import Process
+from flamecore.testing.world import Mishap, Process
 
 
 class Records:
@@ -75,17 +75,13 @@ class _Reader(Reader):
 
 
 class Contents:
-    """What a sink holds: outputs and the time up to which they go, changed together.
-
-    Attributes:
-        fails: "before" or "after" it has done what it is asked for: the next call does.
-    """
+    """What a sink holds: outputs and the time up to which they go, changed together."""
 
     def __init__(self) -> None:
         self.outputs: list[Any] = []
         self.time = MIN_TIME
         self.owner: object = None
-        self.fails = ""
+        self.mishap = Mishap()
 
 
 class SimulatedSink(Sink):
@@ -137,22 +133,12 @@ class SimulatedSink(Sink):
             )
 
     async def _call(self, do: Callable[[], Any]) -> Any:
-        held = self._held
-
-        def done() -> Any:
-            fails, held.fails = held.fails, ""
-            if fails == "before":
-                raise self._failed()
-            result = do()
-            if fails == "after":
-                raise self._failed()
-            return result
-
+        mishap = self._held.mishap
         if self._busy:
             raise LawBroken("calls", f"sink {self.context.name!r} is called while it is at work")
         self._busy = True
         try:
-            return await self._process.reach(done)
+            return await self._process.reach(lambda: mishap.around(do, self._failed))
         finally:
             self._busy = False
 

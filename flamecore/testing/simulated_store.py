@@ -28,18 +28,8 @@ class SimulatedStore(Store):
         return StoreCapabilities(durable=True, shared=True)
 
     async def _call(self, do: Callable[[], T], late: Callable[[], None] = lambda: None) -> T:
-        world = self._world
-
-        def done() -> T:
-            fails, world.store_fails = world.store_fails, ""
-            if fails == "before":
-                raise self._failed()
-            result = do()
-            if fails == "after":
-                raise self._failed()
-            return result
-
-        return await self._process.reach(done, late)
+        mishap = self._world.store_mishap
+        return await self._process.reach(lambda: mishap.around(do, self._failed), late)
 
     def _failed(self) -> StoreError:
         return StoreError("the simulated store fails", store=self.name, blob="", injected=True)

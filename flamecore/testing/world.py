@@ -49,7 +49,7 @@ class World:
         self.under_way = 0
         """How much is being done that has not got there yet. What a process has begun may be done after its death."""
         self.wall_us = 1_700_000_000_000_000
-        self.store_fails: str = ""  # "before" or "after" it has done what it is asked for: the next call does
+        self.store_mishap = Mishap()
 
     def now_us(self) -> int:
         """The wall clock. It may be put back or forward by changing `wall_us`."""
@@ -59,6 +59,27 @@ class World:
         """How long the next thing takes: seldom very long."""
         random = self.random.random()
         return self.delay_s * (random if random < 0.95 else 200 * (random - 0.95) * 20)
+
+
+class Mishap:
+    """What befalls the next call of something outside, once.
+
+    Attributes:
+        when: It fails "before" it has done what it is asked for, or "after"; "": it does not.
+    """
+
+    def __init__(self) -> None:
+        self.when = ""
+
+    def around(self, do: Callable[[], T], error: Callable[[], Exception]) -> T:
+        """Do what is asked for, unless it fails. Raises `error` if it does."""
+        when, self.when = self.when, ""
+        if when == "before":
+            raise error()
+        result = do()
+        if when == "after":
+            raise error()
+        return result
 
 
 class Process:

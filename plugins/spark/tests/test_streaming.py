@@ -178,6 +178,7 @@ def test_the_data_source_says_what_is_wrong(spark: Any, tmp_path: Path) -> None:
 
 
 PROGRAM = """
+import json
 import sys
 from pathlib import Path
 
@@ -189,7 +190,7 @@ from words import flow
 
 with session("local[2]", {"spark.sql.shuffle.partitions": "2"}) as spark:
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(sys.argv[1] + "/in")
-    running = flamestream_spark.stream(flow, lines=lines, checkpoint=sys.argv[1] + "/job", **eval(sys.argv[2]))
+    running = flamestream_spark.stream(flow, lines=lines, checkpoint=sys.argv[1] + "/job", **json.loads(sys.argv[2]))
     print("runs", flush=True)
     running.awaitTermination()
 """
@@ -225,7 +226,7 @@ def test_a_program_that_is_killed_loses_nothing_and_repeats_nothing(spark: Any, 
     first.communicate()
     held = spark.read.parquet(str(out)).count()
     assert 0 < held < 800
-    second = start('{"trigger": {"availableNow": True}}')
+    second = start('{"trigger": {"availableNow": true}}')
     second.communicate(timeout=120)
     assert second.returncode == 0
     rows = spark.read.parquet(str(out)).orderBy(*flamestream_spark.TIMES).collect()

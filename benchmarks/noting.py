@@ -1,0 +1,39 @@
+"""A sink that only tells of what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+NOTING: Final = "noting"
+"""Its name in configurations."""
+
+
+def noting(
+    note: Callable[[int, Sequence[Any]], None], ready: Callable[[], None] = lambda: None
+) -> AbstractContextManager[None]:
+    """Have a driver of that name while this lasts.
+
+    Args:
+        note: Told of every batch: the time it goes up to, and its payloads.
+        ready: Called when the job is about to begin.
+    """
+    from flamecore.rear import Guarantee, Sink
+    from flamecore.registry import override
+
+    class Noting(Sink):
+        name = NOTING
+
+        @property
+        def guarantee(self) -> Guarantee:
+            return "at_least_once"
+
+        async def open(self) -> int:
+            ready()
+            return await super().open()
+
+        async def write(self, time: int, payloads: Sequence[Any]) -> None:
+            note(time, payloads)
+
+    return override("sink", NOTING, Noting)

@@ -8,7 +8,6 @@ Spark reads no files that begin with `_` or `.`. Writing is a rename, so a reade
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.front import EdgeContext
 from flamecore.meta import MIN_TIME
 from flamecore.rear import Mode, goes_on, taken_over
+from flamestream_spark.parts import force
 
 MANIFEST: Final = "_flamestream.json"
 _LOCK: Final = "_flamestream.lock"
@@ -139,7 +139,7 @@ class Folder:
         hidden = self.path / f".{name}-{self._mine.owner}"
         try:
             write(hidden)
-            _force(hidden)
+            force(str(hidden))
             with self._locked():
                 self._still_mine()
                 hidden.rename(self.path / name)
@@ -153,7 +153,7 @@ class Folder:
         assert self._mine is not None, "sync before open"
         with self._locked():
             self._still_mine()
-            _force(self.path)
+            force(str(self.path))
             self._mine = msgspec.structs.replace(self._mine, time=max(time, self._mine.time))
             self._say(self._mine)
 
@@ -166,9 +166,9 @@ class Folder:
     def _say(self, manifest: Manifest) -> None:
         new = self.path / f".{MANIFEST}"
         new.write_bytes(msgspec.json.encode(manifest))
-        _force(new)
+        force(str(new))
         new.replace(self.path / MANIFEST)
-        _force(self.path)
+        force(str(self.path))
 
     def _manifest(self) -> Manifest | None:
         try:
@@ -201,11 +201,3 @@ class Folder:
     def error(self, what: str, hint: str) -> SinkError:
         """Something is wrong with the folder."""
         return SinkError(f"sink {self._context.name!r}: {what}", hint=hint, sink=self._context.name)
-
-
-def _force(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

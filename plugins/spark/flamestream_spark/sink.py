@@ -1,4 +1,4 @@
-"""Sink `spark`: a folder of Parquet, JSON or CSV files that Spark, or anything else, reads as one table.
+"""Sink `spark`: a Delta table, or a folder of Parquet, JSON or CSV files that Spark, or anything else, reads as one.
 
 It is written without Spark: neither Java nor a session is needed.
 """
@@ -19,6 +19,8 @@ from flamecore.front import EdgeContext
 from flamecore.plugin import hookimpl
 from flamecore.rear import Guarantee, Mode, Sink
 from flamecore.records.plain import Unencodable
+from flamestream_spark.delta import delta_rs
+from flamestream_spark.delta_table import DeltaTable
 from flamestream_spark.folder import Folder
 from flamestream_spark.tables import Form, text
 
@@ -28,20 +30,21 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     Attributes:
         path: The folder; made if it is not there. Local, or mounted.
-        format: Of the files in it: "parquet", "json" (a value a line) or "csv" (with a header).
+        format: Of the files in it: "parquet", "json" (a value a line) or "csv" (with a header); or "delta", a table of
+            Delta Lake, for which `deltalake` must be installed.
         mode: What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it. A
             job that keeps state goes on with its own, whatever this says.
         times: Whether each row says its global time, in columns `_time`, `_front` and `_place`, which order the rows.
     """
 
     path: str
-    format: Literal["parquet", "json", "csv"] = "parquet"
+    format: Literal["parquet", "json", "csv", "delta"] = "parquet"
     mode: Mode = "replace"
     times: bool = False
 
 
 class SparkSink(Sink):
-    """A file for each batch."""
+    """A file for each batch; in a Delta table also a version."""
 
     name: ClassVar[str] = "spark"
     Options: ClassVar[Any] = SparkSinkOptions
@@ -58,13 +61,15 @@ class SparkSink(Sink):
             )
         self._path = Path(path).expanduser()
         self._form = Form.of(context.type, times=options.times)
-        self._folder: Folder | None = None
+        self._folder: Folder | DeltaTable | None = None
 
     @property
     def guarantee(self) -> Guarantee:
         return "exactly_once"
 
     def rehearse(self) -> None:
+        if self.options.format == "delta":
+            delta_rs("sink")
         if self._path.exists() and not self._path.is_dir():
             raise self._error(f"{self._path} is a file", "Give the path of a folder.")
         if not self._path.absolute().parent.is_dir():
@@ -72,7 +77,11 @@ class SparkSink(Sink):
 
     async def open(self) -> int:
         self.rehearse()
-        self._folder = Folder(self._path, self.context, self.options.mode, self.options.format)
+        mode, format = self.options.mode, self.options.format
+        if format == "delta":
+            self._folder = DeltaTable(self._path, self.context, mode, self._form.schema)
+        else:
+            self._folder = Folder(self._path, self.context, mode, format)
         try:
             return await asyncio.to_thread(self._folder.open)
         except OSError as error:
@@ -92,7 +101,7 @@ class SparkSink(Sink):
 
     def _put(self, time: int, table: Any) -> None:
         assert self._folder is not None
-        write = {"parquet": pq.write_table, "json": _write_json, "csv": _write_csv}[self.options.format]
+        write = {"json": _write_json, "csv": _write_csv}.get(self.options.format, pq.write_table)
         self._folder.put(time, lambda path: write(table, path))
 
     async def sync(self, time: int) -> None:

@@ -21,6 +21,7 @@ from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.names import suggestion
 from flamecore.plugin import hookimpl
+from flamestream_spark.delta import frame_of, unknown_to
 from flamestream_spark.feeding import Feeding, failed
 from flamestream_spark.ordering import Ordered, in_order
 from flamestream_spark.payloads import Payloads
@@ -29,7 +30,7 @@ from flamestream_spark.rows import Feeds, RowsReader
 from flamestream_spark.session import DEFAULT_MASTER, active, in_task, session
 from flamestream_spark.spool import Spool
 
-FILE_FORMATS: Final = ("parquet", "json", "csv", "text", "orc", "xml", "binaryFile")
+FILE_FORMATS: Final = ("parquet", "json", "csv", "text", "orc", "xml", "binaryFile", "delta")
 """Formats whose rows have a place in a file."""
 
 
@@ -37,7 +38,8 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Options of the source. One of `path`, `table`, `sql` says what is read; none with `spool`: what others put there.
 
     Attributes:
-        format: Of the files at `path`: "parquet", "json", "csv", "text", "orc", "xml", or what else the session knows.
+        format: Of the files at `path`: "parquet", "json", "csv", "text", "orc", "xml", "delta", or what else the
+            session knows.
         path: Files or folders, as Spark takes them; relative to the working directory.
         table: A table of the session's catalogue.
         sql: A query.
@@ -236,9 +238,25 @@ class SparkSource(Source):
             if options.schema:
                 reader = reader.schema(options.schema)
             paths = [_local(path) for path in self._paths()]
+            if options.format == "delta" and not options.stream:
+                return self._delta(spark, reader, paths)
             return reader.load(paths[0] if options.stream else paths)
+        except FlameError:
+            raise
         except Exception as error:
             raise failed(self.context.name, error) from error
+
+    def _delta(self, spark: Any, reader: Any, paths: Sequence[str]) -> Any:
+        if len(paths) != 1:
+            raise self._error("a Delta table has one path", "Give each table a source of its own.")
+        try:
+            frame = reader.load(paths[0])
+            frame.schema  # noqa: B018 - over Spark Connect it is not known before whether it can be read
+        except Exception as error:
+            if not unknown_to(error):
+                raise
+            return frame_of(spark, paths[0], self.options.read, self.context.name)
+        return frame
 
     def _chosen(self, frame: Any, columns: Sequence[str]) -> Any:
         for name in columns:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -32,6 +33,8 @@ def make(folder: Path, mode: Mode = "replace", fingerprint: str = "kit", **optio
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
+    if (folder / "_delta_log").is_dir():
+        return read_delta(folder)
     files = sorted(folder.glob("part-*"), key=lambda file: file.stem.rpartition("-")[2])
     found: list[dict[str, Any]] = []
     for file in files:
@@ -45,8 +48,20 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def read_delta(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a table, in the order in which they were committed."""
+    from deltalake import DeltaTable
+
+    files = {file["path"]: file for file in pa.table(DeltaTable(folder).get_add_actions(flatten=True)).to_pylist()}
+    entries = sorted((folder / "_delta_log").glob("*.json"))
+    added = [json.loads(line).get("add") for entry in entries for line in entry.read_text().splitlines()]
+    live = [add["path"] for add in added if add is not None and add["path"] in files]
+    assert len(set(live)) == len(live) == len(files)
+    return [row for path in live for row in pq.ParquetFile(folder / path).read().to_pylist()]
+
+
 class FolderTests(SinkTests):
-    kind: Literal["parquet", "json", "csv"]
+    kind: Literal["parquet", "json", "csv", "delta"]
 
     def make(self, folder: Path, *, resume: bool, fingerprint: str) -> Sink:
         return make(folder / "out", "resume" if resume else "replace", fingerprint, format=self.kind)
@@ -67,6 +82,13 @@ class TestCsv(FolderTests):
     kind = "csv"
 
 
+class TestDelta(FolderTests):
+    kind = "delta"
+
+
+both = pytest.mark.parametrize("kind", ["parquet", "delta"])
+
+
 async def deliver(sink: Sink, *batches: tuple[int, list[str]]) -> int:
     held = await sink.open()
     for time, payloads in batches:
@@ -75,11 +97,12 @@ async def deliver(sink: Sink, *batches: tuple[int, list[str]]) -> int:
     return held
 
 
-def test_batches_are_added_to_what_is_there(tmp_path: Path) -> None:
-    asyncio.run(deliver(make(tmp_path / "out"), (5, ["a"])))
-    asyncio.run(deliver(make(tmp_path / "out", "append", "another"), (3, ["b"]), (9, ["c"])))
+@both
+def test_batches_are_added_to_what_is_there(kind: str, tmp_path: Path) -> None:
+    asyncio.run(deliver(make(tmp_path / "out", format=kind), (5, ["a"])))
+    asyncio.run(deliver(make(tmp_path / "out", "append", "another", format=kind), (3, ["b"]), (9, ["c"])))
     assert sorted(row["value"] for row in read(tmp_path / "out")) == ["a", "b", "c"]
-    assert asyncio.run(deliver(make(tmp_path / "out", "resume", "another"))) == 9
+    assert asyncio.run(deliver(make(tmp_path / "out", "resume", "another", format=kind))) == 9
 
 
 def test_a_folder_of_others_is_not_touched(tmp_path: Path) -> None:
@@ -123,20 +146,23 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_start(tmp_path: Path
         make(tmp_path / "file").rehearse()
 
 
+@both
 @pytest.mark.parametrize("workers", [1, 3])
-def test_rows_say_their_global_time(workers: int, tmp_path: Path) -> None:
+def test_rows_say_their_global_time(workers: int, kind: str, tmp_path: Path) -> None:
     flow = fc.Flow("words")
     flow.source("lines", str).flat_map(str.split).sink("words")
     settings = {"sink.words.use": "spark", "sink.words.path": str(tmp_path / "out"), "sink.words.times": True}
+    settings["sink.words.format"] = kind
     flow.run({"lines": ["to be", "or not"]}, workers=workers, settings=settings)
     found = [(row["value"], row["_time"], row["_front"], row["_place"]) for row in read(tmp_path / "out")]
     assert found == [("to", 0, 1, 0), ("be", 0, 1, 1), ("or", 1, 1, 0), ("not", 1, 1, 1)]
 
 
-def test_a_flow_goes_on_with_its_output(tmp_path: Path) -> None:
+@both
+def test_a_flow_goes_on_with_its_output(kind: str, tmp_path: Path) -> None:
     flow = fc.Flow("words")
     flow.source("lines", str).sink("words")
-    settings = {"sink.words.use": "spark", "sink.words.path": str(tmp_path / "out")}
+    settings = {"sink.words.use": "spark", "sink.words.path": str(tmp_path / "out"), "sink.words.format": kind}
     lines = [f"line {number}" for number in range(50)]
     for _ in range(2):
         flow.run({"lines": lines}, state=tmp_path / "state.db", settings=settings)

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable as Table
+from deltalake import TableFeatures, write_deltalake
 
 import flamecore as fc
 from flamecore.errors import ConfigError, OperationError, SourceError
@@ -68,6 +70,24 @@ class TestFiles(SourceTests):
             write(folder / "b.parquet", COUNTS[4:])
             write(folder / "a.parquet", word=[*(f"word {n}" for n in range(4)), "bad"], number=[0, 1, 2, 3, None])
         return source(path=str(folder))
+
+
+class TestDelta(SourceTests):
+    """A table of several versions, one part of which was replaced, in a folder whose name has to be quoted."""
+
+    expected = COUNTS
+    rejected = 1
+
+    def make(self, folder: Path) -> Source:
+        path = folder / "a table"
+        if not path.exists():
+            schema = pa.schema([("word", pa.string()), ("number", pa.int64()), ("part", pa.string())])
+            for part, rows in (("c", COUNTS), ("a", COUNTS[:4]), ("b/1", COUNTS[4:])):
+                data = pa.table([[row.word for row in rows], [row.number for row in rows], [part] * len(rows)], schema)
+                write_deltalake(path, data, mode="append", partition_by="part")
+            bad = pa.table([["bad"], [None], ["c"]], schema)
+            write_deltalake(path, bad, mode="overwrite", predicate="part = 'c'")
+        return source(path=str(path), format="delta")
 
 
 class TestOrderedQuery(SourceTests):
@@ -149,6 +169,22 @@ def test_a_missing_column_and_a_wrong_type_are_known_before_the_first_row(tmp_pa
         asyncio.run(source(path=str(tmp_path), columns=("wrd",)).open(""))
     with pytest.raises(SourceError, match=r"there is no column 'size' to order by"):
         asyncio.run(source(path=str(tmp_path), order_by=("size",)).open(""))
+
+
+def test_a_delta_table_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    with pytest.raises(SourceError, match=r"Delta table .*table cannot be read.*\n  Is it a table"):
+        asyncio.run(source(path=str(path), format="delta").open(""))
+    for count in COUNTS[:2]:
+        write_deltalake(path, pa.table({"word": [count.word], "number": [count.number]}), mode="append")
+    assert read(source(path=str(path), format="delta", read={"versionAsOf": "0"}))[0] == list(COUNTS[:1])
+    with pytest.raises(SourceError, match=r"cannot be read: .*version"):
+        asyncio.run(source(path=str(path), format="delta", read={"versionAsOf": "7"}).open(""))
+    with pytest.raises(SourceError, match=r"there is no option 'mergeSchema'"):
+        asyncio.run(source(path=str(path), format="delta", read={"mergeSchema": "true"}).open(""))
+    Table(path).alter.add_feature([TableFeatures.DeletionVectors], allow_protocol_versions_increase=True)
+    with pytest.raises(SourceError, match=r"has deletionVectors, which only Delta Lake itself reads"):
+        asyncio.run(source(path=str(path), format="delta").open(""))
 
 
 def test_a_corrupt_file_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""Tables of Delta Lake, by delta-rs: neither Java nor a session is needed. Its module is imported when it is wanted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from flamecore.errors import MissingDependencyError, SourceError
+
+LOG: Final = "_delta_log"
+
+_READ: Final = {"appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+"""Features of tables whose files hold their rows as they are."""
+
+_KEPT: Final = {"appendOnly", "invariants", "timestampNtz", "changeDataFeed", "deletionVectors", "v2Checkpoint"}
+"""Features of tables that ask nothing of whoever only adds files, as long as no column has an invariant."""
+
+_URL: Final = re.compile(r"[a-z][a-z0-9+]*:/")
+
+
+def delta_rs(kind: str) -> Any:
+    """The module `deltalake`.
+
+    Args:
+        kind: Who wants it, "source" or "sink".
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        import deltalake
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f'format = "delta" needs module {error.name!r}, which is not installed',
+            hint="Run: pip install 'flamestream[spark,delta]'",
+            kind=kind,
+            name="spark",
+            distribution="flamestream",
+            module=error.name,
+            extra="delta",
+        ) from error
+    return deltalake
+
+
+def first_line(error: Exception) -> str:
+    """What delta-rs says, without the stack of its own code."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def unfit(table: Any, ours: Any) -> str:
+    """Why no file may be added to a table by one who does nothing but that; empty: it may.
+
+    Args:
+        table: A `deltalake.DeltaTable`.
+        ours: The `deltalake.Schema` of the file.
+    """
+    theirs, protocol, parted = table.schema(), table.protocol(), table.metadata().partition_columns
+    if parted:
+        return f"is partitioned by {', '.join(parted)}"
+    if protocol.min_writer_version > 2 and not set(protocol.writer_features or ("?",)) <= _KEPT:
+        return "has features that a writer must keep, and this sink does not"
+    if "delta.invariants" in theirs.to_json():
+        return "has invariants, which this sink does not check"
+    differ = _difference(theirs, ours)
+    return f"has other columns than the output: {differ}" if differ else ""
+
+
+def _difference(theirs: Any, ours: Any) -> str:
+    """The first column that two schemas have not in common; empty: they are the same."""
+    there = {field.name: str(field.type) for field in theirs.fields}
+    here = {field.name: str(field.type) for field in ours.fields}
+    for name in (*here, *there):
+        if here.get(name) != there.get(name):
+            return f"{name!r} is {there.get(name, 'not in the table')}, and {here.get(name, 'not in the output')}"
+    return "" if list(there) == list(here) else f"{', '.join(there)}, in this order"
+
+
+def unknown_to(error: Exception) -> bool:
+    """Whether that is what a session says that has not the jars of Delta Lake."""
+    return "DATA_SOURCE_NOT_FOUND" in str(error)
+
+
+def frame_of(spark: Any, path: str, read: Mapping[str, str], source: str) -> Any:
+    """A DataFrame of a table, for a session that has not the jars of Delta Lake: Spark reads the files of a version.
+
+    Args:
+        spark: The session.
+        path: Of the table.
+        read: Options as Delta Lake has them: `versionAsOf`, `timestampAsOf`; the last version without them.
+        source: Name of the source, for errors.
+
+    Raises:
+        MissingDependencyError: delta-rs is not installed.
+        SourceError: It is no table, or one that only Delta Lake itself reads.
+    """
+    from pyspark.sql.types import StructType
+
+    table = open_table(path, read, source)
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    files = files_of(table, path)
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).option("basePath", path).parquet(*files)
+
+
+def open_table(path: str, read: Mapping[str, str], source: str) -> Any:
+    """A `deltalake.DeltaTable`, whose files hold its rows as they are. Arguments and errors as of `frame_of`."""
+    rs = delta_rs("source")
+    if unknown := set(read) - {"versionAsOf", "timestampAsOf"}:
+        raise _wrong(source, f"Delta table {path}: there is no option {min(unknown)!r}", "Leave it out.", path)
+    try:
+        table = rs.DeltaTable(path, version=int(read["versionAsOf"]) if "versionAsOf" in read else None)
+        if "timestampAsOf" in read:
+            table.load_as_version(read["timestampAsOf"])
+    except (rs.exceptions.DeltaError, OSError, ValueError) as error:
+        what = f"Delta table {path} cannot be read: {first_line(error)}"
+        raise _wrong(source, what, "Is it a table, is it whole, and does it have that version?", path) from error
+    protocol = table.protocol()
+    features = set(protocol.reader_features or (() if protocol.min_reader_version == 1 else ("columnMapping",)))
+    if others := sorted(features - _READ):
+        what = f"Delta table {path} has {', '.join(others)}, which only Delta Lake itself reads"
+        hint = 'Give the session its jars: config = { "spark.jars.packages" = "io.delta:…" }; see its documentation.'
+        raise _wrong(source, what, hint, path)
+    return table
+
+
+def files_of(table: Any, path: str) -> list[str]:
+    """The files of a table, as Spark takes them."""
+    import pyarrow as pa
+
+    found = pa.table(table.get_add_actions()).column("path").to_pylist()
+    return sorted(name if _URL.match(name) else f"{path.rstrip('/')}/{unquote(name)}" for name in found)
+
+
+def _wrong(source: str, what: str, hint: str, path: str) -> SourceError:
+    return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position=path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import struct
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -39,22 +39,26 @@ def _sequence(tag: bytes, parts: Iterable[bytes]) -> bytes:
 
 
 def _moment(value: datetime) -> bytes:
-    # Aware moments are equal when they are the same instant, whatever their zone.
-    if value.tzinfo is None or value.utcoffset() is None:
-        return b"d" + value.replace(tzinfo=None, fold=0).isoformat().encode()
+    # Aware moments are equal when they are the same instant, whatever their zone; but of one zone, when their clocks
+    # show the same, also in the hour that comes twice.
+    value = value.replace(fold=0)
+    if value.utcoffset() is None:
+        return b"d" + value.replace(tzinfo=None).isoformat().encode()
     return b"z" + value.astimezone(UTC).isoformat().encode()
 
 
 def _time_of_day(value: time) -> bytes:
     # Aware times are equal when they are the same distance from midnight in UTC, which may lie outside of the day.
-    offset = value.utcoffset()
+    offset = value.replace(fold=0).utcoffset()
     if offset is None:
         return b"T" + value.replace(tzinfo=None).isoformat().encode()
     clock = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
     return b"Z" + repr(clock - offset).encode()
 
 
-_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+_Encoder = Callable[[Any], bytes]
+
+_PLAIN: Final[Mapping[type, _Encoder]] = {
     type(None): lambda _: b"n",
     str: lambda value: b"s" + value.encode("utf-8", "surrogatepass"),
     bytes: lambda value: b"b" + value,
@@ -73,32 +77,41 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     UUID: lambda value: b"u" + value.bytes,
 }
 
+_ENCODERS: Final[dict[type, _Encoder]] = dict(_PLAIN)
+"""Those, and what was found out of other classes. What one class was found out to be says nothing of those derived from
+it: it must not count which a process has seen first."""
 
-def _encoder_for(kind: type) -> Callable[[Any], bytes]:
-    """Encoder of a class seen for the first time: one derived from a known class, an enum, or a frozen record."""
-    name = f"{kind.__module__}.{kind.__qualname__}".encode()
+
+def _encoder_for(kind: type[Any]) -> _Encoder:
+    """Encoder of a class seen for the first time: one derived from a plain class, an enum, or a frozen record.
+
+    The class itself does not count: it is called otherwise once it has been renamed or moved, or is run as a program,
+    and its stored keys must be found all the same.
+    """
     for base in kind.__mro__[1:]:  # also of an enum whose members equal plain values (IntEnum, StrEnum)
-        if base in _ENCODERS and base is not object:
-            return _ENCODERS[base]
+        if base in _PLAIN:
+            return _PLAIN[base]
+    hashed: Any = kind.__hash__
+    by_value = hashed is not None and hashed is not object.__hash__
     if issubclass(kind, enum.Enum):
-        return lambda value: _sequence(b"e", (name, value.name.encode()))
-    if dataclasses.is_dataclass(kind) and kind.__hash__ is not None:
+        return lambda value: b"e" + str(value.name).encode()
+    if dataclasses.is_dataclass(kind) and by_value:
         fields = [field.name for field in dataclasses.fields(kind) if field.compare]
-    elif hasattr(kind, "__struct_fields__") and kind.__hash__ is not None:
+    elif hasattr(kind, "__struct_fields__") and by_value and kind.__struct_config__.eq:
         fields = list(kind.__struct_fields__)
     else:
         raise TypeError(
             f"a key of type {kind.__qualname__} has no hash that is the same in every process; "
             "use text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these"
         )
-    return lambda value: _sequence(b"r", (name, *(canonical(getattr(value, field)) for field in fields)))
+    return lambda value: _sequence(b"r", [canonical(getattr(value, field)) for field in fields])
 
 
 def canonical(value: Any) -> bytes:
     """Bytes that are equal when two keys are equal, the same in every process.
 
-    Unequal keys have unequal bytes, but for some numbers (-1 and -2, and those beyond 2^61) and mixtures of types that
-    Python itself gives one hash.
+    Unequal keys have unequal bytes, but for some numbers (-1 and -2, and those beyond 2^61), mixtures of types that
+    Python itself gives one hash, and records or enums of two classes that hold the same.
 
     Raises:
         TypeError: A key of this type has no process-independent hash; the text says what to use instead.

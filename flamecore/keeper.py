@@ -14,6 +14,8 @@ from math import ceil
 from typing import Any, Final, Protocol
 
 from flamecore.codec import Codec
+from flamecore.errors import CodecError
+from flamecore.failure import in_words
 from flamecore.operations import GONE
 from flamecore.snapshot import Part, Row, Section, encode_part, encode_section
 
@@ -30,6 +32,9 @@ _PARTS: Final = 512
 _AT_ONCE: Final = 32_768
 """Most names that are read for a sweep at once: nothing else is done meanwhile. With very many parts there is no such
 limit."""
+
+_SAMPLE: Final = 16
+"""So many names of a section are looked at, where they all are to be taken."""
 
 Changes = Mapping[str, Sequence[Mapping[Any, Any]]]
 """For each operation what has changed, by name; piece by piece, as later ones may hold a name once more."""
@@ -160,6 +165,16 @@ class PartWriter:
         return Part(self._blob, len(data), operations, *self._about), data
 
 
+def _hashed_otherwise(vertex: str, name: Any) -> CodecError:
+    return CodecError(
+        f"{vertex!r} has state for {in_words(name)}, which is not where a key of that hash is stored: its class has "
+        "another form now",
+        hint="A class of keys keeps its fields, in their order. See what would be lost: flamestream plan.",
+        type_name=type(name).__qualname__,
+        vertex=vertex,
+    )
+
+
 class Restored:
     """Puts the state of some key groups together from the parts of a snapshot, given oldest first.
 
@@ -182,14 +197,22 @@ class Restored:
         return frozenset(self.held).intersection(part.operations)
 
     def apply(self, part: Part, sections: list[Section]) -> None:
-        """Take the sections of the next part, in their order."""
-        whole = self._groups.issuperset(part.span)
+        """Take the sections of the next part, in their order.
+
+        Raises:
+            CodecError: Keys are hashed otherwise than when they were stored: others may be where nobody looks for them.
+        """
+        span = frozenset(part.span)
+        whole = self._groups.issuperset(span)
         for vertex, names, values, gone in sections:
             held = self.held[vertex]
+            some = names[:_SAMPLE] if whole else names  # what has changed has changed for all of a class
+            groups = self._operations[vertex](some)
+            if not span.issuperset(groups):
+                raise _hashed_otherwise(vertex, next(n for n, g in zip(some, groups, strict=True) if g not in span))
             if whole:
                 held.update(zip(names, values, strict=True))
             else:
-                groups = self._operations[vertex](names)
                 held.update(
                     (name, value)
                     for group, name, value in zip(groups, names, values, strict=True)

@@ -15,7 +15,7 @@ from flamecore.errors import CodecError
 from flamecore.hashing import KEY_GROUPS, key_group, key_groups, owners, stable_hash
 from flamecore.keeper import Keeper, PartWriter, Restored
 from flamecore.operations import GONE
-from flamecore.snapshot import FrontState, Manifest, Part, decode_part
+from flamecore.snapshot import FrontState, Manifest, Part, Section, decode_part
 
 VERTICES = ("one", "two")
 OPERATIONS = dict.fromkeys(VERTICES, key_groups)
@@ -246,6 +246,19 @@ def test_only_parts_that_hold_something_wanted_are_wanted() -> None:
     assert not restored.wants(Part("a", 1, ("one",), (3, 9), 1, 0)), "of other key groups"
     assert not restored.wants(Part("a", 1, ("two",), (0, 9), 1, 0)), "of other operations"
     assert restored.wanted(Part("a", 1, ("two", "one"), (0, 9), 1, 0)) == {"one"}
+
+
+@pytest.mark.parametrize("wanted", [range(64), range(32)], ids=["all of the part", "some of it"])
+def test_keys_that_are_hashed_otherwise_now_are_refused(wanted: range) -> None:
+    """Others of them may be where nobody who wants them looks."""
+    names = [f"w{number}" for number in range(100)]
+    part = Part("a", 1, ("one",), (0, 63), 1, 0)
+    section = Section("one", names, names, [])
+    low = Restored(wanted, {"one": lambda some: [hash(name) % 64 for name in some]})
+    low.apply(part, [section])
+    assert len(low.held["one"]) == sum(hash(name) % 64 in wanted for name in names)
+    with pytest.raises(CodecError, match=r"'one' has state for 'w0', which is not where a key of that hash is stored"):
+        Restored(wanted, {"one": lambda some: [64 for _ in some]}).apply(part, [section])
 
 
 def test_parts_are_alive_until_all_of_their_key_groups_are_in_later_ones() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from numbers import Number
 from typing import Any, Final, NamedTuple, get_origin
 from uuid import UUID
 
@@ -93,6 +94,8 @@ def _encoder_for(kind: type[Any]) -> _Encoder:
             return _PLAIN[base]
     hashed: Any = kind.__hash__
     by_value = hashed is not None and hashed is not object.__hash__
+    if by_value and issubclass(kind, Number):  # of another library: it keeps to Python's rule for hashes of numbers
+        return _number
     if issubclass(kind, enum.Enum):
         return lambda value: b"e" + str(value.name).encode()
     if dataclasses.is_dataclass(kind) and by_value:

@@ -138,7 +138,8 @@ def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
             owner = owners[key_group(stable_hash(key))]
             if len(places) >= _PLACES_KEPT:
                 places.clear()
-            places[key] = owner
+            if type(key) is not str or len(key) <= _LONGEST_TEXT:
+                places[key] = owner
         return owner
 
     return place

@@ -258,6 +258,17 @@ def test_a_frozenset_has_one_code_whatever_its_inner_order(parts: list[Any]) -> 
     assert canonical(frozenset(parts)) == canonical(frozenset(reversed(parts)))
 
 
+def test_scalars_of_numpy_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    for one, other in (
+        (numpy.int64(-7), -7),
+        (numpy.uint8(200), 200.0),
+        (numpy.float32(0.1), float(numpy.float32(0.1))),
+    ):
+        assert one == other
+        assert canonical(one) == canonical(other)
+
+
 def test_nan_is_no_key() -> None:
     for nan in (float("nan"), Decimal("nan"), (1, float("nan"))):
         with pytest.raises(TypeError, match="NaN"):

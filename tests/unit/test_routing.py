@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.graph import ByHash, ByKey, ByTime, Map, Route
-from flamecore.hashing import owners
+from flamecore.hashing import key_group, owners, stable_hash
 from flamecore.meta import GlobalTime
 from flamecore.operations import each, routing
 from flamecore.operations.routing import Outbox, arrive, place_finder, routed
@@ -107,6 +107,40 @@ def test_runs_go_where_their_items_would(lists: list[list[Any]], workers: int, t
             for place, value in zip(places, values, strict=True):
                 other.step(place, 7, True, value)
         assert one.all() == other.all()
+
+
+keys = st.one_of(
+    st.none(),
+    st.sampled_from([0, -0.0, 0.0, 1, 1.0, True, False, -1, -2, "1", b"1", "", b"", (), (1,), (1.0,), "é", "x" * 1000]),
+    st.integers(-3, 3),
+    st.floats(allow_nan=False),
+    st.text(max_size=2),
+    st.tuples(st.one_of(st.integers(0, 2), st.booleans(), st.floats(0, 2)), st.text(max_size=1)),
+)
+
+
+@given(st.lists(keys, max_size=40), st.sampled_from((2, 3, 7)), st.sampled_from((1, 3, 1000)))
+def test_a_key_has_one_place_whatever_is_remembered(asked: list[Any], workers: int, kept: int) -> None:
+    """Also of keys that Python calls equal, of which only one is remembered."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(routing, "_PLACES_KEPT", kept)
+        place = place_finder(ByKey(lambda key: key), owners(workers), workers)
+        for key in asked * 2:
+            assert place(b"", key) == owners(workers)[key_group(stable_hash(key))]
+
+
+def test_long_texts_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def hashed(key: Any) -> int:
+        asked.append(key)
+        return stable_hash(key)
+
+    monkeypatch.setattr(routing, "stable_hash", hashed)
+    place = place_finder(ByKey(lambda key: key), owners(2), 2)
+    short, long = "x" * 64, "x" * 65
+    assert [place(b"", key) for key in (short, long)] == [place(b"", key) for key in (short, long)]
+    assert asked == [short, long, long]
 
 
 def test_places_of_many_texts_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,74 @@
+"""What waits before a stateful operation for others that are behind does not wait for those that have nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+from flamecore.config import make_config
+from flamecore.launch import prepare
+from flamecore.layers import Layer, keys_of
+from flamecore.operations.intake import Intake
+
+MUCH = [number % 97 for number in range(20_000)]
+LIMIT_S = 60.0
+
+flow = fc.Flow("ways")
+merged = flow.source("busy", int).merge(flow.source("idle", int), flow.source("ended", int)).rebalance()
+merged.map(lambda number: number).key_by(lambda number: number).count().sink("counts")
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("clock", ["wall", "sequence"])
+def test_a_front_that_has_nothing_keeps_nobody_waiting(
+    clock: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the wall clock what has come is put out meanwhile; by the other one once nothing more is read."""
+    waited: list[float] = []
+    due = Intake.due
+
+    def noted(self: Intake) -> float | None:
+        found = due(self)
+        if found is not None:
+            waited.append(found - self._since)
+        return found
+
+    monkeypatch.setattr(Intake, "due", noted)
+    counts: list[Any] = []
+    layer = Layer()
+    settings = {"job.workers": workers, "job.clock": clock, "job.max_in_flight": 100_000}
+    for key, value in settings.items():
+        layer.put(keys_of(key), value, "test")
+
+    async def live() -> None:
+        forever = asyncio.Event()
+
+        async def busy() -> AsyncIterator[int]:
+            for number in MUCH:
+                yield number
+            await forever.wait()
+
+        async def idle() -> AsyncIterator[int]:
+            await forever.wait()
+            yield 0
+
+        given = {"busy": busy(), "idle": idle(), "ended": [], "counts": counts}
+        job = prepare(make_config(layer), flow, given=given)
+        running = asyncio.create_task(job.run())
+        async with asyncio.timeout(LIMIT_S):
+            wanted = len(MUCH)
+            while (len(counts) if clock == "wall" else job.stats().items_in) < wanted:
+                assert not running.done(), await running
+                await asyncio.sleep(0.01)
+            job.drain()
+            await running
+
+    asyncio.run(live())
+    assert sorted(counts) == sorted((key, n) for key, total in Counter(MUCH).items() for n in range(1, total + 1))
+    assert waited, "something has waited"
+    assert max(waited) <= 0.1

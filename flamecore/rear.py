@@ -175,6 +175,35 @@ class Sink(ABC):
 
 
 def encoders_of(sinks: Mapping[str, Sink]) -> dict[str, Encode]:
-    """What is done to payloads before they come to sinks, by name. A sink that wants orders is given payloads."""
+    """What is done to payloads before they come to sinks, by name. A sink that wants orders is given payloads.
+
+    They raise `SinkError` where an encoder breaks its contract.
+    """
     made = {name: sink.encoder() for name, sink in sinks.items() if not sink.wants_orders}
-    return {name: encode for name, encode in made.items() if encode is not None}
+    return {name: _one_for_one(name, encode) for name, encode in made.items() if encode is not None}
+
+
+def _one_for_one(name: str, encode: Encode) -> Encode:
+    hint = "A mistake in the sink's driver: an encoder leaves what it cannot encode as it is."
+
+    def encoded(payloads: Sequence[Any]) -> Sequence[Any]:
+        try:
+            made = encode(payloads)
+        except Exception as error:
+            on = next((f" on {payload!r:.160}" for payload in payloads if not _bears(encode, payload)), "")
+            what = f"sink {name!r}: its encoder has failed{on}: {type(error).__name__}: {error}"
+            raise SinkError(what, hint=hint, sink=name) from error
+        if len(made) != len(payloads):
+            what = f"sink {name!r}: its encoder has made {len(made)} of {len(payloads)} payloads"
+            raise SinkError(what, hint=hint, sink=name)
+        return made
+
+    return encoded
+
+
+def _bears(encode: Encode, payload: Any) -> bool:
+    try:
+        encode([payload])
+    except Exception:  # noqa: BLE001 - it has been told of already
+        return False
+    return True

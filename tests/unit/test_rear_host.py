@@ -174,13 +174,10 @@ class Shouting(Sink):
         self.given += encoded
 
 
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("barrier", [True, False])
-def test_what_a_sink_makes_of_payloads_is_made_by_the_workers(workers: int, barrier: bool) -> None:
+def run_loud(sink: Sink, workers: int, *, barrier: bool = True) -> list[str]:
+    """Put out some words with exclamation marks; returns them."""
     flow = fc.Flow("loud")
     flow.source("words", str).rebalance().map(lambda word: word + "!").sink("out")
-    sink = Shouting()
     words = [f"word {number}" for number in range(200)]
     settings = Layer()
     settings.put(["job", "workers"], workers, "test")
@@ -188,7 +185,47 @@ def test_what_a_sink_makes_of_payloads_is_made_by_the_workers(workers: int, barr
     layout = lay_out(make_config(settings, environ={}), flow, given={"words": words})
     layout.sinks["out"] = sink
     asyncio.run(build(layout).run())
-    assert sorted(sink.given) == sorted(f"{word}!".upper() for word in words)
+    return [f"{word}!" for word in words]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("barrier", [True, False])
+def test_what_a_sink_makes_of_payloads_is_made_by_the_workers(workers: int, barrier: bool) -> None:
+    sink = Shouting()
+    words = run_loud(sink, workers, barrier=barrier)
+    assert sorted(sink.given) == sorted(word.upper() for word in words)
+
+
+class Hoarse(Shouting):
+    """Its encoder is not what it should be."""
+
+    def __init__(self, encode: Encode) -> None:
+        super().__init__()
+        self._encode = encode
+
+    def encoder(self) -> Encode:
+        return self._encode
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_encoder_that_fails_is_told_of_with_its_sink_and_the_payload(workers: int) -> None:
+    def encode(payloads: Sequence[Any]) -> list[Any]:
+        return [len(payload) // ("77" not in payload) for payload in payloads]
+
+    with pytest.raises(SinkError, match=r"sink 'out': its encoder has failed on 'word 77!': ZeroDivisionError"):
+        run_loud(Hoarse(encode), workers)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_encoder_that_leaves_something_out_is_refused(workers: int) -> None:
+    def encode(payloads: Sequence[Any]) -> list[Any]:
+        return [payload for payload in payloads if "77" not in payload]
+
+    with pytest.raises(SinkError, match=r"sink 'out': its encoder has made \d+ of \d+ payloads"):
+        run_loud(Hoarse(encode), workers)
 
 
 def test_dead_letters_are_never_encoded() -> None:

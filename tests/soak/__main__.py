@@ -31,7 +31,7 @@ def main() -> int:
     seed = options.seed if options.seed is not None else random.randrange(2**32)
     print(f"seed {seed}", flush=True)
     seeds = random.Random(seed)
-    killed, recovered, victims, moments = 0, [], Counter[str](), Counter[str]()
+    killed, recovered, victims, troubles, moments = 0, [], Counter[str](), Counter[str](), Counter[str]()
     with contextlib.ExitStack() as stack:
         server = None
         if options.transport == "nats":
@@ -53,15 +53,16 @@ def main() -> int:
             shutil.rmtree(folder)
             killed += result.killed
             victims += result.victims
+            troubles += result.troubles
             moments += result.moments
             recovered += result.recovered_ms
-            hit = dict(+result.victims)
-            print(f"  {result.killed} killed ({killed} in all) in {result.took_s:.1f} s; {hit}", flush=True)
+            hit, besides = dict(+result.victims), dict(result.troubles)
+            print(f"  {result.killed} killed ({killed} in all) in {result.took_s:.1f} s; {hit}, {besides}", flush=True)
             if options.round is not None:
                 break
     recovered.sort()
     middle, most = (recovered[len(recovered) // 2], recovered[-1]) if recovered else (0.0, 0.0)
-    print(f"killed {killed}: {dict(victims)}, at {dict(moments)}; lost 0, twice 0")
+    print(f"killed {killed}: {dict(victims)}, at {dict(moments)}; besides: {dict(troubles)}; lost 0, twice 0")
     print(f"{len(recovered)} recoveries: half within {middle:.0f} ms, all within {most:.0f} ms")
     return 0
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 _BOOTSTRAP = re.compile(r"/((worker|acker)-\d+(\.\d+)?)\.json\0$")
 _GONE_S = 10.0
@@ -36,12 +36,12 @@ def nodes(supervisor: int) -> list[Node]:
     for pid in map(int, children):
         with contextlib.suppress(OSError):
             name = _BOOTSTRAP.search(Path(f"/proc/{pid}/cmdline").read_text())
-            if name is not None and (born := _born(pid)):  # else it is just gone
-                found.append(Node(pid, name[2], name[1], born))
+            if name is not None and (at := born(pid)):  # else it is just gone
+                found.append(Node(pid, name[2], name[1], at))
     return found
 
 
-def _born(pid: int) -> str:
+def born(pid: int) -> str:
     """When a process was started; empty if it is gone."""
     try:
         _, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
@@ -55,14 +55,22 @@ def wait_until_gone(nodes: Iterable[Node]) -> list[Node]:
     """Those of the nodes that are still there after some seconds."""
     left = list(nodes)
     for node in left:  # one that was stopped before it had said whose end is to be its own sees that only now
-        if _born(node.pid) == node.born:
+        if born(node.pid) == node.born:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(node.pid, signal.SIGCONT)
     end = time.monotonic() + _GONE_S
     while left and time.monotonic() < end:
-        left = [node for node in left if _born(node.pid) == node.born]
+        left = [node for node in left if born(node.pid) == node.born]
         time.sleep(0.02)
     return left
+
+
+class Others(Protocol):
+    """Nodes that the supervisor has not started."""
+
+    def nodes(self) -> list[Node]:
+        """Those that run."""
+        ...
 
 
 class Run:
@@ -72,10 +80,20 @@ class Run:
         folder: Where it runs.
         arguments: Of `flamestream run`.
         environ: Additions to its environment.
+        others: Nodes that come from elsewhere.
+        pardoned: Words with which it may end, to be started again: somebody has done what they ask for.
     """
 
-    def __init__(self, folder: Path, arguments: list[str], environ: dict[str, str] | None = None) -> None:
-        self.folder, self.arguments = folder, arguments
+    def __init__(
+        self,
+        folder: Path,
+        arguments: list[str],
+        environ: dict[str, str] | None = None,
+        *,
+        others: Others | None = None,
+        pardoned: str = "",
+    ) -> None:
+        self.folder, self.arguments, self.others, self.pardoned = folder, arguments, others, pardoned
         self.log = folder / "log"
         self.environ = {**os.environ, **(environ or {})}
         self.met: set[Node] = set()
@@ -94,15 +112,21 @@ class Run:
         """Its nodes, now."""
         found = nodes(self.process.pid)
         self.met.update(found)
-        return found
+        return found if self.others is None else [*found, *self.others.nodes()]
 
     def over(self) -> bool:
         """Whether it has come to its end by itself. One whose supervisor was killed is started again."""
         code = self.process.poll()
-        if code == -signal.SIGKILL:
+        if code == -signal.SIGKILL or (code == 1 and self._is_pardoned()):
             self.process = self._start()
             return False
+        if self.others is not None:
+            self.others.nodes()  # looks after them
         return code is not None
+
+    def _is_pardoned(self) -> bool:
+        last = self.said(2000)
+        return bool(self.pardoned) and self.pardoned in last[last.rfind("error: ") :]
 
     def said(self, last: int = 6000) -> str:
         """The end of its log."""
@@ -115,6 +139,6 @@ class Run:
             self.process.kill()
         self.process.wait()
         for node in {*self.met, *left}:
-            if node.born and _born(node.pid) == node.born:
+            if node.born and born(node.pid) == node.born:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(node.pid, signal.SIGKILL)

@@ -11,12 +11,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import soak_flow
-from processes import Node, Run, wait_until_gone
+from crowd import Crowd, Door, environment
+from disk import Disk
+from processes import Run, wait_until_gone
 from shots import Gun, size, stored
 
 from flamecore.testing.nats_server import NatsServer
@@ -36,6 +39,10 @@ class Round(NamedTuple):
         interval_s: Between snapshots.
         kills: How many shots there are to be.
         size: Lines of the first front.
+        stuck: Whether who stands still is taken for dead soon.
+        door: Who may reach the job: `nobody`; by its address whoever wants `more` workers, or fewer; or the workers,
+            too: they are started `elsewhere`.
+        small: Whether its state and outputs are on a disk that is full for a while.
     """
 
     seed: int
@@ -48,6 +55,8 @@ class Round(NamedTuple):
     kills: int
     size: int
     stuck: bool
+    door: str
+    small: bool
 
     @classmethod
     def draw(cls, seed: int, transport: str, kills: int, size: int) -> Round:
@@ -63,9 +72,21 @@ class Round(NamedTuple):
             kills,
             size,
             chance.random() < 0.3,
+            chance.choice(("nobody", "more", "elsewhere")),
+            chance.random() < 0.25 and os.geteuid() == 0,  # who else may mount one?
         )
 
+    @property
+    def job(self) -> str:
+        """Its name: rounds may share a store."""
+        return f"soak-{self.seed}"
+
+    def wanted(self) -> dict[str, int]:
+        """How many nodes of each role come from elsewhere; of workers some to spare."""
+        return {"worker": 6, **({"acker": 4} if self.place == "own" else {})} if self.door == "elsewhere" else {}
+
     def settings(self, folder: Path, server: NatsServer | None) -> list[str]:
+        """Of the job. `folder`: where its state and its outputs are."""
         acker = f"acker.{self.acker}."
         return [
             f"transport.use={self.transport}",
@@ -75,21 +96,30 @@ class Round(NamedTuple):
             f"deploy.acker={self.place}",
             "deploy.restarts=1000",
             *(["deploy.silence_timeout_s=1.5", "deploy.start_timeout_s=10"] if self.stuck else []),
-            f"job.name=soak-{self.seed}",  # rounds may share a store
+            f"job.name={self.job}",
+            *(["deploy.start=join"] if self.door == "elsewhere" else []),
             f"job.clock={self.clock}",
             "job.guarantee=exactly_once",
             "job.max_in_flight=512",
             f"state.use={self.store}",
             *([f"state.path={folder / 'state'}"] if self.store != "nats" else []),
             f"state.interval_s={self.interval_s}",
-            *(f"source.{name}.path={folder / name}" for name in soak_flow.SOURCES),
             *(f"sink.{name}.path={folder / f'{name}.{use}'}" for name, use in soak_flow.SINKS.items()),
         ]
 
-    def arguments(self, folder: Path, server: NatsServer | None) -> list[str]:
+    def arguments(self, folder: Path, disk: Path, server: NatsServer | None, more: list[str]) -> list[str]:
+        """Of `flamestream run`.
+
+        Args:
+            folder: Where its inputs are.
+            disk: Where its state and its outputs are.
+            server: That it talks through, if it does.
+            more: Settings.
+        """
+        more = [*more, *(f"source.{name}.path={folder / name}" for name in soak_flow.SOURCES)]
         edges = [f"--source={name}={use}" for name, use in soak_flow.SOURCES.items()]
         edges += [f"--sink={name}={use}" for name, use in soak_flow.SINKS.items()]
-        settings = [f"--set={setting}" for setting in self.settings(folder, server)]
+        settings = [f"--set={setting}" for setting in (*self.settings(disk, server), *more)]
         return [str(Path(soak_flow.__file__).resolve()), "-q", "-w", "4", *edges, *settings]
 
 
@@ -98,6 +128,7 @@ class Result(NamedTuple):
 
     killed: int
     victims: Counter[str]
+    troubles: Counter[str]
     moments: Counter[str]
     took_s: float
     recovered_ms: list[float]
@@ -113,35 +144,67 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
     inputs = soak_flow.drawn(chance, round_.size)
     soak_flow.write(inputs, folder)
     began = time.monotonic()
-    environ = {"SOAK_CLOCK": str(folder / "clock"), "PYTHONPATH": os.pathsep.join(_path())}
-    run = Run(folder, round_.arguments(folder, server), environ)
-    gun = Gun(
-        run,
-        chance,
-        stored=lambda: stored(folder / "state"),
-        delivered=lambda: size(folder / "counts.jsonl"),
-        stuck=round_.stuck,
-        server=server,
-        clock=folder / "clock",
-    )
     killed = 0
-    try:
+    with ExitStack() as stack:
+        disk, place = None, folder
+        if round_.small:
+            disk = Disk(folder / "disk")
+            stack.callback(disk.close)
+            place = disk.folder
+        run, crowd, door = stack.enter_context(_started(round_, folder, place, server))
+        gun = Gun(
+            run,
+            chance,
+            stored=lambda: stored(place / "state"),
+            delivered=lambda: size(place / "counts.jsonl"),
+            stuck=round_.stuck,
+            server=server,
+            clock=folder / "clock",
+            door=door,
+            disk=disk,
+        )
+        stack.callback(gun.end)
+
+        def said() -> str:
+            return run.said() + (crowd.said() if crowd is not None else "")
+
         while not run.over():
-            if gun.victims.total() < round_.kills:
+            if gun.victims.total() + gun.troubles.total() < round_.kills:
                 killed += gun.fire()
             else:
                 time.sleep(0.02)
                 run.nodes()
-            assert time.monotonic() - began < LIMIT_S, f"the job does not end; its log:\n{run.said()}"
-        assert run.process.returncode == 0, f"it ended with {run.process.returncode}; its log:\n{run.said()}"
-        left: list[Node] = wait_until_gone(run.met)
-        assert not left, f"processes are left behind: {left}"
+            assert time.monotonic() - began < LIMIT_S, f"the job does not end; its log:\n{said()}"
+        assert run.process.returncode == 0, f"it ended with {run.process.returncode}; its log:\n{said()}"
+        left = [*wait_until_gone(run.met), *(crowd.left() if crowd is not None else ())]
+        assert not left, f"processes are left behind: {left}\n{said()}"
+        gun.answers()
+        soak_flow.check(inputs, outputs(place), sequence=round_.clock == "sequence")
+        _check_state(round_, place, server)
+    recovered = [float(found) for found in _RECOVERED.findall(run.said(10**7))]
+    return Result(killed, gun.victims, gun.troubles, gun.moments, time.monotonic() - began, recovered)
+
+
+@contextmanager
+def _started(
+    round_: Round, folder: Path, place: Path, server: NatsServer | None
+) -> Iterator[tuple[Run, Crowd | None, Door | None]]:
+    """The job, those of its nodes that come from elsewhere, and where they come to."""
+    environ = {"SOAK_CLOCK": str(folder / "clock"), "PYTHONPATH": os.pathsep.join(_path())}
+    door, crowd = None, None
+    if round_.door != "nobody":
+        door = Door.of(round_.job, round_.transport, server.url if server else "")
+        environ = environment(environ)
+    if round_.wanted() and door is not None:
+        crowd = Crowd(folder, door, round_.wanted(), environ, random.Random(round_.seed + 2))
+    arguments = round_.arguments(folder, place, server, door.settings if door is not None else [])
+    run = Run(folder, arguments, environ, others=crowd, pardoned="Make room" if round_.small else "")
+    try:
+        yield run, crowd, door
     finally:
         run.end()
-    soak_flow.check(inputs, outputs(folder), sequence=round_.clock == "sequence")
-    _check_state(round_, folder, server)
-    recovered = [float(found) for found in _RECOVERED.findall(run.said(10**7))]
-    return Result(killed, gun.victims, gun.moments, time.monotonic() - began, recovered)
+        if crowd is not None:
+            crowd.end()
 
 
 def _path() -> list[str]:
@@ -150,12 +213,12 @@ def _path() -> list[str]:
     return [str(Path(__file__).resolve().parent / "clock"), *([before] if before else [])]
 
 
-def _check_state(round_: Round, folder: Path, server: NatsServer | None) -> None:
+def _check_state(round_: Round, place: Path, server: NatsServer | None) -> None:
     """What is stored is whole."""
-    settings = [setting for setting in round_.settings(folder, server) if not setting.startswith("deploy.")]
-    command = [sys.executable, "-m", "flamecore", "snapshot", "verify", "--job", f"soak-{round_.seed}"]
+    settings = [setting for setting in round_.settings(place, server) if not setting.startswith("deploy.")]
+    command = [sys.executable, "-m", "flamecore", "snapshot", "verify", "--job", round_.job]
     chosen = [f"--set={setting}" for setting in settings if setting.startswith(("state.", "transport."))]
-    done = subprocess.run([*command, *chosen], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, *chosen], cwd=place, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"the state is not whole:\n{done.stdout}{done.stderr}"
 
 

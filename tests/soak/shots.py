@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from processes import Node, Run
+from crowd import Door
+from disk import Disk
+from processes import Node, Run, born
 
 from flamecore.testing.nats_server import NatsServer
 
 _PATIENCE_S = 3.0
 """How long a shot waits for what it waits for; then it is fired all the same."""
+
+_LIMIT_S = 30.0
+"""How long who has asked for something may wait for the answer, once the job has ended."""
 
 
 class Gun:
@@ -29,6 +35,8 @@ class Gun:
         stuck: Whether processes may be stopped instead of killed; the job takes them for dead.
         server: That the job talks through and keeps its state in, if there is one: it is killed, and comes back.
         clock: File that says by how many seconds the clock of the job's processes is wrong.
+        door: Where the job is reached by who wants more or fewer workers; None: nowhere.
+        disk: That holds its state and its outputs, and may be full for a while; None: it has room.
     """
 
     def __init__(
@@ -41,10 +49,14 @@ class Gun:
         stuck: bool,
         server: NatsServer | None,
         clock: Path,
+        door: Door | None,
+        disk: Disk | None,
     ) -> None:
         self.run, self.chance, self.stored, self.delivered = run, chance, stored, delivered
-        self.server, self.clock = server, clock
+        self.server, self.clock, self.door, self.disk = server, clock, door, disk
+        self._asked: list[subprocess.Popen[str]] = []
         self.victims: Counter[str] = Counter()
+        self.troubles: Counter[str] = Counter()
         self.moments: Counter[str] = Counter()
         self._targets = {
             "worker": (self._worker, 8),
@@ -54,6 +66,9 @@ class Gun:
             "supervisor": (self._supervisor, 3),
             "stuck": (self._stuck, 2 if stuck else 0),
             "server": (self._server, 2 if server else 0),
+            "pause": (self._pause, 2),
+            "rescale": (self._rescale, 4 if door else 0),
+            "full": (self._full, 3 if disk else 0),
         }
         self._waits = {
             "calm": (self._until_calm, 4),
@@ -68,13 +83,17 @@ class Gun:
         self._waits[moment][0]()
         if self.run.over():
             return 0
-        target = self._draw(self._targets)
         if self.chance.random() < 0.3:  # by an hour at most
             self.clock.write_text(str(self.chance.uniform(-3600, 3600)))
-        hit = self._targets[target][0]()
-        self.victims[target] += hit
+        before = self.victims.total()
+        self._shoot()
+        hit = self.victims.total() - before
         self.moments[moment] += hit > 0
         return hit
+
+    def _shoot(self) -> None:
+        target = self._draw(self._targets)
+        self.victims[target] += self._targets[target][0]()
 
     def _draw(self, choices: dict[str, tuple[Callable[[], object], int]]) -> str:
         return self.chance.choices(list(choices), [weight for _, weight in choices.values()])[0]
@@ -139,6 +158,86 @@ class Gun:
 
     def _stuck(self) -> int:
         return sum(self._signal(node.pid, signal.SIGSTOP) for node in self._some("worker", 1))
+
+    def _pause(self) -> int:
+        """Somebody stands still, and goes on when others may have been shot, or have taken it for dead."""
+        found = [*self.run.nodes()]
+        if at := born(self.run.process.pid):
+            found.append(Node(self.run.process.pid, "supervisor", "supervisor", at))
+        if not found:
+            return 0
+        node = self.chance.choice(found)
+        if not self._signal(node.pid, signal.SIGSTOP):
+            return 0
+        self.troubles["pause"] += 1
+        try:
+            time.sleep(self.chance.choice((0.02, 0.3, 1.0)) * self.chance.random())
+            if self.chance.random() < 0.5:
+                self._shoot()
+            time.sleep(self.chance.choice((0.1, 1.0, 3.0)) * self.chance.random())
+        finally:
+            if born(node.pid) == node.born:
+                self._signal(node.pid, signal.SIGCONT)
+        return 0
+
+    def _rescale(self) -> int:
+        """Somebody asks for another number of workers; what is shot at next may be shot at meanwhile."""
+        assert self.door is not None
+        self.troubles["rescale"] += 1
+        line = self.door.command("rescale", self.door.address, "-w", str(self.chance.randint(1, 5)))
+        self._asked.append(
+            subprocess.Popen(
+                line,
+                cwd=self.run.folder,
+                env=self.run.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        time.sleep(0.3 + self.chance.uniform(0, 1.0))  # the command must find the job first
+        if self.chance.random() < 0.7:
+            self._shoot()
+        return 0
+
+    def _full(self) -> int:
+        """There is no room, or next to none, for a while."""
+        assert self.disk is not None
+        self.troubles["full"] += 1
+        self.disk.fill(self.chance.choice((0, 4096, 60_000)))
+        try:
+            time.sleep(self.chance.choice((0.1, 0.5, 2.0)) * self.chance.random())
+            if self.chance.random() < 0.3:
+                self._shoot()
+        finally:
+            self.disk.clear()
+        return 0
+
+    def answers(self) -> list[str]:
+        """What those were told that have asked for something. The job has ended.
+
+        Raises:
+            AssertionError: Somebody still waits, or has failed.
+        """
+        found = []
+        for asked in self._asked:
+            try:
+                told, _ = asked.communicate(timeout=_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                asked.kill()
+                asked.communicate()
+                raise AssertionError("who has asked for more workers waits for the answer") from None
+            assert "Traceback" not in told, told
+            assert asked.returncode in (0, 1), f"rescale ended with {asked.returncode}: {told}"
+            found.append(told)
+        return found
+
+    def end(self) -> None:
+        """Nobody waits for an answer any more."""
+        for asked in self._asked:
+            asked.kill()
+            asked.communicate()
 
     def _server(self) -> int:
         assert self.server is not None

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _TRIES: Final = 3
 """How often processes are started for another version of the flow, if they die before they have come."""
 
+_FAULT: Final = "the job has met a fault meanwhile"
+
 
 class Runs(Protocol):
     """What runs the epochs."""
@@ -56,14 +58,15 @@ class _Request:
         workers: How many there are to be.
         revision: Another version to go on with; None: the same.
         turned: The change is being made.
-        former: As long as that can be gone back to: the version before, its fingerprint, and the names of its nodes.
+        former: As long as that can be gone back to: the version before, its fingerprint, where it is found, and the
+            names of its nodes.
     """
 
     client: str
     workers: int
     revision: Revision | None = None
     turned: bool = False
-    former: tuple[Layout, str, set[str]] | None = None
+    former: tuple[Layout, str, tuple[str, str], set[str]] | None = None
 
 
 class Changes:
@@ -83,6 +86,7 @@ class Changes:
         self._members = crew.members
         self._revise = revise
         self._request: _Request | None = None
+        self._importing = asyncio.Lock()
 
     # -- while the job runs ----------------------------------------------------------------------------------------
 
@@ -97,6 +101,8 @@ class Changes:
             await work
         except (FlameError, FaultError, TurnError) as error:
             text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+            if isinstance(error, FaultError):  # what it would say of the end of the job is not so
+                text = f"{_FAULT}: {error.error.what}"
             if self._request is not None and self._request.client == client:
                 self.refuse(text)
             else:
@@ -130,14 +136,22 @@ class Changes:
         epoch = self._taken_on(request)
         if epoch is None:
             return None
-        await epoch.commit()  # what the new version is held against is what there is now
-        request.revision = revision = await asyncio.to_thread(self._revise, life.layout, asked)
-        if self._request is not request:
-            return revision.forget()
+        async with self._importing:  # also for another request, which was refused meanwhile
+            await epoch.commit()  # what the new version is held against is what there is now
+            request.revision = revision = await asyncio.to_thread(self._revise, life.layout, asked)
+            if self._request is not request:
+                return revision.forget()
         assert revision.layout.graph is not None
         plan = replace(life.plan, graph=revision.layout.graph)
-        await self._gather(epoch, wanted(plan, revision.layout))
-        if not self._still(request, epoch) or not epoch.turn():
+        fresh: set[str] = set()
+        turning = False
+        try:
+            await self._gather(epoch, wanted(plan, revision.layout), fresh)
+            turning = self._still(request, epoch) and epoch.turn()
+        finally:
+            if not turning:
+                self._crew.dismiss_started(fresh)
+        if not turning:
             return self.refuse(ENDED)
         for name in set(members.hosts.values()) & set(members.named("worker")):
             self._crew.tell(name, Stop(True))
@@ -166,12 +180,17 @@ class Changes:
         if self._request is not request:
             return False
         if epoch is not self._runs.epoch or epoch.outcome.done() or not epoch.begun:
-            self.refuse("the job has met a fault meanwhile, or ends; try again")
+            self.refuse(f"{_FAULT}, or ends; try again")
             return False
         return True
 
-    async def _gather(self, epoch: Epoch, count_of: Mapping[str, int]) -> None:
+    async def _gather(self, epoch: Epoch, count_of: Mapping[str, int], fresh: set[str]) -> None:
         """Have nodes come that have imported nothing yet, besides those that run.
+
+        Args:
+            epoch: The present one.
+            count_of: How many of each role.
+            fresh: To it the names are added of those that are started for this.
 
         Raises:
             JobError: They do not come.
@@ -191,7 +210,6 @@ class Changes:
             members.resting |= {name for names in idle.values() for name in names}
             return
         old = frozenset(members.nodes)
-        fresh: set[str] = set()
 
         def gone() -> set[str]:
             return fresh.difference(crew.host.running())
@@ -235,11 +253,11 @@ class Changes:
         """Go on with another version: its nodes come in the place of those of the former, which rest until it runs."""
         life, members = self._life, self._members
         stay = sinks_that_stay(life.layout, revision.layout)
-        request.former = life.layout, life.code, set(members.nodes) - members.resting
+        request.former = life.layout, life.code, life.place, set(members.nodes) - members.resting
         await life.close_sinks(stay)
         revision.layout.keep_sinks(life.layout, stay)
-        members.resting = set(request.former[2])
-        life.adopt(revision.layout, revision.code)
+        members.resting = set(request.former[-1])
+        life.adopt(revision.layout, revision.code, revision.place)
         try:
             if revision.plan is not None and revision.plan.loss:
                 assert life.history is not None
@@ -263,7 +281,7 @@ class Changes:
         if request is None or request.former is None or request.revision is None:
             return False
         assert life.history is not None
-        former, code, nodes = request.former
+        former, code, place, nodes = request.former
         if epoch.plan.graph is life.graph:
             await self._runs.halt(epoch)
         await life.close_sinks(sinks_that_stay(former, life.layout))
@@ -272,7 +290,7 @@ class Changes:
         layout = request.revision.former()
         layout.keep_sinks(former, set(life.held))
         await life.history.take_back()
-        life.adopt(layout, code)
+        life.adopt(layout, code, place)
         self._crew.dismiss(set(self._members.nodes) - nodes)
         self._members.resting.clear()
         await life.look_anew()

@@ -16,7 +16,6 @@ from flamecore.members import Members
 from flamecore.messages import Assignment, Stop
 from flamecore.placement import SUPERVISOR, placed
 from flamecore.plan import Plan
-from flamecore.reference import importable
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout
@@ -89,7 +88,7 @@ class Crew:
             assignment = Assignment(
                 epoch=epoch,
                 config=encode_config(config_of_node(config)),
-                flow=importable(life.layout.flow),
+                flow=life.place,
                 total=plan.workers,
                 start=plan.start,
                 fronts=life.fronts,
@@ -156,6 +155,15 @@ class Crew:
     def dismiss_resting(self) -> None:
         """Let nodes of a version end that does not run."""
         self.dismiss(name for name in tuple(self.members.nodes) if name in self.members.resting)
+
+    def dismiss_started(self, names: Iterable[str]) -> None:
+        """Let nodes end that were started for what does not come to be, whether they have come yet or not."""
+        for name in tuple(names):
+            if name in self.members.nodes:
+                self.dismiss((name,))
+            elif name not in self._condemned:
+                self.take_for_dead(name)
+                self.members.resting.discard(name)
 
     def take_for_dead(self, name: str) -> None:
         """Nothing more is heard of a node. If it still runs, it is ended."""

@@ -160,7 +160,6 @@ class Deployment:
         claim = self._claim = await self._claimed(stack, token)
         history = await open_history(stack, layout.store(), layout.graph, layout.settings)
         sinks = AsyncExitStack()
-        life = self._life = Life(layout, self._codec, history, sinks)
         transport = self._transport = layout.transport(
             TransportContext(
                 job=self.id,
@@ -174,7 +173,8 @@ class Deployment:
             )
         )
         stack.push_async_callback(self._close, transport)
-        check_importable(life.graph, transport)
+        check_importable(layout.graph, transport)
+        life = self._life = Life(layout, self._codec, history, sinks)
         control = members.locations[CONTROL] = await transport.start()
         claim.publish(run=self.id, transport=layout.config.transport.use, control=control)
         post = Post(await transport.bind(CONTROL), self._reception.trouble)

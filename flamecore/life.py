@@ -15,6 +15,7 @@ from flamecore.history import History
 from flamecore.job import JobSettings, make_plan, open_sinks
 from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.rear import Sink
+from flamecore.reference import importable
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout
@@ -31,13 +32,15 @@ class Life:
 
     Attributes:
         code: Fingerprint of the source of the version that runs.
+        place: Where other processes find that version (`flamecore.reference.importable`). What this process has
+            imported may be yet another: one that it is to go on with.
         plan: The job's, from where the present epoch goes on.
         held: Up to which time each sink that is open holds its outputs.
     """
 
     def __init__(self, layout: Layout, codec: Codec, history: History | None, edges: AsyncExitStack) -> None:
         self.layout = layout
-        self.code = layout.code
+        self.code, self.place = layout.code, importable(layout.flow)
         self.history = history
         self.held: dict[str, int] = {}
         self._codec = codec
@@ -98,11 +101,11 @@ class Life:
         await self.go_back()
         self.plan = replace(self.plan, workers=workers)
 
-    def adopt(self, layout: Layout, code: str) -> None:
+    def adopt(self, layout: Layout, code: str, place: tuple[str, str]) -> None:
         """Go on with another version. Its sinks are opened when an epoch begins."""
         assert layout.graph is not None
         assert self.history is not None
-        self.layout, self.code = layout, code
+        self.layout, self.code, self.place = layout, code, place
         self._codec.relearn(layout.graph)
         self.history.graph, self.history.phases = layout.graph, layout.settings.phases
 

@@ -24,6 +24,7 @@ class Revision:
     Attributes:
         layout: Everything that is configured for it, checked.
         code: Fingerprint of its source.
+        place: Where other processes find it.
         plan: What becomes of the state; None: there is no snapshot yet.
         former: Lays out the version before anew, to go back to it.
         forget: Has the modules of the version before found again, in the place of this one's.
@@ -31,6 +32,7 @@ class Revision:
 
     layout: Layout
     code: str
+    place: tuple[str, str]
     plan: StatePlan | None
     former: Callable[[], Layout]
     forget: Callable[[], None]

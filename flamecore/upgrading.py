@@ -10,7 +10,7 @@ from flamecore.found import look
 from flamecore.launch import lay_out
 from flamecore.layout import Layout
 from flamecore.messages import Upgrade
-from flamecore.reference import load_flow_anew
+from flamecore.reference import importable, load_flow_anew
 from flamecore.revision import Revision, check_unchanged, inherited
 from flamecore.stateplan import StatePlan, plan_of
 
@@ -31,10 +31,11 @@ def revise(old: Layout, asked: Upgrade) -> Revision:
         new.problems.raise_first()
         check_unchanged(old, new)
         plan = asyncio.run(_plan(old, new, accepted=asked.accept))
+        code, place = new.code, importable(new.flow)
     except BaseException:
         forget()
         raise
-    return Revision(new, new.code, plan, lambda: lay_out(old.config, old.flow, registry=old.registry), forget)
+    return Revision(new, code, place, plan, lambda: lay_out(old.config, old.flow, registry=old.registry), forget)
 
 
 async def _plan(old: Layout, new: Layout, *, accepted: bool) -> StatePlan | None:

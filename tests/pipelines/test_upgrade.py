@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -301,3 +301,91 @@ def test_versions_are_not_mixed(tmp_path: Path) -> None:
         command("plan", "job.toml"), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
     )
     assert planned.returncode == 0, planned.stderr
+
+
+SLOW = """
+import sys
+import time
+
+while sys.argv[1] == "run" and (hold := Path("hold")).exists():
+    Path("held").touch()
+    time.sleep(0.01)
+"""
+
+
+@needs_grpc
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
+def test_a_fault_while_another_version_is_imported(tmp_path: Path) -> None:
+    """The job goes on with the version that it has; whoever asks once more meanwhile waits, and gets the other."""
+    job = Job(tmp_path)
+    (tmp_path / "hold").touch()
+    (tmp_path / "other.py").write_text(dedent(APP) + SLOW)
+    (tmp_path / "other.toml").write_text((tmp_path / "job.toml").read_text().replace('"app.py"', '"other.py"'))
+    with job.running() as process:
+        asked = job.start("upgrade", job.address, "other.toml", "--job", "words")
+        wait_until((tmp_path / "held").exists)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        _, said = asked.communicate(timeout=60)
+        assert "the job has met a fault meanwhile" in said
+        wait_until(lambda: process.poll() is not None or len(hosting(job)) == 2)
+        assert process.poll() is None, process.communicate()[1]
+        again = [job.start("upgrade", job.address, "other.toml", "--job", "words") for _ in range(2)]
+        wait_until(lambda: any(each.poll() is not None for each in again))
+        again.sort(key=lambda each: each.poll() is None)
+        assert "just being changed" in again[0].communicate()[1]
+        (tmp_path / "hold").unlink()
+        _, said = again[1].communicate(timeout=60)
+        assert again[1].returncode == 0, said
+        assert len(hosting(job)) == 2
+        ended(job, process)
+    assert job.output() == counted(job.words())
+
+
+LATE = """
+import sys
+import time
+from pathlib import Path
+
+while sys.orig_argv[-1].endswith("worker-0.1.json") and (hold := Path("hold")).exists():
+    Path("held").touch()
+    time.sleep(0.01)
+"""
+
+
+@needs_grpc
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
+def test_nodes_of_a_version_that_was_given_up_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even those that have not come yet."""
+    job = Job(tmp_path)
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    (tmp_path / "hold").touch()
+
+    def nodes() -> list[str]:
+        return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+    with job.running() as process:
+        asked = job.start("upgrade", job.address, "job.toml", "--job", "words")
+        wait_until((tmp_path / "held").exists)
+        os.kill(int(nodes()[0]), signal.SIGKILL)
+        _, said = asked.communicate(timeout=60)
+        assert "the job has met a fault meanwhile" in said
+        (tmp_path / "hold").unlink()
+        wait_until(lambda: len(hosting(job)) == len(nodes()) == 2)
+        ended(job, process)
+    assert job.output() == counted(job.words())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def hosting(job: Job) -> list[str]:
+    """Names of the nodes that have parts."""
+    asked = job.ask("status")
+    nodes = json.loads(asked.stdout)["nodes"] if asked.returncode == 0 else {}
+    return sorted(name for name, node in nodes.items() if node["parts"])

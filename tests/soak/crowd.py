@@ -44,8 +44,9 @@ class Door(NamedTuple):
         return cls(f"grpc://127.0.0.1:{port}", job, [f"transport.grpc.listen=127.0.0.1:{port}"], [f"{listen}:0"])
 
     def command(self, what: str, *arguments: str) -> list[str]:
-        """The command line of who comes."""
-        return [sys.executable, "-m", "flamecore", what, *arguments, "--job", self.job, *self.options]
+        """The command line of who comes. An upgrade has the settings of the job among its arguments."""
+        options = self.options if what != "upgrade" else []
+        return [sys.executable, "-m", "flamecore", what, *arguments, "--job", self.job, *options]
 
 
 class Crowd:

@@ -82,6 +82,9 @@ class Run:
         environ: Additions to its environment.
         others: Nodes that come from elsewhere.
         pardoned: Words with which it may end, to be started again: somebody has done what they ask for.
+
+    Attributes:
+        drained: Somebody has told it to end, and will start it again.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Run:
         self.environ = {**os.environ, **(environ or {})}
         self.met: set[Node] = set()
         self.started = 0.0
+        self.drained = False
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -117,7 +121,12 @@ class Run:
     def over(self) -> bool:
         """Whether it has come to its end by itself. One whose supervisor was killed is started again."""
         code = self.process.poll()
-        if code == -signal.SIGKILL or (code == 1 and self._is_pardoned()):
+        if (
+            code == -signal.SIGKILL
+            or (code == 1 and self._is_pardoned())
+            or (code in (0, 130, -signal.SIGINT, -signal.SIGTERM) and self.drained)
+        ):
+            self.drained = False
             self.process = self._start()
             return False
         if self.others is not None:

@@ -83,7 +83,7 @@ class Round(NamedTuple):
 
     def wanted(self) -> dict[str, int]:
         """How many nodes of each role come from elsewhere; of workers some to spare."""
-        return {"worker": 6, **({"acker": 4} if self.place == "own" else {})} if self.door == "elsewhere" else {}
+        return {"worker": 8, **({"acker": 4} if self.place == "own" else {})} if self.door == "elsewhere" else {}
 
     def settings(self, folder: Path, server: NatsServer | None) -> list[str]:
         """Of the job. `folder`: where its state and its outputs are."""
@@ -108,7 +108,7 @@ class Round(NamedTuple):
         ]
 
     def arguments(self, folder: Path, disk: Path, server: NatsServer | None, more: list[str]) -> list[str]:
-        """Of `flamestream run`.
+        """Of `flamestream run` and `flamestream upgrade`, but for the flow.
 
         Args:
             folder: Where its inputs are.
@@ -120,7 +120,7 @@ class Round(NamedTuple):
         edges = [f"--source={name}={use}" for name, use in soak_flow.SOURCES.items()]
         edges += [f"--sink={name}={use}" for name, use in soak_flow.SINKS.items()]
         settings = [f"--set={setting}" for setting in (*self.settings(disk, server), *more)]
-        return [str(Path(soak_flow.__file__).resolve()), "-q", "-w", "4", *edges, *settings]
+        return [*edges, *settings]
 
 
 class Result(NamedTuple):
@@ -151,7 +151,7 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
             disk = Disk(folder / "disk")
             stack.callback(disk.close)
             place = disk.folder
-        run, crowd, door = stack.enter_context(_started(round_, folder, place, server))
+        run, crowd, door, arguments = stack.enter_context(_started(round_, folder, place, server))
         gun = Gun(
             run,
             chance,
@@ -162,6 +162,7 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
             clock=folder / "clock",
             door=door,
             disk=disk,
+            versions=[[str(version), *arguments] for version in _versions(folder)],
         )
         stack.callback(gun.end)
 
@@ -188,8 +189,8 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
 @contextmanager
 def _started(
     round_: Round, folder: Path, place: Path, server: NatsServer | None
-) -> Iterator[tuple[Run, Crowd | None, Door | None]]:
-    """The job, those of its nodes that come from elsewhere, and where they come to."""
+) -> Iterator[tuple[Run, Crowd | None, Door | None, list[str]]]:
+    """The job, those of its nodes that come from elsewhere, where they come to, and its arguments."""
     environ = {"SOAK_CLOCK": str(folder / "clock"), "PYTHONPATH": os.pathsep.join(_path())}
     door, crowd = None, None
     if round_.door != "nobody":
@@ -198,13 +199,21 @@ def _started(
     if round_.wanted() and door is not None:
         crowd = Crowd(folder, door, round_.wanted(), environ, random.Random(round_.seed + 2))
     arguments = round_.arguments(folder, place, server, door.settings if door is not None else [])
-    run = Run(folder, arguments, environ, others=crowd, pardoned="Make room" if round_.small else "")
+    for path in _versions(folder):
+        path.write_text(f"{Path(soak_flow.__file__).read_text()}\n# {path.stem}\n")
+    flow = [str(_versions(folder)[0]), "-q", "-w", "4"]
+    run = Run(folder, [*flow, *arguments], environ, others=crowd, pardoned="Make room" if round_.small else "")
     try:
-        yield run, crowd, door
+        yield run, crowd, door, arguments
     finally:
         run.end()
         if crowd is not None:
             crowd.end()
+
+
+def _versions(folder: Path) -> list[Path]:
+    """Where the flow is, in several versions that do the same."""
+    return [folder / f"version_{number}.py" for number in range(2)]
 
 
 def _path() -> list[str]:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from crowd import Door
@@ -37,6 +37,7 @@ class Gun:
         clock: File that says by how many seconds the clock of the job's processes is wrong.
         door: Where the job is reached by who wants more or fewer workers; None: nowhere.
         disk: That holds its state and its outputs, and may be full for a while; None: it has room.
+        versions: For each version of the flow that it may be asked to go on with, the arguments of `upgrade`.
     """
 
     def __init__(
@@ -51,9 +52,11 @@ class Gun:
         clock: Path,
         door: Door | None,
         disk: Disk | None,
+        versions: Sequence[Sequence[str]],
     ) -> None:
         self.run, self.chance, self.stored, self.delivered = run, chance, stored, delivered
         self.server, self.clock, self.door, self.disk = server, clock, door, disk
+        self._versions = versions
         self._asked: list[subprocess.Popen[str]] = []
         self.victims: Counter[str] = Counter()
         self.troubles: Counter[str] = Counter()
@@ -67,7 +70,9 @@ class Gun:
             "stuck": (self._stuck, 2 if stuck else 0),
             "server": (self._server, 2 if server else 0),
             "pause": (self._pause, 2),
+            "drain": (self._drain, 2),
             "rescale": (self._rescale, 4 if door else 0),
+            "upgrade": (self._upgrade, 4 if door else 0),
             "full": (self._full, 3 if disk else 0),
         }
         self._waits = {
@@ -180,14 +185,36 @@ class Gun:
                 self._signal(node.pid, signal.SIGCONT)
         return 0
 
+    def _drain(self) -> int:
+        """Somebody ends the job, to start it again."""
+        self.run.nodes()
+        if self._signal(self.run.process.pid, self.chance.choice((signal.SIGINT, signal.SIGTERM))):
+            self.run.drained = True
+            self.troubles["drain"] += 1
+            if self.chance.random() < 0.5:
+                time.sleep(self.chance.choice((0.05, 0.5)) * self.chance.random())
+                if self.chance.random() < 0.5:
+                    self._shoot()
+                else:
+                    self._signal(self.run.process.pid, signal.SIGINT)
+        return 0
+
     def _rescale(self) -> int:
         """Somebody asks for another number of workers; what is shot at next may be shot at meanwhile."""
         assert self.door is not None
-        self.troubles["rescale"] += 1
-        line = self.door.command("rescale", self.door.address, "-w", str(self.chance.randint(1, 5)))
+        return self._ask("rescale", self.door.address, "-w", str(self.chance.randint(1, 5)))
+
+    def _upgrade(self) -> int:
+        """Somebody asks for another version of the flow, which does the same."""
+        assert self.door is not None
+        return self._ask("upgrade", self.door.address, *self.chance.choice(self._versions))
+
+    def _ask(self, what: str, *arguments: str) -> int:
+        assert self.door is not None
+        self.troubles[what] += 1
         self._asked.append(
             subprocess.Popen(
-                line,
+                self.door.command(what, *arguments),
                 cwd=self.run.folder,
                 env=self.run.environ,
                 stdin=subprocess.DEVNULL,
@@ -227,9 +254,9 @@ class Gun:
             except subprocess.TimeoutExpired:
                 asked.kill()
                 asked.communicate()
-                raise AssertionError("who has asked for more workers waits for the answer") from None
+                raise AssertionError(f"who has asked for something waits for the answer: {asked.args}") from None
             assert "Traceback" not in told, told
-            assert asked.returncode in (0, 1), f"rescale ended with {asked.returncode}: {told}"
+            assert asked.returncode in (0, 1), f"{asked.args} ended with {asked.returncode}: {told}"
             found.append(told)
         return found
 

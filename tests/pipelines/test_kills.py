@@ -11,8 +11,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 
@@ -35,22 +33,6 @@ APP = """
 
 LINES = 6000
 LIMIT_S = 100
-
-
-@pytest.fixture(params=["grpc", "nats"])
-def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """The options that choose a transport between processes."""
-    transport = request.param
-    if find_spec({"grpc": "grpc", "nats": "nats"}[transport]) is None:
-        pytest.skip(f"the client of {transport} is not installed")
-    chosen = [f"transport.use={transport}"]
-    if transport == "grpc":
-        yield chosen
-        return
-    from flamecore.testing.nats_server import NatsServer
-
-    with NatsServer() as server:
-        yield [*chosen, f'transport.nats.servers=["{server.url}"]']
 
 
 def children(pid: int) -> list[int]:

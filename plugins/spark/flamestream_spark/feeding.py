@@ -14,10 +14,8 @@ from flamecore.errors import FlameError, SourceError
 from flamestream_spark import parts
 from flamestream_spark.ordering import Ordered
 from flamestream_spark.spool import Failed, Order, Spool
+from flamestream_spark.words import gist, python_of
 
-_CODE: Final = re.compile(r"\[([A-Z_.]+)\]")
-_AROUND: Final = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
-"""Codes of errors that only hand on another one."""
 _CLOSE_S: Final = 30.0
 _FAILED_FILE: Final = re.compile(r"(?:file|path)s?\s*:?\s+((?:file|hdfs|s3a?|gs|abfss?)?:?/[^\s,\]]+)")
 
@@ -143,15 +141,16 @@ def shown(file: str) -> str:
 def failed(source: str, error: Exception) -> SourceError:
     """What Spark or an executor says, in short, with the file if it names one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    coded = [line for line in lines if (code := _CODE.search(line)) is not None and code[1] not in _AROUND]
-    said = (coded or lines or [repr(error)])[0]
-    said = re.sub(r"^.*?(\[[A-Z_.]+\])", r"\1", said)
+    said = gist(str(error)) or repr(error)
     file = _FAILED_FILE.search(str(error))
     cause = next((line for line in reversed(lines) if line.startswith("Caused by:")), "")
+    if (wrong := python_of(str(error))) is not None:
+        hint = "Set PYSPARK_PYTHON, or spark.pyspark.python in the config, to a Python that has pyarrow."
+        return SourceError(f"source {source!r}: {wrong}", hint=hint, source=source, position="")
     if "No module named" in str(error):
         module = re.search(r"No module named '?([\w.]+)", str(error))
         what = f"an executor has no module {module[1] if module else '?'}"
-        hint = "Install pyarrow where the executors run, or set PYSPARK_PYTHON to a Python that has it."
+        hint = "Install pyarrow there, or name a Python that has it: PYSPARK_PYTHON, or spark.pyspark.python."
         return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position="")
     what = f"Spark cannot read it: {said[:500]}" + (f" ({cause[11:].strip()[:300]})" if cause else "")
     where = file[1].rstrip(".") if file else ""

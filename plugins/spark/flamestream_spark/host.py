@@ -121,7 +121,8 @@ class SparkHost(Host):
             return
         what, lines = reason(error)
         if names and not self._works:
-            self.context.failed(JobError(f"the stage of the workers {what}", hint="Spark's own words are above."))
+            hint = "\n  ".join(lines) or "Spark's own words are above."
+            self.context.failed(JobError(f"the stage of the workers {what}", hint=hint))
         for name in names:
             self.context.died(name, what, lines)
 

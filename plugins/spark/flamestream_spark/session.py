@@ -111,8 +111,9 @@ def _make(master: str, config: Mapping[str, str]) -> Any:
     home = find_java()
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
-    # Executors on this machine are to find the packages that this process has.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Executors on this machine are to find the packages that this process has. PySpark looks at the environment alone.
+    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = config.get("spark.pyspark.python", python)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = pyspark.sql.SparkSession.builder.appName("flamestream").master(master)
@@ -127,6 +128,8 @@ def _make(master: str, config: Mapping[str, str]) -> Any:
             hint="Is the master there? Spark's own words are above, on standard error. In one process: local[2].",
             path="master",
         ) from error
+    finally:
+        os.environ["PYSPARK_PYTHON"] = python
 
 
 def _pyspark() -> Any:

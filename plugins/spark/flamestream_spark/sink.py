@@ -19,7 +19,7 @@ from flamecore.front import EdgeContext
 from flamecore.plugin import hookimpl
 from flamecore.rear import Guarantee, Mode, Sink
 from flamecore.records.plain import Unencodable
-from flamestream_spark.delta import delta_rs
+from flamestream_spark.delta import LOG, delta_rs
 from flamestream_spark.delta_table import DeltaTable
 from flamestream_spark.folder import Folder
 from flamestream_spark.tables import Form, text
@@ -70,6 +70,8 @@ class SparkSink(Sink):
     def rehearse(self) -> None:
         if self.options.format == "delta":
             delta_rs("sink")
+        elif (self._path / LOG).is_dir():
+            raise self._error(f"{self._path} is a Delta table", 'Say format = "delta", or give another folder.')
         if self._path.exists() and not self._path.is_dir():
             raise self._error(f"{self._path} is a file", "Give the path of a folder.")
         if not self._path.absolute().parent.is_dir():

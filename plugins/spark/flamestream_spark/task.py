@@ -1,6 +1,6 @@
 """What a task of the stage runs. Sent to executors by value, so that it can say that they lack the package.
 
-It imports nothing of the project before it has looked whether that is there.
+There it imports nothing of the project before it has looked whether that is there.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from flamestream_spark.words import WHICH_PYTHON
 
 SCHEMA = "node string, ended string"
 """What the stage returns: a row for each node that was told to end."""
@@ -39,13 +41,13 @@ def node_task(
             from flamestream_spark.node import run_node
         except ModuleNotFoundError as error:
             raise RuntimeError(
-                f"flamestream: the Python of executor {executor} has no module {error.name!r} ({sys.executable}). "
-                "Install flamestream there, or name a Python that has it: PYSPARK_PYTHON, or spark.pyspark.python."
+                f"flamestream: the Python of executor {executor} has no module {error.name!r} ({sys.executable})"
+                f"\n    {WHICH_PYTHON}"
             ) from None
         if flamecore.__version__ != version:
             raise RuntimeError(
-                f"flamestream: executor {executor} has flamestream {flamecore.__version__}, and the driver {version}. "
-                "Install one version everywhere."
+                f"flamestream: executor {executor} has flamestream {flamecore.__version__}, and the driver {version}"
+                "\n    Install one version everywhere."
             )
         name, role = seats[task.partitionId()]
         # Spark may start this task again while the former one still runs: the later one has the higher number.

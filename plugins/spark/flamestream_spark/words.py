@@ -5,13 +5,24 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_OURS: Final = re.compile(r"flamestream: (?P<what>.*?)(?:\n\s*\n|\n\tat |\Z)", re.DOTALL)
+_OURS: Final = re.compile(r"flamestream: (?P<what>.*?)(?:\n\s*\n|\n\tat |\n\s*SQLSTATE|\Z)", re.DOTALL)
 _SLOTS: Final = ("SPARK-24819", "BARRIER_STAGE")
 _CANCELLED: Final = ("cancelled", "CANCELED")
+_CODE: Final = re.compile(r"\[([A-Z_.]+)\]")
+_AROUND: Final = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
+"""Codes of errors that only hand on another one."""
+
+_PROGRAM: Final = re.compile(r'Cannot run program "([^"]*)".*?: (?:error=\d+, )?(.*)')
+_WORKER: Final = re.compile(r"Error from python worker:\s*(.*)")
+_HANDED_ON: Final = "An error occurred while calling"
+
+WHICH_PYTHON: Final = (
+    "Install flamestream there, or name a Python that has it: PYSPARK_PYTHON, or spark.pyspark.python in the config."
+)
 
 
 def reason(error: Exception | None) -> tuple[str, tuple[str, ...]]:
-    """Why a stage has ended, and the last lines of the node that it ended by.
+    """Why a stage has ended, and what else is to be said of it: last lines of the node that it ended by, or what to do.
 
     >>> reason(None)
     ('has ended', ())
@@ -32,5 +43,33 @@ def reason(error: Exception | None) -> tuple[str, tuple[str, ...]]:
         return "cannot start: there are fewer slots than workers", ()
     if any(word in text for word in _CANCELLED):
         return "was cancelled, as somebody has told Spark", ()
+    if (why := python_of(text)) is not None:
+        return f"cannot start: {why}", (WHICH_PYTHON,)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"has ended: {lines[0] if lines else type(error).__name__}", tuple(lines[1:8])
+    return f"has ended: {gist(text) or type(error).__name__}", tuple(lines[1:8])
+
+
+def python_of(text: str) -> str | None:
+    """What is wrong with the Python of executors, if Spark says that; None: it says something else.
+
+    >>> python_of('java.io.IOException: Cannot run program "python9": error=2, No such file or directory\\n\\tat java')
+    "executors cannot run 'python9': No such file or directory"
+    """
+    if found := _PROGRAM.search(text):
+        return f"executors cannot run {found[1]!r}: {found[2]}"
+    if found := _WORKER.search(text):
+        return f"the Python of executors does not work: {found[1]}"
+    return None
+
+
+def gist(text: str) -> str:
+    """The line of an error that says most: one with a code of Spark's, or the first.
+
+    >>> gist("An error occurred while calling o1.load.\\n: org.SparkError: [NO_TABLE] There is none.\\n\\tat org")
+    '[NO_TABLE] There is none.'
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    coded = [line for line in lines if (code := _CODE.search(line)) is not None and code[1] not in _AROUND]
+    plain = [line.removeprefix(": ") for line in lines if not line.startswith(_HANDED_ON)]
+    said = next(iter(coded or plain or lines), "")
+    return re.sub(r"^.*?(\[[A-Z_.]+\])", r"\1", said)

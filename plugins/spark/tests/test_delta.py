@@ -74,6 +74,13 @@ def test_a_table_of_others_is_added_to_and_never_replaced(tmp_path: Path) -> Non
     assert values(tmp_path / "out") == ["mine", "theirs"]
 
 
+def test_no_other_files_are_added_to_a_table(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "out", pa.table({"value": ["theirs"]}))
+    parquet = SparkSink(SparkSink.Options(path=str(tmp_path / "out"), mode="append"), EdgeContext("counts", str))
+    with pytest.raises(SinkError, match=r"out is a Delta table\n  Say format = \"delta\""):
+        asyncio.run(parquet.open())
+
+
 def test_what_is_replaced_is_an_earlier_version(tmp_path: Path) -> None:
     asyncio.run(deliver(make(tmp_path / "out"), (1, ["old"])))
     before = Table(tmp_path / "out").version()

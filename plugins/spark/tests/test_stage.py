@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flamecore.hosting import Seat
+from flamestream_spark.feeding import failed
 from flamestream_spark.stage import Stage
 from flamestream_spark.task import node_task
 from flamestream_spark.words import reason
@@ -127,7 +128,9 @@ def test_an_executor_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("pyspark.BarrierTaskContext", FakeTask)
     monkeypatch.setitem(__import__("sys").modules, "flamestream_spark.node", None)
     run = node_task([("worker-0", "worker")], {}, "1")
-    with pytest.raises(RuntimeError, match=r"executor 10.0.0.7:4040 has no module 'flamestream_spark.node'"):
+    with pytest.raises(
+        RuntimeError, match=r"executor 10.0.0.7:4040 has no module 'flamestream_spark.node'.*\n +Install"
+    ):
         list(run(iter(())))
 
 
@@ -151,3 +154,19 @@ RuntimeError: flamestream: worker-1 on executor h:1 (process 12) was killed by S
     )
     assert reason(RuntimeError("[SPARK-24819]: more slots"))[0] == "cannot start: there are fewer slots than workers"
     assert reason(OSError()) == ("has ended: OSError", ())
+
+
+def test_a_python_of_executors_that_does_not_work_is_named() -> None:
+    stopped = "An error occurred while calling o61.collectToPython.\n: org.apache.spark.SparkException: Job aborted"
+    nowhere = (
+        f'{stopped}\njava.io.IOException: Cannot run program "./env/bin/python": error=13, Permission denied\n\tat x'
+    )
+    what, (hint,) = reason(RuntimeError(nowhere))
+    assert what == "cannot start: executors cannot run './env/bin/python': Permission denied"
+    assert "PYSPARK_PYTHON" in hint
+    empty = f"{stopped}\nError from python worker:\n  /bin/python3: No module named pyspark\nPYTHONPATH was:\n  /x"
+    said = "the Python of executors does not work: /bin/python3: No module named pyspark"
+    assert reason(RuntimeError(empty))[0] == f"cannot start: {said}"
+    assert said in str(failed("pages", RuntimeError(empty)))
+    other = f"{stopped} due to: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12\n\tat x"
+    assert reason(RuntimeError(other))[0].startswith("has ended: [PYTHON_VERSION_MISMATCH] Python in worker")

@@ -6,12 +6,14 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import flamecore as fc
+from flamecore.clock import WALL_CLOCK
 from flamecore.config import make_config
 from flamecore.errors import ConfigError, JobError
 from flamecore.launch import prepare, run_embedded
@@ -36,8 +38,8 @@ def wanted() -> dict[str, list[Any]]:
 class Job:
     """The same job in two phases: history is a file of lines, what comes live one of JSON."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, clock: str = "sequence") -> None:
+        self.folder, self.clock = folder, clock
         (folder / "history.txt").write_text("".join(f"{line}\n" for line in HISTORY))
         (folder / "live.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LIVE))
         self.settings: dict[int, dict[str, Any]] = {
@@ -51,6 +53,7 @@ class Job:
 
     def config(self, phase: int, **more: Any) -> dict[str, Any]:
         return {
+            "job.clock": self.clock,
             "job.max_in_flight": 400,
             "job.guarantee": "exactly_once",
             "state.use": "sqlite",
@@ -97,9 +100,9 @@ class Job:
         }
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path)
+@pytest.fixture(params=["sequence", "wall"])
+def job(tmp_path: Path, request: pytest.FixtureRequest) -> Job:
+    return Job(tmp_path, request.param)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -118,6 +121,18 @@ def test_both_phases_are_stopped_and_gone_on_with(job: Job) -> None:
         assert job.run(2, drain_at=at, job__workers=2)
     assert not job.run(2)
     assert {name: each[: len(before[name])] for name, each in job.outputs().items()} == before
+    assert job.outputs() == wanted()
+
+
+def test_a_phase_begins_behind_the_last_one_although_the_clock_was_put_back(tmp_path: Path) -> None:
+    job = Job(tmp_path, "wall")
+    job.run(1, job__workers=2)
+    token = WALL_CLOCK.set(lambda: time.time_ns() // 1000 - 3_600_000_000)
+    try:
+        assert job.run(2, drain_at=300, job__workers=3)
+        job.run(2)
+    finally:
+        WALL_CLOCK.reset(token)
     assert job.outputs() == wanted()
 
 

@@ -150,6 +150,9 @@ def keyed(stream: fc.Stream[int]) -> fc.KeyedStream[int, int]:
     return stream.key_by(lambda n: n % 2)
 
 
+MIXED = (1, 1.0, True, "1", b"1", None, 0, -0.0, (1,), (1.0,))
+"""Some are equal to others."""
+
 FLOWS: dict[str, Build] = {
     "count": lambda s: keyed(s).count(),
     "fold": lambda s: keyed(s).fold(7, mix),
@@ -157,6 +160,11 @@ FLOWS: dict[str, Build] = {
     "stateful_map": lambda s: keyed(s).stateful_map(0, several),
     "failing_fold": lambda s: keyed(s).fold(0, fussy),
     "back_to_the_start": lambda s: keyed(s).fold(0, lambda total, n: (total + n) % 3),
+    "equal_to_the_start": lambda s: keyed(s).fold(1000, lambda total, n: 1000 + (total + n) % 3),  # and another object
+    "none_as_state": lambda s: keyed(s).fold(None, lambda last, n: None if last or n > 6 else n),
+    "none_after_something": lambda s: keyed(s).fold(0, lambda last, n: None if last else n),
+    "mixed_keys": lambda s: s.key_by(MIXED.__getitem__).count(),
+    "mixed_keys_of_windows": lambda s: s.key_by(MIXED.__getitem__).group(2),
     "group_1": lambda s: keyed(s).group(1),
     "group_2": lambda s: keyed(s).group(2),
     "group_4": lambda s: keyed(s).group(4),

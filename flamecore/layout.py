@@ -8,92 +8,31 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from flamecore.acker import Acker, AckerPlan
 from flamecore.config import Choice, Edge, JobConfig
+from flamecore.demands import broken_by
 from flamecore.errors import ConfigError, FlameError
 from flamecore.flow import Flow
 from flamecore.front import EdgeContext, Source
 from flamecore.graph import Graph, Vertex, user_functions
 from flamecore.hosting import Host, HostContext
 from flamecore.jobregistry import JobRegistry, RegistryContext
+from flamecore.options import options_of, options_table, registry_of, shared, store_of
 from flamecore.placement import node_options
+from flamecore.plan import DEAD_LETTERS
 from flamecore.rear import Sink
 from flamecore.reference import code_of, copy_of
 from flamecore.registry import Kind, Registry
 from flamecore.store import Store, StoreContext
-from flamecore.strict import Problems, convert, expand, redacted, unknown_key
+from flamecore.strict import Problems, redacted, unknown_key
 from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
     from flamecore.commits import StateSettings
     from flamecore.job import JobSettings
     from flamecore.phases import Phases
-
-DEAD_LETTER: Final = "dead_letter"
-
-
-def options_of(driver: Any, table: Mapping[str, Any], path: str, origins: Mapping[str, str] | None = None) -> Any:
-    """Build the `Options` of a driver of a table, with references to the environment replaced.
-
-    Args:
-        driver: The driver's class.
-        table: As configured.
-        path: Dotted key of the table, for errors.
-        origins: Where values came from, for errors.
-
-    Returns:
-        The options; None if the driver takes none.
-
-    Raises:
-        UnknownKeyError: The driver has no such option.
-        ConfigError: An option is missing, of a wrong type, or refers to a variable that is not set.
-    """
-    if driver.Options is None:
-        for key in table:
-            raise unknown_key(f"{path}.{key}", ())
-        return None
-    return convert(expand(table, path), driver.Options, path, raw=table, origins=origins)
-
-
-def registry_of(config: JobConfig, registry: Registry) -> tuple[type[JobRegistry], Any]:
-    """Driver and options of the registry of jobs; what its table does not say is taken from the transport of its name.
-
-    Raises as `Registry.get` and `options_of`.
-    """
-    use = config.registry.use
-    driver: type[JobRegistry] = registry.get("registry", use)
-    return driver, options_of(
-        driver, _shared(config, use, driver) | dict(config.registry.options), "registry", config.origins
-    )
-
-
-def store_of(config: JobConfig, registry: Registry) -> tuple[type[Store], Any]:
-    """Driver and options of the store of state; what its table does not say is taken from the transport of its name.
-
-    Raises as `Registry.get` and `options_of`; and `ConfigError` where no state is kept.
-    """
-    use = config.state.use
-    if use is None:
-        hint = 'For example: [state] use = "sqlite", path = "state/"; or --set state.use=sqlite --set state.path=state'
-        raise ConfigError("no state is kept: nothing says where", hint=hint, path="state.use")
-    driver: type[Store] = registry.get("store", use)
-    table = _shared(config, use, driver) | dict(config.state.options)
-    return driver, options_of(driver, table, "state", config.origins)
-
-
-def _shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
-    """What the tables of the transport and the host of that name say and the driver knows too: servers, credentials."""
-    known = () if driver.Options is None else driver.Options.__struct_fields__
-    name = use.rpartition(":")[2]
-    table = {**config.hosts.get(name, {}), **config.transport.tables.get(name, {})}
-    return {key: value for key, value in table.items() if key in known}
-
-
-def options_table(choice: Choice) -> Mapping[str, Any]:
-    """The table with the options of the driver that is used, also if that is named with its distribution."""
-    return choice.tables.get(choice.use, choice.tables.get(choice.use.rpartition(":")[2], {}))
 
 
 @dataclasses.dataclass(slots=True)
@@ -187,12 +126,12 @@ class Layout:
     @property
     def sink_names(self) -> tuple[str, ...]:
         """Names of all sinks, that of dead letters among them if there is one."""
-        return (*self.sinks, *((DEAD_LETTER,) if self.dead_letter is not None else ()))
+        return (*self.sinks, *((DEAD_LETTERS,) if self.dead_letter is not None else ()))
 
     def keep_sinks(self, other: Layout, names: Collection[str]) -> None:
         """Take the sinks of these names, which are open, over from another layout."""
         self.sinks |= {name: sink for name, sink in other.sinks.items() if name in names}
-        if DEAD_LETTER in names:
+        if DEAD_LETTERS in names:
             self.dead_letter = other.dead_letter
 
     @property
@@ -288,7 +227,7 @@ class Layout:
             "state": {"use": config.state.use, "options": redacted(config.state.options)} if config.state.use else None,
             "sources": ends("source", self.graph.sources if self.graph else (), config.source),
             "sinks": ends("sink", self.graph.sinks if self.graph else (), config.sink),
-            "dead_letter": self.drivers.get(DEAD_LETTER),
+            "dead_letter": self.drivers.get(DEAD_LETTERS),
             "hooks": list(config.hooks),
         }
 
@@ -304,7 +243,8 @@ class Layout:
         self._acker = self._strategy("acker", self.config.acker)
         if self.config.state.use is not None:
             with self.problems.noted():
-                self._state()
+                self._store = store_of(self.config, self.registry)
+                self.drivers["state"] = self.config.state.use
         with self.problems.noted():
             self._job_registry = registry_of(self.config, self.registry)
             self.drivers["registry"] = self.config.registry.use
@@ -323,25 +263,8 @@ class Layout:
                     self.sinks[sink.name] = self._sink(sink.name, sink.type, fingerprint)
             with self.problems.noted():
                 self.dead_letter = self._dead_letters(fingerprint)
-        if self.config.state.use is None:
-            self._demand_one_phase()
-        if self.config.job.guarantee == "exactly_once":
-            self._demand_exactly_once()
+        self.problems.extend(broken_by(self))
         return self
-
-    def _demand_one_phase(self) -> None:
-        """Without state there is nothing that an earlier phase could have left."""
-        edges = [(f"source.{name}", edge) for name, edge in self.config.source.items()]
-        edges += [(f"sink.{name}", edge) for name, edge in self.config.sink.items()]
-        for path, edge in edges:
-            if edge.phase > 1:
-                self.problems.append(
-                    ConfigError(
-                        f"{path}.phase is {edge.phase}, and the job keeps no state that an earlier phase could be in",
-                        hint="Configure [state] in the jobs of all phases, the same.",
-                        path=f"{path}.phase",
-                    )
-                )
 
     def _settle(self) -> None:
         """Find what nodes are started on, and have it say what is left open."""
@@ -360,22 +283,6 @@ class Layout:
             path = f"{kind}.{choice.use.rpartition(':')[2]}"
             return driver, options_of(driver, options_table(choice), path, self.config.origins)
         return None
-
-    def _state(self) -> None:
-        self._store = store_of(self.config, self.registry)
-        self.drivers["state"] = self.config.state.use or ""
-        if not self.config.job.barrier:
-            raise ConfigError(
-                "state is kept, and the barrier is off: outputs that left at once could not be told from their repeats",
-                hint="Set job.barrier = true, or leave [state] out.",
-                path="job.barrier",
-            )
-        if self.graph is not None and self.graph.ordering == "local_times":
-            raise ConfigError(
-                "state is kept, and the flow's ordering is 'local_times', which takes no snapshots",
-                hint="Leave [state] out, or use the default ordering.",
-                path="state.use",
-            )
 
     def _known(self, section: str, edges: Mapping[str, Edge], vertices: Iterable[Vertex]) -> None:
         known = [vertex.name for vertex in vertices]
@@ -416,13 +323,13 @@ class Layout:
         use = edge.use or "stdout"
         driver = self.registry.get(kind, use)
         self.drivers[path] = use
-        options = {**_shared(self.config, use, driver), **edge.options}
+        options = {**shared(self.config, use, driver), **edge.options}
         return driver(options_of(driver, options, path, self.config.origins), context)
 
     def _dead_letters(self, fingerprint: str) -> Sink | None:
         config = self.config
-        wanting = [f"source.{name}.on_error" for name, edge in config.source.items() if edge.on_error == DEAD_LETTER]
-        if config.job.on_error == DEAD_LETTER:
+        wanting = [f"source.{name}.on_error" for name, edge in config.source.items() if edge.on_error == DEAD_LETTERS]
+        if config.job.on_error == DEAD_LETTERS:
             wanting.insert(0, "job.on_error")
         if not wanting:
             return None
@@ -430,16 +337,16 @@ class Layout:
             raise ConfigError(
                 f'{wanting[0]} = "dead_letter", and nothing says where dead letters go',
                 hint='For example: [dead_letter] use = "jsonl", path = "dead.jsonl"',
-                path=DEAD_LETTER,
+                path=DEAD_LETTERS,
             )
-        if DEAD_LETTER in self.sinks:
+        if DEAD_LETTERS in self.sinks:
             raise ConfigError(
-                f"the flow has a sink named {DEAD_LETTER!r}, and dead letters go to a sink of that name",
+                f"the flow has a sink named {DEAD_LETTERS!r}, and dead letters go to a sink of that name",
                 hint="Give the flow's sink another name.",
-                path=f"sink.{DEAD_LETTER}",
+                path=f"sink.{DEAD_LETTERS}",
             )
-        context = EdgeContext(DEAD_LETTER, dict, None, fingerprint)
-        sink: Sink = self._edge("sink", config.dead_letter, context, DEAD_LETTER)
+        context = EdgeContext(DEAD_LETTERS, dict, None, fingerprint)
+        sink: Sink = self._edge("sink", config.dead_letter, context, DEAD_LETTERS)
         return sink
 
     def _fingerprint(self) -> str:
@@ -458,28 +365,3 @@ class Layout:
             "inputs": inputs,
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-    def _demand_exactly_once(self) -> None:
-        """Note every part that cannot keep the guarantee, with what can."""
-        lacking = []
-        if self.config.job.clock == "wall" and self.config.state.use is None:
-            why = "times of the wall clock are others in a second run, and without state nothing keeps them"
-            lacking.append(("job.clock", why, 'job.clock = "sequence", or keep state: [state] use = "sqlite"'))
-        for name, source in self.sources.items():
-            if not source.capabilities.replayable:
-                path = f"source.{name}"
-                what = f"source {name!r} ({self.drivers[path]}) cannot be read again from where it stopped"
-                instead = (
-                    "a source that can: write what comes to a file and read that (lines, jsonl, csv), or to a stream"
-                )
-                lacking.append((path, what, instead))
-        sinks = {f"sink.{name}": sink for name, sink in self.sinks.items()}
-        if self.dead_letter is not None:
-            sinks[DEAD_LETTER] = self.dead_letter
-        for path, sink in sinks.items():
-            if sink.guarantee != "exactly_once":
-                what = f"sink {sink.context.name!r} ({self.drivers[path]}) promises only {sink.guarantee}"
-                lacking.append((path, what, "a sink that knows what it holds, such as sqlite or jsonl"))
-        for path, what, instead in lacking:
-            hint = f'Use {instead}; or set job.guarantee = "at_least_once".'
-            self.problems.append(ConfigError(f'job.guarantee = "exactly_once", but {what}', hint=hint, path=path))

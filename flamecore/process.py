@@ -24,7 +24,6 @@ from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.host import CONTROL, Post
 from flamecore.incarnation import Home, Incarnation
 from flamecore.job import collector_at_rest
-from flamecore.layout import options_of
 from flamecore.messages import (
     Assignment,
     Begin,
@@ -40,6 +39,7 @@ from flamecore.messages import (
     Status,
     Stop,
 )
+from flamecore.options import options_of
 from flamecore.registry import Registry
 from flamecore.scope import plain
 from flamecore.transport import Transport, TransportContext

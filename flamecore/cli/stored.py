@@ -99,7 +99,7 @@ class Stored:
 
 def use_store(config: JobConfig, job: str, act: Callable[[Store], Awaitable[T]]) -> T:
     """As `Stored.use`."""
-    from flamecore.layout import store_of
+    from flamecore.options import store_of
     from flamecore.registry import Registry
     from flamecore.store import StoreContext
 

@@ -96,7 +96,7 @@ def compare_outputs(got: Mapping[str, Sequence[Any]], wanted: Mapping[str, Seque
 
 def acker_named(name: str) -> Any:
     """A function from `AckerPlan` to the acker of that name, with default options; inner ackers are found alike."""
-    from flamecore.layout import options_of
+    from flamecore.options import options_of
     from flamecore.registry import Registry
 
     registry = Registry()

@@ -26,7 +26,7 @@ from unittest import SkipTest
 from flamecore.config import JobConfig, make_config
 from flamecore.launch import build, lay_out
 from flamecore.layers import Layer
-from flamecore.layout import options_of
+from flamecore.options import options_of
 from flamecore.registry import override
 from flamecore.testing.flows import compare_outputs
 from flamecore.testing.laws import LawBroken

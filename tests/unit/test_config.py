@@ -12,7 +12,7 @@ import pytest
 from flamecore.config import _EDGE_KEYS, JobConfig, JobTable, RegistryTable, StateTable, read_config
 from flamecore.errors import ConfigError, UnknownKeyError
 from flamecore.layers import OWN_KEYS, Layer, from_command, parsed
-from flamecore.layout import options_of
+from flamecore.options import options_of
 from flamecore.strict import Problems, expand, redacted
 
 Given = Mapping[str, str]

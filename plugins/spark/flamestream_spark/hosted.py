@@ -19,7 +19,7 @@ import msgspec
 from flamecore.config import Edge, JobConfig
 from flamecore.errors import ConfigError, FlameError
 from flamecore.front import EdgeContext
-from flamecore.layout import options_of
+from flamecore.options import options_of
 from flamestream_spark.rows import Feeds
 from flamestream_spark.source import SparkSource
 

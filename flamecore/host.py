@@ -291,6 +291,7 @@ class RearHost:
         self.reached = collector.held
         """Everything below this time is in the sink."""
         self._writing = asyncio.Lock()
+        self._halted = False
         self._failed: Exception | None = None
         self._listeners = listeners
         self._away = away
@@ -354,12 +355,14 @@ class RearHost:
             await self.sink.sync(time)
 
     async def halt(self) -> None:
-        """Wait for the batch that is being written. No other will be.
+        """Wait for the batch that is being written. No other will be. Twice is once.
 
         Raises:
             SinkError: A batch has failed. It may be there all the same: only opening the sink anew can tell.
         """
-        await self._writing.acquire()
+        if not self._halted:
+            await self._writing.acquire()
+            self._halted = True
         if self._failed is not None:
             raise self._failed
 

@@ -207,7 +207,10 @@ class Restored:
         for vertex, names, values, gone in sections:
             held = self.held[vertex]
             some = names[:_SAMPLE] if whole else names  # what has changed has changed for all of a class
-            groups = self._operations[vertex](some)
+            try:
+                groups = self._operations[vertex](some)
+            except TypeError as error:
+                raise CodecError(f"{vertex!r} has state for what cannot be a key any more: {error}") from error
             if not span.issuperset(groups):
                 raise _hashed_otherwise(vertex, next(n for n, g in zip(some, groups, strict=True) if g not in span))
             if whole:

@@ -268,12 +268,7 @@ class Node:
 
     async def aclose(self) -> None:
         """End every part, close every edge. Errors of closing are raised; twice is once."""
-        for host in self.workers:
-            host.aclose()
-        for rear in self.rears:
-            rear.aclose()
-        for task in self._tasks:
-            task.cancel()
+        self._end_parts()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for post in self.posts:
             await post.aclose()

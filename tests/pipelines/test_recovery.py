@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from processes import wait_until_gone
 from words import Words, ended, wait_for
+
+from flamecore.snapshot import epoch_blob
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 
@@ -50,6 +54,25 @@ def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path: Path, over: l
     run = words.start()
     assert ended(run) == 0, run.said()
     words.check()
+
+
+def test_a_state_that_cannot_be_gone_back_to_ends_the_job(tmp_path: Path, over: list[str]) -> None:
+    """The epoch has ended by then, and the job has nothing to go on from."""
+    words = Words(tmp_path, over)
+    run = words.start(state__interval_s=1000)
+    try:
+        wait_for(lambda: words.delivered() > 100, run)
+        (database,) = (tmp_path / "state").glob("*.db")
+        with closing(sqlite3.connect(database)) as blobs, blobs:
+            blob = epoch_blob(99), b"no record"
+            blobs.execute("INSERT INTO blobs (job, name, piece, data) SELECT DISTINCT job, ?, 0, ? FROM blobs", blob)
+        os.kill(run.nodes()[0].pid, signal.SIGKILL)
+        assert ended(run) == 1, run.said()
+        assert not wait_until_gone(run.met)
+    finally:
+        run.end()
+    error = run.said()[run.said().rindex("\nerror: ") :]
+    assert epoch_blob(99) in error
 
 
 def test_a_worker_whose_child_outlives_it_is_told_of_with_its_last_words(tmp_path: Path, over: list[str]) -> None:

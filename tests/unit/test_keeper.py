@@ -261,6 +261,15 @@ def test_keys_that_are_hashed_otherwise_now_are_refused(wanted: range) -> None:
         Restored(wanted, {"one": lambda some: [64 for _ in some]}).apply(part, [section])
 
 
+def test_what_can_be_no_key_any_more_is_refused() -> None:
+    def groups_of(names: Sequence[Any]) -> Sequence[int]:
+        raise TypeError("a key of type Place has no hash")
+
+    restored = Restored(range(64), {"one": groups_of})
+    with pytest.raises(CodecError, match="'one' has state for what cannot be a key any more: a key of type Place"):
+        restored.apply(Part("a", 1, ("one",), (0, 63), 1, 0), [Section("one", ["x"], [1], [])])
+
+
 def test_parts_are_alive_until_all_of_their_key_groups_are_in_later_ones() -> None:
     def part(name: str, groups: tuple[int, int], number: int, since: int = 0) -> Part:
         return Part(name, 1, ("v",), groups, number, since)

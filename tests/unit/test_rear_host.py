@@ -228,6 +228,20 @@ def test_an_encoder_that_leaves_something_out_is_refused(workers: int) -> None:
         run_loud(Hoarse(encode), workers)
 
 
+def test_a_rear_may_be_halted_again() -> None:
+    """As where a job has ended its epoch, and then finds that it cannot go on."""
+
+    async def body() -> None:
+        host = RearHost(
+            Collector("out", 1), Shouting(), Post(Here(), lambda error: None), listeners=(), delivered=lambda *_: None
+        )
+        async with asyncio.timeout(5):
+            await host.halt()
+            await host.halt()
+
+    asyncio.run(body())
+
+
 def test_dead_letters_are_never_encoded() -> None:
     sink = Shouting()
     host = RearHost(

@@ -241,8 +241,9 @@ class Changes:
     async def turn(self, epoch: Epoch) -> None:
         """End the epoch, and change what was asked for."""
         request = self._request
-        assert request is not None
         await self._runs.halt(epoch)
+        if request is None:  # refused when the fronts were stopping: they go on as they were
+            return await self._life.go_back()
         request.turned = True
         if request.revision is not None:
             return await self._take_on(request, request.revision, epoch)
@@ -312,9 +313,10 @@ class Changes:
             epoch: The present one.
             pause_ms: How long it stood still.
         """
-        request, self._request = self._request, None
-        if request is None:
+        request = self._request
+        if request is None or not request.turned:  # it has only recovered: what was asked for since is yet to come
             return False
+        self._request = None
         plan: dict[str, Any] = {} if request.revision is None else {"plan": list(request.revision.plan_lines())}
         self._crew.answer(request.client, Status({"workers": epoch.plan.workers, "pause_ms": pause_ms, **plan}))
         return True

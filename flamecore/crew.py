@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flamecore.config import config_of_node, encode_config
 from flamecore.epoch import FaultError, acker_plan
-from flamecore.errors import FlameError, PeerGoneError, TransportError
+from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.host import CONTROL, Post
 from flamecore.hosting import Host, Seat
 from flamecore.life import Life
@@ -52,6 +52,9 @@ class Crew:
 
         Returns:
             Names of those that were started.
+
+        Raises:
+            FaultError: There is no room for them now.
         """
         if self.bootstrap is None:
             return frozenset()
@@ -71,7 +74,12 @@ class Crew:
                 # The first worker reads what is piped in; nobody else touches the terminal.
                 seats.append(Seat(name, role, terminal=(role, index) == ("worker", 0)))
         if seats:
-            await self.host.start(seats, self.bootstrap)
+            try:
+                await self.host.start(seats, self.bootstrap)
+            except OSError as error:
+                names = ", ".join(seat.name for seat in seats)
+                hint = "Is the machine out of memory, processes or files?"
+                raise FaultError(JobError(f"{names} cannot be started: {error}", hint=hint)) from error
         return frozenset(seat.name for seat in seats)
 
     def assign(self, life: Life, epoch: str) -> set[str]:

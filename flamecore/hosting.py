@@ -113,6 +113,10 @@ class Host(ABC):
         Args:
             seats: Which.
             bootstrap: What a node must know to join, but for `node` and `role`; it holds the secret of the job.
+
+        Raises:
+            OSError: They cannot be started now. A job that keeps state asks again, a few times.
+            FlameError: They cannot be started here.
         """
 
     @abstractmethod

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -105,7 +106,10 @@ class Supervisor(Host):
 
 
 async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:
-    """Print what a process says, and keep it, until there is no more."""
+    """Print what a process says, and keep it, until there is no more.
+
+    It is read on also where nobody takes what is printed: a process that nobody reads from stands still in the end.
+    """
     while True:
         try:
             line = await words.readline()
@@ -115,7 +119,8 @@ async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) ->
             break
         text = line.decode(errors="replace").rstrip()
         lines.append(text)
-        print(f"[{name}] {text}", file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError):  # a pipe whose reader is gone, or a closed one
+            print(f"[{name}] {text}", file=sys.stderr, flush=True)
 
 
 @hookimpl

@@ -263,7 +263,8 @@ def importable(flow: Flow) -> tuple[str, str]:
     if reference is None:
         raise ConfigError(
             f"flow {flow.name!r} cannot be imported by other processes",
-            hint="Make it a module-level variable of a file, and run that file: flamestream run FILE.py",
+            hint="Make it a module-level variable of a file of its own, and import it from there; "
+            "or run that file: flamestream run FILE.py",
             path="job.flow",
         )
     module, _, name = reference.partition(":")

@@ -17,6 +17,13 @@ from flamestream_spark.spool import Failed, Order, Spool
 from flamestream_spark.words import gist, python_of
 
 _CLOSE_S: Final = 30.0
+_HINTS: Final = {
+    "PATH_NOT_FOUND": "Is that the path? It is looked for where the executors run.",
+    "DATA_SOURCE_NOT_FOUND": "Is that the format? One that Spark does not bring needs its jars: config = "
+    '{ "spark.jars.packages" = "…" }.',
+    "TABLE_OR_VIEW_NOT_FOUND": "Is that the table? A session that is made here has none but those of its catalogue.",
+}
+"""What to do, by what Spark says."""
 _FAILED_FILE: Final = re.compile(r"(?:file|path)s?\s*:?\s+((?:file|hdfs|s3a?|gs|abfss?)?:?/[^\s,\]]+)")
 
 
@@ -154,5 +161,7 @@ def failed(source: str, error: Exception) -> SourceError:
         return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position="")
     what = f"Spark cannot read it: {said[:500]}" + (f" ({cause[11:].strip()[:300]})" if cause else "")
     where = file[1].rstrip(".") if file else ""
-    hint = f"Look at {shown(where)}: is it whole, and of that format?" if where else "Spark's own words are its cause."
+    hint = next((hint for code, hint in _HINTS.items() if code in said), "Spark's own words are its cause.")
+    if where and "PATH_NOT_FOUND" not in said:
+        hint = f"Look at {shown(where)}: is it whole, and of that format?"
     return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position=where)

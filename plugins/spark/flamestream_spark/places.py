@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -22,6 +23,7 @@ START_TIMEOUT_S: Final = 120.0
 """How long workers may take to come, if `deploy.start_timeout_s` is what it is elsewhere."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]", "::1")
+_MASTER: Final = re.compile(r"local(\[[\d*, ]+\])?|local-cluster\[.*\]|[a-z0-9]+://.+|yarn")
 _SOMEWHERE: Final = ("192.0.2.1", 9)
 """An address for documentation: nothing is sent there, it is only asked which way it would go."""
 
@@ -35,11 +37,29 @@ def is_local(master: str) -> bool:
     return master.startswith("local") or urlsplit(master.removeprefix("k8s://")).hostname in _LOOPBACK
 
 
+def check_master(master: str) -> None:
+    """Make sure that Spark could know what is meant.
+
+    Raises:
+        ConfigError: It could not.
+    """
+    if _MASTER.fullmatch(master) is None:
+        raise ConfigError(
+            f"spark.master = {master!r}: there is no such master",
+            hint='Say "local[4]" (cores of this machine), "spark://HOST:7077", "yarn" or "k8s://https://HOST:443".',
+            path="spark.master",
+        )
+
+
 def advised(options: Options, config: JobConfig) -> JobConfig:
     """A configuration that says how tasks are reached, by gRPC if it says nothing of a transport; and has patience.
 
     Spark takes its time to notice that an executor is gone, and to have another.
+
+    Raises:
+        ConfigError: The master is none, or nobody can say where executors reach this machine.
     """
+    check_master(options.master)
     transport = config.transport
     use = "grpc" if transport.use == "inproc" else transport.use
     tables = dict(transport.tables)

@@ -17,7 +17,8 @@ from flamecore.front import Batch, Reader, Rejected
 from flamestream_spark.feeding import shown
 from flamestream_spark.parts import FILE
 from flamestream_spark.payloads import Payloads
-from flamestream_spark.spool import Rows, Spool, Taken
+from flamestream_spark.spool import Spool, Taken
+from flamestream_spark.spool_rows import Rows, rows_of
 
 _RAW: Final = 1000
 _END: Final = object()
@@ -150,7 +151,7 @@ class RowsReader(Reader):
             if self._after is not None and after + 1 == self.spool.taken().row:
                 after, self._after = after + 1, None  # all up to there has been taken away
             self.first = after if self._after is None else after + 1
-            self._rows = self.spool.rows(after, self._stop, self._part_read)
+            self._rows = rows_of(self.spool, after, self._stop, self._part_read)
         try:
             return next(self._rows, _END)
         except SourceError as error:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError
 from flamestream_spark.java import find_java
+from flamestream_spark.words import gist
 
 DEFAULT_MASTER: Final = "local[*]"
 
@@ -122,7 +123,7 @@ def _make(master: str, config: Mapping[str, str]) -> Any:
     try:
         return builder.getOrCreate()
     except Exception as error:
-        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        said = gist(str(error)) or type(error).__name__
         raise ConfigError(
             f"Spark does not start with master {master!r}: {said}",
             hint="Is the master there? Spark's own words are above, on standard error. In one process: local[2].",

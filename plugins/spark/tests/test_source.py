@@ -195,8 +195,10 @@ def test_a_corrupt_file_is_named(tmp_path: Path) -> None:
         read(source(path=str(tmp_path), schema="word string, number bigint"))
     assert str(tmp_path / "b.parquet") in str(caught.value)
     assert len(str(caught.value)) < 1500
-    with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere"):
+    with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere.*\n  Is that the path"):
         asyncio.run(source(path=str(tmp_path / "nowhere")).open(""))
+    with pytest.raises(SourceError, match=r"DATA_SOURCE_NOT_FOUND.*parqet.*\n  Is that the format"):
+        asyncio.run(source(path=str(tmp_path), format="parqet").open(""))
 
 
 def test_spark_ends_what_nobody_waits_for(spark: Any) -> None:

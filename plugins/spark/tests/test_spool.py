@@ -15,6 +15,7 @@ from flamecore.front import EdgeContext
 from flamestream_spark import parts
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool import Order, Spool
+from flamestream_spark.spool_rows import rows_of
 
 
 def batch_of(numbers: range, **columns: list[Any]) -> Any:
@@ -39,7 +40,7 @@ def filled(folder: Path, *sizes: int) -> Spool:
 
 def numbers_of(spool: Spool, after: int = 0) -> list[int]:
     stop = threading.Event()
-    return [number for rows in spool.rows(after, stop) for number in rows.batch.column("n").to_pylist()]
+    return [number for rows in rows_of(spool, after, stop) for number in rows.batch.column("n").to_pylist()]
 
 
 def test_rows_come_in_the_order_of_batches_and_parts(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_what_is_taken_is_gone_and_numbers_go_on(tmp_path: Path) -> None:
     spool = filled(tmp_path, 3, 3, 3)
     seen: list[Any] = []
     stop = threading.Event()
-    rows = spool.rows(0, stop, seen.append)
+    rows = rows_of(spool, 0, stop, seen.append)
     for _ in range(3):
         next(rows)
     spool.forget(seen[1])
@@ -117,7 +118,7 @@ def test_blocks_of_files_are_read_before_all_are_there(tmp_path: Path) -> None:
     options: dict[str, Any] = {"by_file": True, "drop": parts.PLACE}
     told = written(spool, 0, block("file:/b", 0, range(4, 6)), block("file:/a", 0, range(2)), **options)
     stop = threading.Event()
-    rows = spool.rows(0, stop)
+    rows = rows_of(spool, 0, stop)
     first = next(rows)
     assert (first.batch.to_pydict(), first.file) == ({"n": [0, 1]}, ("file:/a", 0))
     told += written(spool, 0, block("file:/a", 10, range(2, 4)), **options)

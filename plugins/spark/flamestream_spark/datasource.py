@@ -4,14 +4,12 @@
     spark.readStream.format("flamestream").option("path", FOLDER)   outputs of a job come: sink `spark`
     spark.read.format("flamestream").option("path", FOLDER)         outputs as far as there are any
 
-An offset is a run of the job and the time of its last file: everything up to there. Files stay as they are, so what is
-between two offsets is the same whenever it is read.
+What the offsets of outputs are, says `flamestream_spark.outputs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +24,10 @@ from pyspark.sql.datasource import (
 )
 
 from flamecore.errors import ConfigError, SourceError
-from flamestream_spark.folder import PART, Manifest, read_manifest
-from flamestream_spark.parts import force, write_parts
+from flamestream_spark.outputs import NAME, Offset, output_of
+from flamestream_spark.parts import write_parts
 from flamestream_spark.spool import Spool
 
-NAME: Final = "flamestream"
 _BATCH: Final = "streaming.sql.batchId"
 _SPREAD: Final = 8
 """Files between two offsets are read by so many tasks at most."""
@@ -50,11 +47,9 @@ class FlamestreamDataSource(DataSource):
         return Path(path.removeprefix("file://"))
 
     def schema(self) -> Any:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         folder = self._path()
-        for file in files_of(folder, manifest_of(folder)):
-            return from_arrow_schema(pq.read_schema(folder / file.name))
+        if (known := output_of(folder).schema()) is not None:
+            return known
         raise SourceError(
             f"there is nothing in {folder} yet, so nobody knows its columns",
             hint='Name them: .schema("word string, …"); or start when the job has written something.',
@@ -80,15 +75,6 @@ def register(spark: Any) -> None:
 # -- outputs of a job ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, order=True)
-class File:
-    """A file of a job's output: place of its run, time, name."""
-
-    run: int
-    time: int
-    name: str
-
-
 class Files(InputPartition):
     """Some files, in order."""
 
@@ -96,41 +82,8 @@ class Files(InputPartition):
         super().__init__(tuple(paths))
 
 
-def manifest_of(folder: Path) -> Manifest:
-    """What a folder says of itself.
-
-    Raises:
-        SourceError: It is no output of sink `spark`.
-    """
-    found = read_manifest(folder)
-    if found is None:
-        raise SourceError(
-            f"{folder} is no output of a job",
-            hint='Give the folder that a sink with use = "spark" writes, or wait until the job has begun.',
-            source=NAME,
-            position="",
-        )
-    return found
-
-
-def files_of(folder: Path, manifest: Manifest) -> list[File]:
-    """The files that count, in order."""
-    found = []
-    for entry in folder.iterdir():
-        part = PART.fullmatch(entry.name)
-        if part is None or part[1] not in manifest.runs:
-            continue
-        if entry.suffix != ".parquet":
-            raise SourceError(
-                f"{entry} is no Parquet file", hint='Use format = "parquet" in the sink.', source=NAME, position=""
-            )
-        found.append(File(manifest.runs.index(part[1]), int(part[2]), entry.name))
-    return sorted(found)
-
-
-def _spread(folder: Path, files: Sequence[File]) -> list[Files]:
-    size = max(-(-len(files) // _SPREAD), 1)
-    paths = [str(folder / file.name) for file in files]
+def _spread(paths: Sequence[str]) -> list[Files]:
+    size = max(-(-len(paths) // _SPREAD), 1)
     return [Files(paths[at : at + size]) for at in range(0, len(paths), size)]
 
 
@@ -147,7 +100,7 @@ class FolderReader(DataSourceReader):
         self._folder = folder
 
     def partitions(self) -> Sequence[InputPartition]:
-        return _spread(self._folder, files_of(self._folder, manifest_of(self._folder)))
+        return _spread(output_of(self._folder).files())
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(partition)
@@ -159,43 +112,14 @@ class FolderStream(DataSourceStreamReader):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> Offset:  # noqa: N802
         return {"run": "", "time": 0}
 
-    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
-        if read_manifest(self._folder) is None:
-            return start  # the job has not begun
-        manifest = manifest_of(self._folder)
-        files = self._behind(start, manifest)
-        if not files:
-            return start
-        most = getattr(limit, "maxFiles", None) or len(files)
-        # What is told of is to be there still when the power has been off.
-        force(str(self._folder))
-        last = files[:most][-1]
-        return {"run": manifest.runs[last.run], "time": last.time}
+    def latestOffset(self, start: Offset, limit: Any) -> Offset:  # noqa: N802
+        return output_of(self._folder).latest(start, getattr(limit, "maxFiles", None))
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        manifest = manifest_of(self._folder)
-        until = (self._place(end, manifest), end["time"])
-        return _spread(self._folder, [file for file in self._behind(start, manifest) if (file.run, file.time) <= until])
-
-    def _behind(self, start: dict[str, Any], manifest: Manifest) -> list[File]:
-        files = files_of(self._folder, manifest)
-        if not start["run"]:
-            return files
-        since = (self._place(start, manifest), start["time"])
-        return [file for file in files if (file.run, file.time) > since]
-
-    def _place(self, offset: dict[str, Any], manifest: Manifest) -> int:
-        if offset["run"] not in manifest.runs:
-            raise SourceError(
-                f"the output in {self._folder} has been replaced since it was read",
-                hint="Start the query with a checkpoint of its own, from the beginning.",
-                source=NAME,
-                position=str(offset),
-            )
-        return manifest.runs.index(offset["run"])
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return _spread(output_of(self._folder).between(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(partition)

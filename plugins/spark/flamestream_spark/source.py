@@ -238,7 +238,7 @@ class SparkSource(Source):
             if options.schema:
                 reader = reader.schema(options.schema)
             paths = [_local(path) for path in self._paths()]
-            if options.format == "delta" and not options.stream:
+            if options.format == "delta":
                 return self._delta(spark, reader, paths)
             return reader.load(paths[0] if options.stream else paths)
         except FlameError:
@@ -255,7 +255,12 @@ class SparkSource(Source):
         except Exception as error:
             if not unknown_to(error):
                 raise
-            return frame_of(spark, paths[0], self.options.read, self.context.name)
+            if not self.options.stream:
+                return frame_of(spark, paths[0], self.options.read, self.context.name)
+            from flamestream_spark import datasource
+
+            datasource.register(spark)
+            return spark.readStream.format(datasource.NAME).load(paths[0])
         return frame
 
     def _chosen(self, frame: Any, columns: Sequence[str]) -> Any:

@@ -13,11 +13,13 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake import DeltaTable as Table
 from deltalake.exceptions import CommitFailedError
 
-from flamecore.errors import MissingDependencyError, SinkError
+from flamecore.errors import MissingDependencyError, SinkError, SourceError
 from flamecore.front import EdgeContext
 from flamecore.rear import Mode
 from flamestream_spark.delta_table import DeltaTable
+from flamestream_spark.outputs import output_of
 from flamestream_spark.sink import SparkSink
+from flamestream_spark.source import SparkSource
 
 
 class Count(NamedTuple):
@@ -130,6 +132,89 @@ def test_a_folder_of_other_files_and_a_damaged_log_are_errors(tmp_path: Path) ->
     with pytest.raises(SinkError, match=r"Delta table .*table: Kernel error.*\n  Is it whole") as caught:
         asyncio.run(make(tmp_path / "table").open())
     assert "0:" not in str(caught.value), "the stack of somebody else's program"
+
+
+def names(paths: list[str]) -> list[int]:
+    """The times in the names of files of the sink; of files of others 0."""
+    return [int(Path(path).name.split("-")[2]) if Path(path).name.count("-") == 3 else 0 for path in paths]
+
+
+def test_outputs_of_a_table_come_once_whatever_is_tidied_up(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    none: dict[str, Any] = {"run": "", "time": 0}
+    assert output_of(path).latest(none, None) == none
+    path.mkdir()
+    assert output_of(path).latest(none, None) == none
+
+    async def run() -> None:
+        sink = make(path)
+        await sink.open()
+        await sink.write(1, ["a"])
+        await sink.write(2, ["b"])
+        output = output_of(path)
+        first = output.latest(none, None)
+        assert names(output.between(none, first)) == [1, 2]
+        assert output.latest(first, None) == first
+        await sink.sync(5)
+        assert output.latest(first, None) == first, "nothing has come"
+        await sink.write(6, ["c"])
+        await sink.write(7, ["d"])
+        Table(path).optimize.compact()
+        write_deltalake(path, pa.table({"value": ["e"]}), mode="append")
+        second = output.latest(first, None)
+        assert names(output.between(first, second)) == [6, 7, 0]
+        assert len(output.between(none, second)) == len(output.files()) == 2, "as one who comes now sees them"
+        assert names(output.between(first, output.latest(first, 2))) == [6]
+        for number in range(8, 112):
+            await sink.sync(number)
+        later = output.latest(second, None)
+        assert later["time"] == second["time"] + 104
+        assert output.between(second, later) == []
+
+    asyncio.run(run())
+    output = output_of(path)
+    before = output.latest(none, None)
+    asyncio.run(deliver(make(path), (1, ["new"])))
+    with pytest.raises(SourceError, match=r"has been replaced since it was read"):
+        output.latest(before, None)
+    now = output.latest(none, None)
+    assert names(output.between(none, now)) == [1]
+    asyncio.run(deliver(make(path, "resume"), (2, ["more"])))
+    for entry in sorted((path / "_delta_log").glob("0*.json"))[:-1]:
+        entry.rename(entry.with_suffix(".gone"))
+    with pytest.raises(SourceError, match=r"is no longer in its log|cannot be read"):
+        output.latest(now, None)
+
+
+def test_outputs_in_partitions_are_for_others_to_read(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "out", pa.table({"value": ["a"], "day": ["b"]}), partition_by=["day"])
+    with pytest.raises(SourceError, match=r"is partitioned by day"):
+        output_of(tmp_path / "out").files()
+
+
+def test_a_table_is_read_as_a_stream(spark: Any, tmp_path: Path) -> None:
+    """By a session that knows nothing of Delta Lake."""
+
+    async def run() -> list[str]:
+        write_deltalake(tmp_path / "in", pa.table({"value": ["a", "b"]}))
+        options = SparkSource.Options(
+            path=str(tmp_path / "in"), format="delta", stream=True, spool=str(tmp_path / "spool")
+        )
+        reader = await SparkSource(options, EdgeContext("lines", str)).open("")
+        values: list[str] = []
+        try:
+            for expected, more in ((2, "c"), (3, "d"), (4, None)):
+                while len(values) < expected:
+                    batch = await reader.read(10)
+                    assert batch is not None
+                    values += batch.values
+                if more is not None:
+                    write_deltalake(tmp_path / "in", pa.table({"value": [more]}), mode="append")
+        finally:
+            await reader.aclose()
+        return values
+
+    assert asyncio.run(asyncio.wait_for(run(), 100)) == ["a", "b", "c", "d"]
 
 
 class Half:

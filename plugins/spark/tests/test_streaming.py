@@ -128,7 +128,8 @@ def test_what_is_no_stream_is_refused(spark: Any, tmp_path: Path) -> None:
         flamestream_spark.stream(counting(), checkpoint=tmp_path / "job")
 
 
-def test_the_data_source_both_ways(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_the_data_source_both_ways(spark: Any, format: str, tmp_path: Path) -> None:
     """Files → query → spool → job → folder → query → table, each part on its own, found by Spark without a word."""
     add(tmp_path / "in", "a.txt", "to be", "or not")
     add(tmp_path / "in", "b.txt", "to be")
@@ -143,6 +144,7 @@ def test_the_data_source_both_ways(spark: Any, tmp_path: Path) -> None:
         "source.lines.spool": str(tmp_path / "spool"),
         "sink.counts.use": "spark",
         "sink.counts.path": str(tmp_path / "out"),
+        "sink.counts.format": format,
         "sink.counts.times": True,
     }
     counting().run(settings=settings, state=tmp_path / "state")

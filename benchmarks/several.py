@@ -1,6 +1,9 @@
 """Throughput on two processes over gRPC against one worker in one process: word count behind a function of the user's.
 
 What starting and ending takes is left out: the same job over ten lines, run in the same round, is taken off.
+
+Beside it stands what the machine gives in the same minute: two jobs of one process each that share nothing but the
+machine, against one of them alone. Two cores that share their caches, or are one core's two threads, give less than 2.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -57,18 +61,21 @@ def turns_per_us() -> float:
     return _TURNS / best / 1e6
 
 
-def _run(lines: Path, cost_us: int, per_us: float, settings: list[str]) -> Measured:
+def _run(lines: Path, cost_us: int, per_us: float, settings: list[str], *, beside: int = 0) -> Measured:
+    """Run the job, and as many others like it at the same time; the slowest counts."""
     source = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=stdout"]
-    with tempfile.TemporaryFile() as out:
-        environment = {"TURNS": str(round(cost_us * per_us))}
-        run = Run("costly_words", [*source, *settings], environment=environment, stdout=out)
-        summary = run.finish()
-        out.seek(0)
-        digest = hashlib.file_digest(out, "sha256").hexdigest()
-    spent = run.spent.values()
-    return Measured(
-        summary["elapsed_s"], sum(spent), max(spent, default=0.0), digest, sum(summary["messages"].values())
-    )
+    environment = {"TURNS": str(round(cost_us * per_us))}
+    with ExitStack() as stack:
+        outs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1 + beside)]
+        runs = [Run("costly_words", [*source, *settings], environment=environment, stdout=out) for out in outs]
+        for run in runs:
+            stack.callback(run.process.kill)
+        summaries = [run.finish() for run in runs]
+        outs[0].seek(0)
+        digest = hashlib.file_digest(outs[0], "sha256").hexdigest()
+    spent = runs[0].spent.values()
+    seconds = max(summary["elapsed_s"] for summary in summaries)
+    return Measured(seconds, sum(spent), max(spent, default=0.0), digest, sum(summaries[0]["messages"].values()))
 
 
 def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
@@ -80,6 +87,7 @@ def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
         "x 1 process",
         "CPU, x 1",
         "by CPU time",
+        "2 apart, x 1",
         "messages/line",
     )
     table = Table("Word count in lines/s, on 1 process and on 2 over gRPC", columns)
@@ -89,17 +97,17 @@ def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
     per_us = turns_per_us()
     facts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, transport("grpc") as over:
-        modes = {"one": ["-w", "1"], "two": ["-w", str(WORKERS), *over]}
+        modes = {"one": (["-w", "1"], 0), "two": (["-w", str(WORKERS), *over], 0), "apart": (["-w", "1"], WORKERS - 1)}
         little = _written(Path(folder, "little"), _LITTLE)
         for cost in COSTS_US:
             count = max(lines * 10 // (10 + cost), 1000)
             full = _written(Path(folder, str(cost)), count)
             runs: dict[str, list[Measured]] = {name: [] for name in modes}
             for _ in range(rounds):
-                for name, settings in modes.items():
+                for name, (settings, beside) in modes.items():
                     say(f"several: {name}, {cost} µs")
-                    start = _run(little, cost, per_us, settings)
-                    runs[name].append(_run(full, cost, per_us, settings).without(start))
+                    start = _run(little, cost, per_us, settings, beside=beside)
+                    runs[name].append(_run(full, cost, per_us, settings, beside=beside).without(start))
             _judge(table, facts, cost, count, runs)
     return table, {"costs": facts, "targets": table.targets}
 
@@ -109,7 +117,7 @@ def _judge(table: Table, facts: dict[str, Any], cost: int, count: int, runs: dic
         table.fail(str(cost), "two processes give other outputs than one")
         return
     if min(run.seconds for found in runs.values() for run in found) < _SHORT_S:
-        table.add(cost, *["-"] * 6)
+        table.add(cost, *["-"] * 7)
         table.note("a run that takes no longer than starting it says nothing")
         return
     pairs = list(zip(runs["one"], runs["two"], strict=True))
@@ -117,14 +125,17 @@ def _judge(table: Table, facts: dict[str, Any], cost: int, count: int, runs: dic
     cpu = Spread.of([two.cpu / one.cpu for one, two in pairs]) if pairs[0][0].cpu else None
     # On two free cores a job takes as long as its busiest process, and at least half of what all take together.
     free = Spread.of([one.cpu / max(two.cpu / 2, two.busiest) for one, two in pairs]) if cpu is not None else None
-    speeds = [Spread.of([count / run.seconds for run in found]) for found in runs.values()]
+    pairs_apart = zip(runs["one"], runs["apart"], strict=True)
+    apart = Spread.of([WORKERS * one.seconds / both.seconds for one, both in pairs_apart])
+    speeds = [Spread.of([count / run.seconds for run in runs[name]]) for name in ("one", "two")]
     messages = Spread.of([two.messages / count for _, two in pairs])
-    table.add(cost, *speeds, wall, cpu or "-", free or "-", messages)
+    table.add(cost, *speeds, wall, cpu or "-", free or "-", apart, messages)
     facts[str(cost)] = {
         "lines": count,
         "times_one": wall.facts(),
         "cpu_times_one": cpu.facts() if cpu else None,
         "times_one_by_cpu": free.facts() if free else None,
+        "apart_times_one": apart.facts(),
         "messages_per_line": messages.facts(),
     }
     if cost in WANTED:

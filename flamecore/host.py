@@ -30,9 +30,7 @@ CONTROL: Final = "job"
 
 _BURST: Final = 64
 _BURST_S: Final = 0.005
-_LONG_BURST_S: Final = 0.02
-"""Most messages handled before what they cause is sent, and the longest that this may take: others wait for it. Long
-while there is no end of messages: fewer and larger ones cost less then."""
+"""Most messages handled before what they cause is sent, and the longest that this may take: others wait for it."""
 
 _BACKLOG: Final = 1_000_000
 """Most messages kept for one address that gives no room."""
@@ -182,11 +180,10 @@ class WorkerHost:
     async def run(self) -> None:
         """Until cancelled."""
         endpoint = self.post.endpoint
-        limit_s = _BURST_S
         while True:
             delivery: Delivery | None = await endpoint.receive()
             now = monotonic()
-            end = now + limit_s
+            end = now + _BURST_S
             taken = 0
             while delivery is not None:
                 self._take(delivery)
@@ -195,9 +192,7 @@ class WorkerHost:
                 delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
             self.flush()
             self._settle()
-            busy = taken == _BURST or now >= end
-            limit_s = _LONG_BURST_S if busy else _BURST_S
-            if busy:
+            if taken == _BURST or now >= end:
                 await asyncio.sleep(0)  # there may be more; but first what has been sent is to go
 
     def _take(self, delivery: Delivery) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import Any, Final
 from flamecore.config import JobConfig
 from flamecore.hosting import HostContext, Seat
 from flamecore.supervisor import Supervisor
+from flamestream_spark.session import BELOW_TASK
 
 _WELL: Final = "ended with code 0"
 _LINES: Final = 8
@@ -33,6 +35,7 @@ def run_node(bootstrap: Mapping[str, Any], executor: str) -> Any:
     import pyarrow as pa
 
     name = bootstrap["node"]
+    os.environ[BELOW_TASK] = "1"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flamestream-")))
         what, lines = asyncio.run(_ended(placed(bootstrap, executor, folder)))

@@ -14,6 +14,8 @@ from flamestream_spark.java import find_java
 from flamestream_spark.words import gist
 
 DEFAULT_MASTER: Final = "local[*]"
+BELOW_TASK: Final = "FLAMESTREAM_BELOW_TASK"
+"""Set in the environment of processes that are started by a task of Spark."""
 
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
@@ -33,8 +35,8 @@ def active() -> Any | None:
 
 
 def in_task() -> bool:
-    """Whether this process runs a task of Spark: there is no session in it, and none can be made."""
-    return _pyspark().TaskContext.get() is not None
+    """Whether this process runs a task of Spark, or a node below one: there is no session in it, and none is made."""
+    return BELOW_TASK in os.environ or _pyspark().TaskContext.get() is not None
 
 
 def settings_of(master: str, config: Mapping[str, str]) -> dict[str, str]:

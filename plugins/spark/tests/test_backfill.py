@@ -94,9 +94,11 @@ def kill_when(process: subprocess.Popen[str], folder: Path, files: int) -> None:
     process.communicate()
 
 
-def done(process: subprocess.Popen[str]) -> None:
+def done(process: subprocess.Popen[str]) -> str:
+    """Wait for the end; what was said."""
     _, said = process.communicate(timeout=150)
     assert process.returncode == 0, said
+    return said
 
 
 def outputs(folder: Path) -> list[tuple[int, str, int]]:
@@ -120,7 +122,8 @@ def test_history_on_spark_then_live_with_kills_in_between(spark: Any, tmp_path: 
 
     kill_when(run(tmp_path, "history.toml", "--on", "spark"), tmp_path, 3)
     assert len(outputs(tmp_path)) < 900
-    done(run(tmp_path, "history.toml", "--on", "spark"))
+    said = done(run(tmp_path, "history.toml", "--on", "spark"))
+    assert said.count("Spark's default log4j") == 1, "there is one Spark, which the driver has: no worker makes another"
     assert len(outputs(tmp_path)) == 900
 
     into = flamestream_spark.Into(tmp_path / "spool")

@@ -153,7 +153,7 @@ class Changes:
                 self._crew.dismiss_started(fresh)
         if not turning:
             return self.refuse(ENDED)
-        for name in set(members.hosts.values()) & set(members.named("worker")):
+        for name in members.hosting("worker"):
             self._crew.tell(name, Stop(True))
         return None
 

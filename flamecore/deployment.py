@@ -425,7 +425,7 @@ class Deployment:
 
     async def _tell_when_draining(self) -> None:
         await self._draining.wait()
-        self._crew.tell_if_there(self._members.named("worker"), Stop(True))
+        self._crew.tell_if_there(self._members.hosting("worker"), Stop(True))
 
     def _see_to(self, task: asyncio.Task[None]) -> None:
         """Let something of a past epoch end in its own time. How it ends is of no account."""

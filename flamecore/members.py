@@ -75,6 +75,11 @@ class Members:
         names = [name for name, node in self.nodes.items() if node.role == role and name not in self.resting]
         return sorted(names, key=lambda name: (len(name), name))
 
+    def hosting(self, role: str) -> list[str]:
+        """Names of the nodes of a role that have parts; others are there to spare."""
+        hosts = set(self.hosts.values())
+        return [name for name in self.named(role) if name in hosts]
+
     @property
     def parts(self) -> list[str]:
         """Names of the nodes that can be given parts."""

@@ -84,3 +84,20 @@ def test_a_worker_that_stood_still_has_no_say_any_more(joined: Joined) -> None:
         run.end()
     words.check()
     assert run.said().count("job.faulted") == 1, "what the late one said did no harm"
+
+
+def test_a_job_with_a_worker_to_spare_is_drained(joined: Joined) -> None:
+    words = joined.words
+    run = words.start(**joined.settings)
+    names = ["w0", "w1", "w2"]
+    try:
+        for name in names:
+            joined.worker(name)
+        wait_for(lambda: joined.nodes() == names and words.delivered() > 0, run)
+        run.process.send_signal(signal.SIGINT)
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    delivered = words.outputs()
+    assert 0 < len(delivered) < 3 * len(words.lines)
+    assert delivered == words.wanted()[: len(delivered)]

@@ -138,12 +138,16 @@ class Words:
 
     def check(self, *more: list[str]) -> None:
         """Hold the output against a plain loop over all lines, and over those of files that came later."""
+        assert self.outputs() == self.wanted(*more)
+
+    def wanted(self, *more: list[str]) -> list[tuple[str, int]]:
+        """What a plain loop gives for all lines, and for those of files that came later."""
         counts: Counter[str] = Counter()
         wanted = []
         for word in (word for lines in (self.lines, *more) for line in lines for word in line.split()):
             counts[word] += 1
             wanted.append((word, counts[word]))
-        assert self.outputs() == wanted
+        return wanted
 
 
 def wait_for(condition: Callable[[], Any], run: Run | None = None, limit_s: float = LIMIT_S) -> None:
@@ -215,9 +219,7 @@ class Joined:
     def worker(self, name: str) -> subprocess.Popen[bytes]:
         """Start one."""
         folder = self.words.folder
-        address, options = f"grpc://127.0.0.1:{self.port}", ["--set=transport.grpc.listen=127.0.0.1:0"]
-        if "transport.use=nats" in self.words.over:
-            address, options = _server(self.words.over), []
+        address, options = self._door
         command = [sys.executable, "-m", "flamecore", "worker", "--join", address, "--job", "words", "--name", name]
         with (folder / f"{name}.log").open("ab") as said:
             process = subprocess.Popen(
@@ -230,6 +232,26 @@ class Joined:
             )
         self.started.append(process)
         return process
+
+    def nodes(self) -> list[str]:
+        """Names of those that are in the job, as it says itself."""
+        address, options = self._door
+        done = subprocess.run(
+            [sys.executable, "-m", "flamecore", "status", address, "--job", "words", "--json", *options],
+            env={**os.environ, "FLAMESTREAM_TOKEN": TOKEN},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return sorted(json.loads(done.stdout)["nodes"]) if done.returncode == 0 else []
+
+    @property
+    def _door(self) -> tuple[str, list[str]]:
+        """Where the job is reached, and the options of who comes there."""
+        if "transport.use=nats" in self.words.over:
+            return _server(self.words.over), []
+        return f"grpc://127.0.0.1:{self.port}", ["--set=transport.grpc.listen=127.0.0.1:0"]
 
     def said(self, name: str) -> str:
         """What workers of that name have said."""

@@ -54,6 +54,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="how many workers share the flow (default: %(default)s)")
     parser.add_argument("--on", choices=["spark"], help="spark: the workers are tasks of Spark, not of this process")
     arguments = parser.parse_args()
+    if not arguments.input.exists():
+        parser.error(f"there is no {arguments.input}")
     with session(arguments.master, {"spark.sql.shuffle.partitions": "4"}) as spark:
         pages = pages_of(spark, arguments.input)
         order_by = () if arguments.input.is_file() else "id"

@@ -14,7 +14,7 @@ from flamecore.errors import FlameError, SourceError
 from flamestream_spark import parts
 from flamestream_spark.ordering import Ordered
 from flamestream_spark.spool import Failed, Order, Spool
-from flamestream_spark.words import gist, python_of
+from flamestream_spark.words import gist, own_words, python_of
 
 _CLOSE_S: Final = 30.0
 _HINTS: Final = {
@@ -154,6 +154,8 @@ def failed(source: str, error: Exception) -> SourceError:
     if (wrong := python_of(str(error))) is not None:
         hint = "Set PYSPARK_PYTHON, or spark.pyspark.python in the config, to a Python that has pyarrow."
         return SourceError(f"source {source!r}: {wrong}", hint=hint, source=source, position="")
+    if (ours := own_words(str(error))) is not None:
+        return SourceError(f"source {source!r}: {ours[0]}", hint=ours[1], source=source, position="")
     if "No module named" in str(error):
         module = re.search(r"No module named '?([\w.]+)", str(error))
         what = f"an executor has no module {module[1] if module else '?'}"

@@ -15,6 +15,7 @@ from flamecore.config import Choice, DeployTable, JobConfig
 from flamecore.errors import ConfigError
 from flamecore.hosting import HostContext
 from flamestream_spark.hosted import with_spools, without_spool
+from flamestream_spark.words import FIXED_SLOTS
 
 if TYPE_CHECKING:
     from flamestream_spark.host import Options
@@ -110,6 +111,12 @@ def problems(options: Options, context: HostContext) -> Iterator[ConfigError]:
             'deploy.on = "spark", and deploy.start = "join": who starts the workers?',
             hint='Leave out one of the two. With deploy.start = "join" workers are started by hand.',
             path="deploy.start",
+        )
+    if options.config.get("spark.dynamicAllocation.enabled", "").lower() == "true":
+        yield ConfigError(
+            "spark.dynamicAllocation.enabled is true, and workers keep their slots for as long as the job runs",
+            hint=FIXED_SLOTS,
+            path="spark.config",
         )
     if not is_local(options.master):
         yield from without_spool(context.config)

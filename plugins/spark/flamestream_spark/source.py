@@ -21,7 +21,7 @@ from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.names import suggestion
 from flamecore.plugin import hookimpl
-from flamestream_spark.delta import frame_of, unknown_to
+from flamestream_spark.delta import frame_of, open_table, unknown_to
 from flamestream_spark.feeding import Feeding, failed
 from flamestream_spark.ordering import Ordered, in_order
 from flamestream_spark.payloads import Payloads
@@ -257,6 +257,7 @@ class SparkSource(Source):
                 raise
             if not self.options.stream:
                 return frame_of(spark, paths[0], self.options.read, self.context.name)
+            open_table(paths[0], self.options.read, self.context.name)
             from flamestream_spark import datasource
 
             datasource.register(spark)

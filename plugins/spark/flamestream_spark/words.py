@@ -7,6 +7,7 @@ from typing import Final
 
 _OURS: Final = re.compile(r"flamestream: (?P<what>.*?)(?:\n\s*\n|\n\tat |\n\s*SQLSTATE|\Z)", re.DOTALL)
 _SLOTS: Final = ("SPARK-24819", "BARRIER_STAGE")
+_DYNAMIC: Final = ("SPARK-24942", "dynamic resource allocation")
 _CANCELLED: Final = ("cancelled", "CANCELED")
 _CODE: Final = re.compile(r"\[([A-Z_.]+)\]")
 _AROUND: Final = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
@@ -14,8 +15,12 @@ _AROUND: Final = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR")
 
 _PROGRAM: Final = re.compile(r'Cannot run program "([^"]*)".*?: (?:error=\d+, )?(.*)')
 _WORKER: Final = re.compile(r"Error from python worker:\s*(.*)")
+_OWN: Final = re.compile(r"flamecore\.errors\.\w+: (.+)(?:\n  (\S.*))?")
 _HANDED_ON: Final = "An error occurred while calling"
 
+FIXED_SLOTS: Final = (
+    'Say so: config = { "spark.dynamicAllocation.enabled" = "false" }, and how many executors there are.'
+)
 WHICH_PYTHON: Final = (
     "Install flamestream there, or name a Python that has it: PYSPARK_PYTHON, or spark.pyspark.python in the config."
 )
@@ -45,8 +50,9 @@ def reason(error: Exception | None) -> tuple[str, tuple[str, ...]]:
         return "was cancelled, as somebody has told Spark", ()
     if (why := python_of(text)) is not None:
         return f"cannot start: {why}", (WHICH_PYTHON,)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"has ended: {gist(text) or type(error).__name__}", tuple(lines[1:8])
+    if any(word in text for word in _DYNAMIC):
+        return "cannot start: its slots are to stay, and Spark is to let executors go as it likes", (FIXED_SLOTS,)
+    return f"has ended: {gist(text) or type(error).__name__}", ()
 
 
 def python_of(text: str) -> str | None:
@@ -60,6 +66,16 @@ def python_of(text: str) -> str | None:
     if found := _WORKER.search(text):
         return f"the Python of executors does not work: {found[1]}"
     return None
+
+
+def own_words(text: str) -> tuple[str, str] | None:
+    """What an error of this project says, and its hint, if Spark hands on one that an executor or a planner has raised.
+
+    >>> own_words("[PYTHON_DATA_SOURCE_ERROR]\\nflamecore.errors.SourceError: no table\\n  Is it there?\\n SQLSTATE")
+    ('no table', 'Is it there?')
+    """
+    found = _OWN.search(text)
+    return None if found is None else (found[1], found[2] or "")
 
 
 def gist(text: str) -> str:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
@@ -215,6 +216,13 @@ def test_a_table_is_read_as_a_stream(spark: Any, tmp_path: Path) -> None:
         return values
 
     assert asyncio.run(asyncio.wait_for(run(), 100)) == ["a", "b", "c", "d"]
+    options = SparkSource.Options(path=str(tmp_path / "no"), format="delta", stream=True, spool=str(tmp_path / "other"))
+    with pytest.raises(SourceError, match=r"source 'lines': Delta table .*no cannot be read"):
+        asyncio.run(SparkSource(options, EdgeContext("lines", str)).open(""))
+    write_deltalake(tmp_path / "days", pa.table({"value": ["a"], "day": ["b"]}), partition_by=["day"])
+    options = msgspec.structs.replace(options, path=str(tmp_path / "days"))
+    with pytest.raises(SourceError, match=r"source 'lines': .*is partitioned by day\n  Read it"):
+        asyncio.run(SparkSource(options, EdgeContext("lines", str)).open(""))
 
 
 class Half:

@@ -168,5 +168,7 @@ def test_a_python_of_executors_that_does_not_work_is_named() -> None:
     said = "the Python of executors does not work: /bin/python3: No module named pyspark"
     assert reason(RuntimeError(empty))[0] == f"cannot start: {said}"
     assert said in str(failed("pages", RuntimeError(empty)))
+    dynamic = f"{stopped}\n\tat x: [SPARK-24942]: Barrier execution mode does not support dynamic resource allocation"
+    assert reason(RuntimeError(dynamic))[0].startswith("cannot start: its slots are to stay")
     other = f"{stopped} due to: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12\n\tat x"
     assert reason(RuntimeError(other))[0].startswith("has ended: [PYTHON_VERSION_MISMATCH] Python in worker")

@@ -6,8 +6,8 @@ raises `EdgeBroken`, whose `law` is one of
 
 * sources: `complete`, `limit`, `positions`, `ends`, `described`, `reopens`, `replayable`, `refuses`, `fingerprint`,
   `cancelled`, `prompt`, `acknowledged`, `grown`, `changed`;
-* sinks: `declares`, `fresh`, `delivers`, `visible`, `atomic`, `resumes`, `foreign`, `closes`, `continues`, `syncs`,
-  `fenced`, `killed`.
+* sinks: `declares`, `fresh`, `delivers`, `visible`, `atomic`, `encodes`, `resumes`, `foreign`, `closes`, `continues`,
+  `syncs`, `fenced`, `killed`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from flamecore.testing.sink_checks import (
     PAYLOADS,
     MakeSink,
     check_sink_delivers,
+    check_sink_encodes,
     check_sink_is_atomic,
     check_sink_resumes,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "check_sink",
     "check_sink_continues",
     "check_sink_delivers",
+    "check_sink_encodes",
     "check_sink_is_atomic",
     "check_sink_is_fenced",
     "check_sink_resumes",
@@ -130,6 +132,10 @@ class SinkTests:
     def test_is_atomic(self, tmp_path: Path) -> None:
         make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)
         asyncio.run(check_sink_is_atomic(make, read_back, self.payloads))
+
+    def test_encodes(self, tmp_path: Path) -> None:
+        make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)
+        asyncio.run(check_sink_encodes(make, read_back, self.payloads))
 
     def test_resumes(self, tmp_path: Path) -> None:
         make, read_back = partial(self.make, tmp_path), partial(self.read_back, tmp_path)

@@ -98,6 +98,38 @@ async def check_sink_is_atomic(make: MakeSink, read_back: ReadBack, payloads: Se
     await sink.aclose()
 
 
+async def check_sink_encodes(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
+    """Where a sink has an encoder, what others have made by it is stored as `write` would store it.
+
+    The encoder makes one for each, of each alone, and raises nothing: a plain `object()` among the payloads is left for
+    the sink to refuse.
+
+    Raises:
+        EdgeBroken: `encodes`.
+    """
+    encode = make(resume=False, fingerprint="kit").encoder()
+    if encode is None:
+        return
+    odd = [*payloads, object(), *payloads]
+    try:
+        made = encode(odd)
+    except Exception as error:
+        raise EdgeBroken("encodes", f"its encoder raised {error!r} where a payload cannot be stored") from error
+    if len(made) != len(odd):
+        raise EdgeBroken("encodes", f"its encoder made {len(made)} of {len(odd)} payloads")
+    sink = make(resume=False, fingerprint="kit")
+    await sink.open()
+    for time, batch in batches_of(payloads):
+        await sink.write_encoded(time, [one for payload in batch for one in encode([payload])])
+    expect_same("encodes", "written as they were encoded, one by one,", read_back(), payloads)
+    await sink.aclose()
+    sink = make(resume=False, fingerprint="kit")
+    await sink.open()
+    await sink.write_encoded(10, encode(payloads))
+    expect_same("encodes", "written as they were encoded, all at once,", read_back(), payloads)
+    await sink.aclose()
+
+
 async def check_sink_resumes(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
     """A sink that says it is exactly-once knows what it holds when a job starts over, however the last run ended.
 

@@ -22,6 +22,7 @@ from flamecore.testing.sink_checks import (
     ReadBack,
     batches_of,
     check_sink_delivers,
+    check_sink_encodes,
     check_sink_is_atomic,
     check_sink_resumes,
     deliver,
@@ -140,6 +141,7 @@ async def check_sink(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any
     """
     await check_sink_delivers(make, read_back, payloads)
     await check_sink_is_atomic(make, read_back, payloads)
+    await check_sink_encodes(make, read_back, payloads)
     await check_sink_resumes(make, read_back, payloads)
     await check_sink_continues(make, read_back, payloads)
     await check_sink_syncs(make, read_back, payloads)
@@ -206,7 +208,8 @@ class _Victim:
             assert process.stdout is not None
             assert process.stderr is not None
             try:
-                said = [process.stdout.readline() for _ in range(1 if steps is None else 1 + steps)]
+                # `communicate` would not see what `readline` has read ahead.
+                said = [] if steps is None else [process.stdout.readline() for _ in range(1 + steps)]
                 if steps is None:
                     rest, errors = process.communicate(timeout=60)
                 else:

@@ -14,7 +14,7 @@ import pytest
 from flamecore.errors import SinkError, SourceError
 from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.meta import MIN_TIME
-from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.rear import Encode, Guarantee, Mode, Sink, goes_on, taken_over
 from flamecore.testing.edges import EdgeBroken, check_changed, check_grown, check_live, check_sink, check_source
 
 VALUES = tuple(f"value {number}" for number in range(10))
@@ -452,6 +452,37 @@ class SwallowsFailures(RightSink):
         await super().write(time, [payload for payload in payloads if isinstance(payload, str)])
 
 
+class EncodesRightly(RightSink):
+    """Its workers say how long each text is."""
+
+    def encoder(self) -> Encode:
+        return lambda payloads: [f"{len(one)}:{one}" if isinstance(one, str) else one for one in payloads]
+
+    async def write_encoded(self, time: int, encoded: Sequence[Any]) -> None:
+        await self.write(time, [one.partition(":")[2] for one in encoded])
+
+
+class EncodesTextAlone(EncodesRightly):
+    def encoder(self) -> Encode:
+        return lambda payloads: [f"{len(one)}:{one}" for one in payloads]
+
+
+class LeavesOutWhatItCannotEncode(EncodesRightly):
+    def encoder(self) -> Encode:
+        return lambda payloads: [f"{len(one)}:{one}" for one in payloads if isinstance(one, str)]
+
+
+class TakesEncodedForPayloads(EncodesRightly):
+    async def write_encoded(self, time: int, encoded: Sequence[Any]) -> None:
+        await self.write(time, encoded)
+
+
+class EncodesByTheirNeighbours(EncodesRightly):
+    def encoder(self) -> Encode:
+        plain = super().encoder()
+        return lambda payloads: ["0:", *plain(payloads[1:])] if len(payloads) > 1 else plain(payloads)
+
+
 class ForgetsTheTime(RightSink):
     async def open(self) -> int:
         await super().open()
@@ -552,6 +583,7 @@ def law_of_sink(kind: type[RightSink], folder: Path) -> str | None:
 
 def test_the_right_sink_passes(tmp_path: Path) -> None:
     assert law_of_sink(RightSink, tmp_path) is None
+    assert law_of_sink(EncodesRightly, tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -565,6 +597,10 @@ def test_the_right_sink_passes(tmp_path: Path) -> None:
         (ClosesOnce, "closes"),
         (WritesHalfABatch, "atomic"),
         (SwallowsFailures, "atomic"),
+        (EncodesTextAlone, "encodes"),
+        (LeavesOutWhatItCannotEncode, "encodes"),
+        (TakesEncodedForPayloads, "encodes"),
+        (EncodesByTheirNeighbours, "encodes"),
         (ForgetsTheTime, "resumes"),
         (DropsWhatIsNotClosed, "resumes"),
         (NotesTheTimeFirst, "resumes"),

@@ -163,6 +163,8 @@ class Crew:
     def dismiss_resting(self) -> None:
         """Let nodes of a version end that does not run."""
         self.dismiss(name for name in tuple(self.members.nodes) if name in self.members.resting)
+        if self.bootstrap is None:  # one that has died meanwhile comes back under its name, for what runs then
+            self.members.resting.clear()
 
     def dismiss_started(self, names: Iterable[str]) -> None:
         """Let nodes end that were started for what does not come to be, whether they have come yet or not."""

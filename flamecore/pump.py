@@ -144,5 +144,5 @@ class FrontPump:
         step = _LONG_STEP_S if full else _STEP_S
         if took > step:
             self._limit = max(self._limit // 2, _LEAST)
-        elif took < step / 3 and full:
+        elif took < step / 2 and full:
             self._limit = min(self._limit * 2, _MOST)

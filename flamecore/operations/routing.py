@@ -340,9 +340,8 @@ class LoopHead:
     def feed_back(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """An item has gone round once more.
 
-        Its trace is turned by one bit: the rounds of a trace must not be exchangeable, or two recomputations that
-            saw the
-        same workers in another sequence would have one identity.
+        Its trace is turned by one bit: the rounds of a trace must not be exchangeable, or two recomputations that saw
+        the same workers in another sequence would have one identity.
         """
         if len(order) > self.limit:
             error = RunawayLoopError(

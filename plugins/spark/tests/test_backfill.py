@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 import flamecore as fc
 import flamestream_spark
@@ -62,6 +63,7 @@ max_in_flight = 32
 [sink.totals]
 use = "spark"
 path = "out"
+format = "delta"
 times = true
 
 [state]
@@ -83,10 +85,15 @@ def run(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def kill_when(process: subprocess.Popen[str], folder: Path, files: int) -> None:
+def files(folder: Path) -> list[Path]:
+    """Of the output; at most one of each process that was killed is in no version."""
+    return list((folder / "out").glob("part-*"))
+
+
+def kill_when(process: subprocess.Popen[str], folder: Path, count: int) -> None:
     """Kill the command, and Spark with it, when there are so many files of output."""
     limit = time.monotonic() + 100
-    while len(list((folder / "out").glob("part-*"))) < files:
+    while len(files(folder)) < count:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < limit
         time.sleep(0.02)
@@ -103,7 +110,7 @@ def done(process: subprocess.Popen[str]) -> str:
 
 def outputs(folder: Path) -> list[tuple[int, str, int]]:
     """Time, shop and total of all that was put out, in order."""
-    rows = [row for file in (folder / "out").glob("part-*") for row in pq.ParquetFile(file).read().to_pylist()]
+    rows = pa.table(DeltaTable(folder / "out").to_pyarrow_dataset().to_table()).to_pylist()
     rows.sort(key=lambda row: [row[name] for name in flamestream_spark.TIMES])
     return [(row["_time"], *list(row.values())[:2]) for row in rows]
 
@@ -120,7 +127,7 @@ def test_history_on_spark_then_live_with_kills_in_between(spark: Any, tmp_path: 
     (tmp_path / "history.toml").write_text(JOB.format(source=HISTORY) + '\n[spark]\nmaster = "local[4]"\n')
     (tmp_path / "live.toml").write_text(JOB.format(source=LIVE))
 
-    kill_when(run(tmp_path, "history.toml", "--on", "spark"), tmp_path, 3)
+    kill_when(run(tmp_path, "history.toml", "--on", "spark"), tmp_path, 4)
     assert len(outputs(tmp_path)) < 900
     said = done(run(tmp_path, "history.toml", "--on", "spark"))
     assert said.count("Spark's default log4j") == 1, "there is one Spark, which the driver has: no worker makes another"
@@ -129,8 +136,8 @@ def test_history_on_spark_then_live_with_kills_in_between(spark: Any, tmp_path: 
     into = flamestream_spark.Into(tmp_path / "spool")
     half = spark.createDataFrame([row[1:] for row in live[:300]], "shop string, amount bigint").coalesce(1)
     into(half, 0)
-    before = len(list((tmp_path / "out").glob("part-*")))
-    kill_when(run(tmp_path, "live.toml"), tmp_path, before + 3)
+    before = len(files(tmp_path))
+    kill_when(run(tmp_path, "live.toml"), tmp_path, before + 4)
     assert 900 < len(outputs(tmp_path)) < 1500
     into(half, 0)
     into(spark.createDataFrame([row[1:] for row in live[300:]], "shop string, amount bigint").coalesce(1), 1)

@@ -15,6 +15,7 @@ from flamecore.acceptance import accept
 from flamecore.crew import Crew, wanted
 from flamecore.epoch import Epoch, FaultError, TurnError
 from flamecore.errors import FlameError, JobError
+from flamecore.failure import describe
 from flamecore.hashing import owned_ranges
 from flamecore.life import Life
 from flamecore.messages import Refusal, Rescale, Status, Stop, Upgrade
@@ -91,7 +92,11 @@ class Changes:
     # -- while the job runs ----------------------------------------------------------------------------------------
 
     async def asked(self, client: str, message: Rescale | Upgrade) -> None:
-        """Do what was asked for; whoever asked is told if it cannot be done, and the job goes on."""
+        """Do what was asked for; whoever asked is told if it cannot be done, and the job goes on.
+
+        Raises:
+            Exception: Something unexpected; whoever asked is told that too.
+        """
         work: Awaitable[None]
         if isinstance(message, Rescale):
             work = self._rescale(client, message.workers)
@@ -99,14 +104,19 @@ class Changes:
             work = self._upgrade(client, message)
         try:
             await work
-        except (FlameError, FaultError, TurnError) as error:
-            text = "\n".join([str(error), *getattr(error, "__notes__", ())])
-            if isinstance(error, FaultError):  # what it would say of the end of the job is not so
-                text = f"{_FAULT}: {error.error.what}"
-            if self._request is not None and self._request.client == client:
-                self.refuse(text)
-            else:
-                self._crew.answer(client, Refusal(text))
+        except FaultError as error:  # what it would say of the end of the job is not so
+            self._failed(client, f"{_FAULT}: {error.error.what}")
+        except (FlameError, TurnError) as error:
+            self._failed(client, "\n".join([str(error), *getattr(error, "__notes__", ())]))
+        except Exception as error:
+            self._failed(client, f"it has failed: {describe(error)}")
+            raise
+
+    def _failed(self, client: str, why: str) -> None:
+        if self._request is not None and self._request.client == client:
+            self.refuse(why)
+        else:
+            self._crew.answer(client, Refusal(why))
 
     async def _rescale(self, client: str, workers: int) -> None:
         """Go on with another number of workers, from a snapshot that is taken now."""

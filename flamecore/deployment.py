@@ -447,7 +447,9 @@ class Deployment:
         if isinstance(message, Join) and message.role == "observer":
             self._crew.answer(client, Status(self.described()))
         elif isinstance(message, Rescale | Upgrade):
-            self._see_to(asyncio.create_task(self._changes.asked(client, message)))
+            asking = asyncio.create_task(self._changes.asked(client, message))
+            self._rest.add(asking)
+            asking.add_done_callback(self._rest.discard)  # what is unexpected is shown by asyncio
 
     def wake(self) -> None:
         """Something has changed that may be waited for."""

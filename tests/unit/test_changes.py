@@ -6,9 +6,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from flamecore.changes import Changes
 from flamecore.epoch import TurnError
-from flamecore.messages import Rescale, Status
+from flamecore.messages import Refusal, Rescale, Status
 
 
 class Crew:
@@ -30,6 +32,9 @@ class Crew:
 
     def dismiss(self, names: list[str]) -> None:
         assert not names
+
+    def dismiss_resting(self) -> None:
+        assert not self.members.resting
 
 
 class Runs:
@@ -87,6 +92,24 @@ def test_a_job_that_moves_again_after_a_fault_has_not_done_what_was_asked_for_me
         assert life.workers == 3
         assert changes.done(runs.new_epoch(3), 200.0)
         assert crew.answers == [("client/a", Status({"workers": 3, "pause_ms": 200.0}))]
+
+    asyncio.run(run())
+
+
+def test_who_asks_is_told_of_what_nobody_expects_too() -> None:
+    """It would wait for its answer to the limit; and what is wrong would be seen nowhere."""
+
+    class Broken(Crew):
+        async def fill(self, wanted: dict[str, int]) -> None:
+            raise KeyError(wanted["worker"])
+
+    async def run() -> None:
+        crew, runs = Broken(), Runs()
+        changes: Any = Changes(runs, Life(), crew, None)  # type: ignore[arg-type]
+        with pytest.raises(KeyError):
+            await changes.asked("client/a", Rescale(3))
+        assert crew.answers == [("client/a", Refusal("it has failed: KeyError: 3"))]
+        assert not changes.done(runs.epoch, 200.0)
 
     asyncio.run(run())
 

@@ -7,12 +7,12 @@ sent. It knows nothing of sockets, tasks or clocks, so a simulation drives it as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from random import Random
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from flamecore.acker import Ack, Listener, MinTime, Reporter
+from flamecore.admission import Malformed, split, in_place
 from flamecore.barrier import Columns
 from flamecore.clock import Front
 from flamecore.errors import FlameError, JobError
@@ -122,13 +122,13 @@ class Worker:
         values, positions = batch.values, batch.positions
         given = front.given
         if given is not None and len(values) + len(batch.rejected) > given:
-            for piece in _pieces(batch, given):
+            for piece in split(batch, given):
                 self.admit(number, piece, at, policy)
             return
         if batch.rejected:
             self.rejected += len(batch.rejected)
             if policy != "skip":
-                values, positions = _in_place(batch)
+                values, positions = in_place(batch)
         first = front.stamp(positions, at)
         self.admitted += len(positions)
         suffix = front.suffix
@@ -136,7 +136,7 @@ class Worker:
         if batch.rejected and policy != "skip":
             for time, value in enumerate(values, first):
                 order = encode_time(time) + suffix
-                if isinstance(value, _Malformed):
+                if isinstance(value, Malformed):
                     failure = value.failure(front, time, fatal=policy == "fail")
                     self.compiled.failures.step(order, 0, True, failure)
                 else:
@@ -406,44 +406,3 @@ class Worker:
 def _columns(items: Sequence[tuple[bytes, Any]]) -> Columns:
     """Orders and payloads of items, apart."""
     return [order for order, _ in items], [payload for _, payload in items]
-
-
-class _Malformed:
-    """A malformed record at its place among the others."""
-
-    __slots__ = ("rejected",)
-
-    def __init__(self, rejected: Any) -> None:
-        self.rejected = rejected
-
-    def failure(self, front: Front, time: int, *, fatal: bool) -> Failure:
-        return Failure(
-            source=front.name.source,
-            vertex=None,
-            record=in_words(self.rejected.raw),
-            key=None,
-            reason=self.rejected.reason,
-            fatal=fatal,
-            at=GlobalTime(time, front.number),
-        )
-
-
-def _pieces(batch: Batch, first: int) -> tuple[Batch, Batch]:
-    """A batch in two: its first records, as many as `first`, and the others."""
-    places = sorted([*batch.positions, *(rejected.position for rejected in batch.rejected)])
-    last = places[first - 1]
-    count = sum(position <= last for position in batch.positions)
-    early = [rejected for rejected in batch.rejected if rejected.position <= last]
-    late = [rejected for rejected in batch.rejected if rejected.position > last]
-    return (
-        Batch(batch.values[:count], batch.positions[:count], early),
-        Batch(batch.values[count:], batch.positions[count:], late),
-    )
-
-
-def _in_place(batch: Batch) -> tuple[list[Any], list[Any]]:
-    """Values and malformed records together, in the order of their positions."""
-    records = list(zip(batch.positions, repeat(0), batch.values, strict=False))
-    records += [(rejected.position, 1, _Malformed(rejected)) for rejected in batch.rejected]
-    records.sort(key=lambda record: record[:2])
-    return [record[2] for record in records], [record[0] for record in records]

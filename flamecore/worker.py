@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from flamecore.acker import Ack, Listener, MinTime, Reporter
-from flamecore.admission import Malformed, split, in_place
+from flamecore.admission import Malformed, in_place, split
 from flamecore.barrier import Columns
 from flamecore.clock import Front
 from flamecore.errors import FlameError, JobError

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -81,7 +81,7 @@ class Run:
         arguments: Of `flamestream run`.
         environ: Additions to its environment.
         others: Nodes that come from elsewhere.
-        pardoned: Words with which it may end, to be started again: somebody has done what they ask for.
+        pardoned: Words with one of which it may end, to be started again: somebody has done what they ask for.
 
     Attributes:
         drained: Somebody has told it to end, and will start it again.
@@ -94,7 +94,7 @@ class Run:
         environ: dict[str, str] | None = None,
         *,
         others: Others | None = None,
-        pardoned: str = "",
+        pardoned: Sequence[str] = (),
     ) -> None:
         self.folder, self.arguments, self.others, self.pardoned = folder, arguments, others, pardoned
         self.log = folder / "log"
@@ -135,7 +135,8 @@ class Run:
 
     def _is_pardoned(self) -> bool:
         last = self.said(2000)
-        return bool(self.pardoned) and self.pardoned in last[last.rfind("error: ") :]
+        error = last[last.rfind("error: ") :]
+        return any(words in error for words in self.pardoned)
 
     def said(self, last: int = 6000) -> str:
         """The end of its log."""

@@ -286,7 +286,7 @@ class RearHost:
         self.reached = collector.held
         """Everything below this time is in the sink."""
         self._writing = asyncio.Lock()
-        self._halted = False
+        self._halting: asyncio.Task[Any] | None = None
         self._failed: Exception | None = None
         self._listeners = listeners
         self._away = away
@@ -350,14 +350,14 @@ class RearHost:
             await self.sink.sync(time)
 
     async def halt(self) -> None:
-        """Wait for the batch that is being written. No other will be. Twice is once.
+        """Wait for the batch that is being written. No other will be. Several times, also at once, is once.
 
         Raises:
             SinkError: A batch has failed. It may be there all the same: only opening the sink anew can tell.
         """
-        if not self._halted:
-            await self._writing.acquire()
-            self._halted = True
+        if self._halting is None:
+            self._halting = asyncio.create_task(self._writing.acquire())
+        await asyncio.shield(self._halting)
         if self._failed is not None:
             raise self._failed
 

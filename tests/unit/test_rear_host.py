@@ -119,11 +119,12 @@ def test_an_epoch_ends_with_the_batch_that_is_being_written() -> None:
         bench = Bench()
         bench.endpoint.come.put_nowait(released(5, "a"))
         await settle()
-        halting = asyncio.create_task(bench.rear.halt())
+        halting = [asyncio.create_task(bench.rear.halt()) for _ in range(2)]
         await settle()
-        assert not halting.done()
+        assert not any(task.done() for task in halting)
         bench.sink.gate.set()
-        await halting
+        async with asyncio.timeout(5):
+            await asyncio.gather(*halting)
         assert bench.rear.reached == 5
         assert bench.endpoint.sent == [("worker/0", Delivered("out", 5))]
         bench.endpoint.come.put_nowait(released(9, "b"))

@@ -359,7 +359,6 @@ class Deployment:
             async with asyncio.timeout(self._deploy.stop_timeout_s):
                 while not members.halted >= survivors & set(members.parts):
                     self._check()
-                    self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             for name in survivors - members.halted:
@@ -386,7 +385,6 @@ class Deployment:
                 while not condition():
                     if epoch.outcome.done():
                         await epoch.outcome
-                    self._changed.clear()
                     changed = asyncio.ensure_future(self._changed.wait())
                     ends = () if epoch.outcome.done() else (epoch.outcome,)  # what has ended well need not be awaited
                     try:
@@ -452,8 +450,10 @@ class Deployment:
             asking.add_done_callback(self._rest.discard)  # what is unexpected is shown by asyncio
 
     def wake(self) -> None:
-        """Something has changed that may be waited for."""
+        """Something has changed that may be waited for. Each change has an event of its own, so that none of those who
+        wait can take it from another."""
         self._changed.set()
+        self._changed = asyncio.Event()
 
     def fail(self, error: BaseException) -> None:
         """End the epoch with the first error there is."""

@@ -91,7 +91,7 @@ def in_words(value: Any) -> str:
     """A value on one line of at most 160 characters. A failing `repr` of user code is told, not raised."""
     try:
         text = repr(value)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - whatever user code raises is told
         text = f"<{type(value).__name__} whose repr fails: {error!r}>"
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 20]}… ({len(text)} characters)"
 
@@ -110,6 +110,6 @@ def describe(error: BaseException) -> str:
     """Type and text of an exception on one line. A failing `str` of user code is told, not raised."""
     try:
         text = str(error).strip().splitlines()
-    except Exception as broken:  # noqa: BLE001
+    except Exception as broken:  # noqa: BLE001 - whatever user code raises is told
         text = [f"(its text cannot be had: {type(broken).__name__})"]
     return f"{type(error).__name__}: {text[0][:_WIDTH]}" if text else type(error).__name__

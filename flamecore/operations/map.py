@@ -40,7 +40,7 @@ def _one(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> 
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
             output = function(payload)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - as above
             return fail(order, trace, alive, payload, error)
         return emit(order + _ONLY, trace ^ ident, alive, output)
 
@@ -51,7 +51,7 @@ def _filter(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) 
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
             keep = function(payload)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - as above
             return fail(order, trace, alive, payload, error)
         return emit(order + _ONLY, trace ^ ident, alive, payload) if keep else None
 
@@ -62,7 +62,7 @@ def _inspect(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail)
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
             function(payload)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - as above
             return fail(order, trace, alive, payload, error)
         return emit(order + _ONLY, trace ^ ident, alive, payload)
 
@@ -82,7 +82,7 @@ def _run_of_many(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fa
         for order, payload in zip(orders, payloads, strict=True):
             try:
                 found = list(function(payload))
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as above
                 fail(order, trace, True, payload, error)
                 continue
             places += [order + child for child in child_codes(len(found))]
@@ -103,7 +103,7 @@ def _run_of_one(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fai
         for order, payload in zip(orders, payloads, strict=True):
             try:
                 output = function(payload)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as above
                 fail(order, trace, True, payload, error)
                 continue
             places.append(order + _ONLY)
@@ -121,7 +121,7 @@ def _run_of_kept(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fa
         for order, payload in zip(orders, payloads, strict=True):
             try:
                 keep = function(payload)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as above
                 fail(order, trace, True, payload, error)
                 continue
             if keep:

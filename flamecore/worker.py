@@ -15,13 +15,12 @@ from flamecore.acker import Ack, Listener, MinTime, Reporter
 from flamecore.admission import Malformed, in_place, split
 from flamecore.barrier import Columns
 from flamecore.clock import Front
-from flamecore.errors import FlameError, JobError
-from flamecore.failure import Failure, describe, in_words, user_frames
+from flamecore.errors import JobError
+from flamecore.failure import Failure
+from flamecore.failures import Failures
 from flamecore.front import Batch
-from flamecore.graph import ByKey, Vertex
 from flamecore.messages import Delivered, Items, Released, Settled
-from flamecore.meta import MAX_TIME, GlobalTime, decode_time, encode_time
-from flamecore.operations import Fail
+from flamecore.meta import MAX_TIME, decode_time, encode_time
 from flamecore.operations.models import compile_worker
 from flamecore.operations.routing import Outbox, arrive
 from flamecore.plan import DEAD_LETTERS, Plan
@@ -91,7 +90,6 @@ class Worker:
         self.fronts = {front.number: front for front in fronts}
         self.rejected = 0
         self.admitted = 0
-        self.failed = 0
         self.given: list[Given] = []  # not written down yet
         self._promised: dict[int, int] = {}  # what follows the last given time of each front that has such
         self._closing: set[int] = set()  # fronts that end once theirs are written down
@@ -101,10 +99,9 @@ class Worker:
         self._released = min(listener.min_time(plan.sink_segment), 0)
         self._delivered: dict[str, int] = {}
         self._segment_of = [*(vertex.segment for vertex in plan.graph.vertices), plan.sink_segment]
-        self._failures_index = len(plan.graph.vertices)
-        self._failure_idents: dict[int, int] = {}
-        self.compiled = compile_worker(plan, index, random, self.outboxes, self._fail_at)
-        self.compiled.arrivals[self._failures_index] = self.compiled.failures.step
+        self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
+        self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at)
+        self.compiled.arrivals[self._failures.index] = self._failures.step
 
     # -- what comes in ---------------------------------------------------------------------------------------------
 
@@ -138,7 +135,7 @@ class Worker:
                 order = encode_time(time) + suffix
                 if isinstance(value, Malformed):
                     failure = value.failure(front, time, fatal=policy == "fail")
-                    self.compiled.failures.step(order, 0, True, failure)
+                    self._failures.step(order, 0, True, failure)
                 else:
                     step(order, 0, True, value)
         elif len(values):
@@ -306,7 +303,7 @@ class Worker:
         time = self.listener.min_time(self.plan.sink_segment)
         compiled = self.compiled
         grown = time > self._released
-        fatal, letters = self._failures(time) if grown else ([], [])
+        fatal, letters = self._failures.release(time) if grown else ([], [])
         for name, outlet in compiled.outlets.items():  # there are some only without the barrier
             if outlet or grown:
                 out.append((f"rear/{name}", self._released_to(name, time, _columns(outlet), fatal)))
@@ -327,20 +324,6 @@ class Worker:
         encode = self.encoders.get(sink)
         return Released(self.index, time, orders, payloads if encode is None else encode(payloads), fatal)
 
-    def _failures(self, time: int) -> tuple[list[tuple[bytes, Failure]], list[tuple[bytes, Any]]]:
-        fatal: list[tuple[bytes, Failure]] = []
-        letters: list[tuple[bytes, Any]] = []
-        for order, failure in self.compiled.failures.release(time):
-            front = self.fronts[failure.at.front]
-            failure = failure._replace(position=front.where(failure.at.time))
-            if failure.fatal:
-                fatal.append((order, failure))
-                continue
-            self.failed += failure.vertex is not None
-            if self.plan.dead_letters:
-                letters.append((order, failure))
-        return fatal, letters
-
     # -- what others ask -------------------------------------------------------------------------------------------
 
     def delivered(self) -> int:
@@ -351,6 +334,11 @@ class Worker:
         return min(self._delivered.values())
 
     @property
+    def failed(self) -> int:
+        """How many records user functions have failed on without ending the job."""
+        return self._failures.passed
+
+    @property
     def retracted(self) -> int:
         """How many outputs its operations have taken back: the tombstones they made."""
         return sum(operation.retracted for operation in self.compiled.stateful.values())
@@ -359,48 +347,6 @@ class Worker:
     def min_time(self) -> int:
         """The minimum time of the sinks' segment, as this worker knows it."""
         return self.listener.min_time(self.plan.sink_segment)
-
-    # -- failing user functions ------------------------------------------------------------------------------------
-
-    def _fail_at(self, vertex: Vertex) -> Fail:
-        """What a step of `vertex` calls when user code fails: the failure becomes an item of the failures' barrier."""
-        home = self._home
-        # Failures of one item at one operation come home from whichever worker it was on; as with any operation's
-        # outputs, the trace says from which.
-        if vertex.index not in self._failure_idents:
-            self._failure_idents[vertex.index] = self.random.getrandbits(64)
-        ident = self._failure_idents[vertex.index]
-
-        def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
-            key = None
-            if isinstance(vertex.route, ByKey):
-                try:
-                    key = in_words(vertex.route.key(payload))
-                except Exception:  # noqa: BLE001 - the key function may be what failed
-                    key = None
-            failure = Failure(
-                source=None,
-                vertex=vertex.name,
-                record=in_words(payload),
-                key=key,
-                reason=error.what if isinstance(error, FlameError) else describe(error),
-                frames=user_frames(error),
-                fatal=self.plan.on_error == "fail",
-                worker=self.index,
-                at=GlobalTime.decode(order),
-                error=error,
-            )
-            home(order, trace ^ ident, alive, failure)
-
-        return fail
-
-    def _home(self, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
-        """A failure goes to the worker that hosts its record's front, which knows where the record stood."""
-        host = self.plan.host_of(failure.at.front)
-        if host == self.index:
-            self.compiled.failures.step(order, trace, alive, failure)
-        else:
-            self.outboxes[host].put(self._failures_index, order, trace, alive, failure)
 
 
 def _columns(items: Sequence[tuple[bytes, Any]]) -> Columns:

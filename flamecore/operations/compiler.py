@@ -71,7 +71,6 @@ class Compiled:
         arriving_runs: For each vertex index that is on no cycle, the run for the same.
         barriers: For each sink, what holds its items.
         outlets: For each sink, what it is sent at once when the barrier is off.
-        failures: Holds the records that failed.
         stateful: The operations that keep history, by name of their vertex.
         intakes: What waits to go into stateful operations, upstream ones first.
         origin: To be told by which way items come.
@@ -84,7 +83,6 @@ class Compiled:
     arriving_runs: dict[int, Run] = field(default_factory=dict)
     barriers: dict[str, Holding] = field(default_factory=dict)
     outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
-    failures: Holding = field(default_factory=lambda: Barrier("failures"))
     stateful: dict[str, Stateful] = field(default_factory=dict)
     intakes: list[Intake] = field(default_factory=list)
     origin: Origin = field(default_factory=Origin)

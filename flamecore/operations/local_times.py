@@ -63,10 +63,6 @@ class LocalTimesCompiler(Compiler):
 
     sorts = False  # local times are given as items go in
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.compiled.failures = LatestOnly()
-
     def operation(self, vertex: Vertex) -> Step:
         clock = _Clock()
         if isinstance(vertex, Map):

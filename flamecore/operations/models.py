@@ -1,13 +1,14 @@
-"""The two ordering models: which compiler turns a graph into the steps of a worker."""
+"""The two ordering models: what turns a graph into the steps of a worker, and what holds the failures there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
 
+from flamecore.barrier import Barrier
 from flamecore.graph import Vertex
 from flamecore.operations import Fail
-from flamecore.operations.compiler import Compiled, Compiler
+from flamecore.operations.compiler import Compiled, Compiler, Holding
 from flamecore.operations.routing import Outboxes
 from flamecore.plan import Plan
 
@@ -38,3 +39,12 @@ def compile_worker(
         compiler.compiled.entries[source.name] = compiler.successor(source)
         compiler.compiled.runs[source.name] = compiler.successor_run(source)
     return compiler.compiled
+
+
+def failures_barrier(plan: Plan) -> Holding:
+    """What holds the records that failed, and knows a failure taken back as the plan's ordering model does."""
+    if plan.graph.ordering == "local_times":
+        from flamecore.operations.local_times import LatestOnly
+
+        return LatestOnly()
+    return Barrier("failures")

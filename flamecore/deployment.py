@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
@@ -40,6 +38,7 @@ from flamecore.members import Members
 from flamecore.messages import Begin, Halt, Join, Load, Rescale, Status, Stop, Upgrade
 from flamecore.observe import Observers
 from flamecore.placement import SUPERVISOR, TOKEN, node_options
+from flamecore.private import private_folder
 from flamecore.reception import Reception
 from flamecore.restarts import Restarts
 from flamecore.revision import Revision
@@ -154,8 +153,7 @@ class Deployment:
         """Have the right to run, find where to go on from, and listen. The stack ends all of it."""
         layout, members = self._layout, self._members
         assert layout.graph is not None
-        folder = tempfile.mkdtemp(prefix="flamestream-")  # only its owner can enter it
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         claim = self._claim = await self._claimed(stack, token)
         history = await open_history(stack, layout.store(), layout.graph, layout.settings)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,7 @@ from flamecore import layers
 from flamecore.config import JobConfig, read_config
 from flamecore.errors import ConfigError, RegistryError
 from flamecore.placement import TOKEN
+from flamecore.private import private_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,10 +51,11 @@ def join_options(function: F) -> F:
     return function
 
 
-def bootstrap_of(
+@contextmanager
+def joining(
     address: str, *, job: str, name: str | None, role: str, settings: tuple[str, ...], config_file: Path | None
-) -> dict[str, Any]:
-    """What a node must know to join a job.
+) -> Iterator[dict[str, Any]]:
+    """What a node must know to join a job, a private folder included.
 
     Args:
         address: grpc://HOST:PORT or unix:///PATH (gRPC): where the supervisor listens. nats://HOST:PORT: a server whose
@@ -96,14 +98,15 @@ def bootstrap_of(
         config = structs.replace(config, transport=structs.replace(config.transport, tables=tables))
         # Its processes are wherever they have connected to the server: no location is needed.
         where |= _looked_up(config, job, token) or {"transport": "nats", "control": ""}
-    return {
-        **where,
-        "options": dict(config.transport.tables.get(where["transport"], {})),
-        "token": token,
-        "folder": tempfile.mkdtemp(prefix="flamestream-"),
-        "node": name or f"{role}-{socket.gethostname()}-{os.getpid()}",
-        "role": role,
-    }
+    with private_folder() as folder:
+        yield {
+            **where,
+            "options": dict(config.transport.tables.get(where["transport"], {})),
+            "token": token,
+            "folder": folder,
+            "node": name or f"{role}-{socket.gethostname()}-{os.getpid()}",
+            "role": role,
+        }
 
 
 def _looked_up(config: JobConfig, job: str, token: str) -> dict[str, Any] | None:

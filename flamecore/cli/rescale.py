@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from typing import Any
 
 import click
 
-from flamecore.cli.joining import bootstrap_of, join_options
+from flamecore.cli.joining import join_options, joining
 from flamecore.cli.output import json_option, print_json, wants_json
 
 _LIMIT_S = 120.0
@@ -28,11 +27,8 @@ def command(ctx: click.Context, /, address: str, workers: int, **options: Any) -
     from flamecore.messages import Rescale
     from flamecore.process import Process
 
-    bootstrap = bootstrap_of(address, name=None, role="operator", **options)
-    try:
+    with joining(address, name=None, role="operator", **options) as bootstrap:
         facts = asyncio.run(Process(bootstrap).ask(Rescale(workers), _LIMIT_S))
-    finally:
-        shutil.rmtree(bootstrap["folder"], ignore_errors=True)
     if wants_json(ctx):
         print_json(facts)
     else:

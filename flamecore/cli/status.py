@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from typing import Any
 
 import click
 
-from flamecore.cli.joining import bootstrap_of, join_options
+from flamecore.cli.joining import join_options, joining
 from flamecore.cli.output import json_option, print_json, wants_json
 
 
@@ -21,11 +20,8 @@ def command(ctx: click.Context, /, address: str, **options: Any) -> None:
     """Show a running job: its nodes and what they host, key groups, minimum time, counts and rates."""
     from flamecore.process import Process
 
-    bootstrap = bootstrap_of(address, name=None, role="observer", **options)
-    try:
+    with joining(address, name=None, role="observer", **options) as bootstrap:
         facts = asyncio.run(Process(bootstrap).look())
-    finally:
-        shutil.rmtree(bootstrap["folder"], ignore_errors=True)
     if wants_json(ctx):
         print_json(facts)
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 from msgspec import structs
 
 from flamecore.cli.app import Options, app_argument, config_options, read_app
-from flamecore.cli.joining import bootstrap_of
+from flamecore.cli.joining import joining
 from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
 from flamecore.errors import ConfigError
 
@@ -46,15 +45,13 @@ def command(ctx: click.Context, /, address: str, app: str, job: str | None, acce
     if not job:
         raise ConfigError(f"{app} does not say the job's name", hint="Say it: --job NAME.", path="job.name")
     file = Path(app) if app.endswith(".toml") else options["config_file"]
-    bootstrap = bootstrap_of(
-        address, job=job, name=None, role="operator", settings=options["settings"], config_file=file
-    )
-    bootstrap["options"] = node_options(bootstrap["options"])  # the place where the job listens is not for this process
     asked = Upgrade(encode_config(structs.replace(config, folder=config.folder.resolve())), accept)
-    try:
+    with joining(
+        address, job=job, name=None, role="operator", settings=options["settings"], config_file=file
+    ) as bootstrap:
+        # The place where the job listens is not for this process.
+        bootstrap["options"] = node_options(bootstrap["options"])
         facts = asyncio.run(Process(bootstrap).ask(asked, _LIMIT_S))
-    finally:
-        shutil.rmtree(bootstrap["folder"], ignore_errors=True)
     if wants_json(ctx):
         print_json(facts)
         return

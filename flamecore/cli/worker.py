@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from typing import Any
 
 import click
 
-from flamecore.cli.joining import WAIT_S, bootstrap_of, join_options
+from flamecore.cli.joining import WAIT_S, join_options, joining
 
 
 @click.command("worker")
@@ -36,16 +35,13 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
     until = time.monotonic() + WAIT_S
     told = False
     while True:
-        bootstrap = bootstrap_of(address, name=name, role=role, job=job, **options)
-        process = Process(bootstrap)
-        try:
-            with collector_at_rest():
+        with joining(address, name=name, role=role, job=job, **options) as bootstrap, collector_at_rest():
+            process = Process(bootstrap)
+            try:
                 return asyncio.run(process.run())
-        except PeerGoneError:
-            if process.welcome or time.monotonic() > until:
-                raise
-        finally:
-            shutil.rmtree(bootstrap["folder"], ignore_errors=True)
+            except PeerGoneError:
+                if process.welcome or time.monotonic() > until:
+                    raise
         if not told:
             click.echo(f"nobody runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
             told = True

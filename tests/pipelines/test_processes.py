@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -261,6 +262,36 @@ def test_no_worker_survives_its_supervisor(tmp_path: Path, over: list[str]) -> N
     job.kill()
     job.communicate(timeout=10)
     wait_for(lambda: not any(alive(pid) for pid in workers), limit_s=10)
+
+
+def test_the_next_run_removes_what_a_killed_supervisor_left(tmp_path: Path, over: list[str]) -> None:
+    """The folder of sockets; that of a job that runs is left alone."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    # Not below `tmp_path`: a path of a socket has to be short.
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", place)
+        one = slow_job(tmp_path / "one", over)
+        try:
+            in_use = set(Path(place).glob("flamestream-*"))
+            other = slow_job(tmp_path / "other", over)
+            workers = children(other.pid)
+            (left,) = set(Path(place).glob("flamestream-*")) - in_use
+            other.kill()
+            other.communicate(timeout=10)
+            wait_for(lambda: not any(alive(pid) for pid in workers), limit_s=10)
+            assert left.exists(), "a killed process clears nothing away"
+            app = write(tmp_path, "app.py", APP)
+            lines = write(tmp_path, "lines.txt", "to be\n")
+            ended = run("run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-q")
+            assert ended.returncode == 0, ended.stderr
+            assert set(Path(place).glob("flamestream-*")) == in_use
+            assert one.poll() is None
+        finally:
+            one.send_signal(signal.SIGINT)
+            _, said = one.communicate(timeout=30)
+        assert one.returncode == 0, said
+        assert list(Path(place).glob("flamestream-*")) == []
 
 
 def test_ctrl_c_drains(tmp_path: Path, over: list[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from flamecore.config import JobConfig
 from flamecore.hosting import HostContext, Seat
+from flamecore.private import private_folder
 from flamecore.supervisor import Supervisor
 from flamestream_spark.session import BELOW_TASK
 
@@ -37,7 +37,7 @@ def run_node(bootstrap: Mapping[str, Any], executor: str) -> Any:
     name = bootstrap["node"]
     os.environ[BELOW_TASK] = "1"
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flamestream-")))
+        folder = Path(stack.enter_context(private_folder()))
         what, lines = asyncio.run(_ended(placed(bootstrap, executor, folder)))
     if not what.endswith(_WELL):
         said = "".join(f"\n    {line}" for line in lines[-_LINES:])

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from benchmarks.deployed import Run, missing, transport
+from benchmarks.deployed import TRANSPORTS, Run, missing, transport
 from benchmarks.processes import measured, say
 from benchmarks.report import Spread, Table
 
@@ -58,25 +58,31 @@ def _on_processes(over: list[str], clock: str, workers: int, seconds: float) -> 
 
 def compare(*, seconds: float, rounds: int) -> tuple[Table, dict[str, Any]]:
     """Both clocks, 1 and 4 workers in one process, and 4 in processes of their own."""
-    table = Table("CPU of an idle job, in % of a core", ("clock", "1 worker", "4 workers", "4 processes over gRPC"))
-    why = missing("grpc")
-    if why:
+    columns = ("clock", "1 worker", "4 workers", "4 processes over gRPC", "4 processes over NATS")
+    table = Table("CPU of an idle job, in % of a core", columns)
+    lacking = {name: why for name in TRANSPORTS if (why := missing(name))}
+    for why in lacking.values():
         table.note(why)
     facts: dict[str, Any] = {}
     for clock in ("sequence", "wall"):
-        cells = []
+        cells: list[Spread | str] = []
         for workers in (1, 4):
             arguments = {"clock": clock, "workers": workers, "seconds": seconds}
             runs = [measured("idle", arguments, what=f"idle: {clock}, {workers} workers") for _ in range(rounds)]
-            cells.append(Spread.of([run["cpu_share"] * 100 for run in runs]))
+            spent = Spread.of([run["cpu_share"] * 100 for run in runs])
+            cells.append(spent)
             facts[f"{clock} {workers}w"] = [run["cpu_share"] for run in runs]
-            table.target("flamestream", f"% of a core, {clock} clock, {workers} workers", cells[-1], 2.0, at_most=True)
-        if not why:
-            say(f"idle: {clock}, 4 processes")
-            with transport("grpc") as over:
+            table.target("flamestream", f"% of a core, {clock} clock, {workers} workers", spent, 2.0, at_most=True)
+        for name in TRANSPORTS:
+            if name in lacking:
+                cells.append("-")
+                continue
+            say(f"idle: {clock}, 4 processes over {name}")
+            with transport(name) as over:
                 shares = [_on_processes(over, clock, 4, max(seconds, 2.0)) for _ in range(rounds)]
-            cells.append(Spread.of([share * 100 for share in shares]))
-            facts[f"{clock} 4 processes"] = shares
-            table.target("grpc", f"% of a core, {clock} clock, 4 processes", cells[-1], 2.0, at_most=True)
-        table.add(clock, *cells, *(["-"] if why else []))
+            spent = Spread.of([share * 100 for share in shares])
+            cells.append(spent)
+            facts[f"{clock} 4 processes {name}"] = shares
+            table.target(name, f"% of a core, {clock} clock, 4 processes over {name}", spent, 2.0, at_most=True)
+        table.add(clock, *cells)
     return table, {"cpu_share": facts, "targets": table.targets}

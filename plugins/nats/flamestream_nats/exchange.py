@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import struct
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +17,20 @@ from flamestream_nats.connection import Connection
 from flamestream_nats.envelope import Envelope, Kind, Letter, refused
 from flamestream_nats.options import Options
 from flamestream_nats.outgoing import Outgoing
-from flamestream_nats.peers import MISSES, Peers
+from flamestream_nats.peers import EVERY, MISSES, Peers
 from flamestream_nats.subjects import Subjects, safe
 
 if TYPE_CHECKING:
     from flamestream_nats.endpoint import NatsEndpoint
 
 _LEAST_PAYLOAD: Final = 1024
+
+
+def _until_next(interval_s: float) -> float:
+    """Seconds until the machine's clock is at the next multiple of an interval: processes of one machine wake together,
+    and read at once what all others have said."""
+    left_s = interval_s - time.time() % interval_s
+    return left_s if left_s > interval_s / 2 else left_s + interval_s
 
 
 class Exchange:
@@ -71,14 +79,15 @@ class Exchange:
         self._ticking = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:
-        """Every `heartbeat_s`, while the server is there."""
+        """Every `heartbeat_s`, more or less, while the server is there."""
+        interval_s = self.options.heartbeat_s
         try:
             while True:
-                await asyncio.sleep(self.options.heartbeat_s)
+                await asyncio.sleep(_until_next(interval_s))
                 if self._connection.is_up:
                     for channel in tuple(self._channels.values()):
                         channel.tick()
-                    self._peers.tick()
+                    self._peers.tick(all_due=round(time.time() / interval_s) % EVERY == 0)
         except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
             self._server_lost(TransportError(f"the transport fails: {error!r}", address=self.location, peer=""))
 

@@ -87,8 +87,8 @@ class Options(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         window_frames: Most messages on their way from one sender to one receiver, until the receiver has read them.
         window_bytes: Most bytes on that way; one message more may be under way, however large.
         send_timeout_s: How long `send` waits for a receiver that gives no room.
-        heartbeat_s: How often processes that talk to each other see whether the other is still there. A process whose
-            connection the server has lost four times in a row is gone.
+        heartbeat_s: How often processes that talk to each other see whether one is back that was not there; every other
+            time whether all are. A process that the server has no connection to four times in a row is gone.
         silence_timeout_s: How long a process that is connected may say nothing (one call of a user's function takes
             that long, or its machine has lost power) before it counts as gone.
     """

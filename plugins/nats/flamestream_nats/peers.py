@@ -1,8 +1,9 @@
 """Who else is there: the processes that this one has exchanged messages with, and how long a silence may last.
 
 The server does not tell when a process is gone, but it says so of a message that nobody is there to get. So each
-process writes to its peers every `heartbeat_s`. A peer that is not connected four times in a row is gone; one that is
-connected and says nothing may be busy with a long call of a user's function, and has `silence_timeout_s`.
+process writes to its peers every other `heartbeat_s`, and to one that was not connected the last time every time. A
+peer that is not connected four times in a row is gone; one that is connected and says nothing may be busy with a long
+call of a user's function, and has `silence_timeout_s`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from flamecore.errors import PeerGoneError
 from flamestream_nats.options import Options
 
 MISSES: Final = 4
+EVERY: Final = 2
+"""To how many ticks there is one sign of life to a peer that nothing is known against: each costs both processes."""
 
 
 class Patience:
@@ -35,6 +38,11 @@ class Patience:
     def missed(self) -> None:
         """The server says that nobody is connected there."""
         self._missed = True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it was not connected the last time."""
+        return self._misses > 0
 
     def renew(self) -> None:
         """The server was away: others may take as long as this process might have taken to come back."""
@@ -105,8 +113,12 @@ class Peers:
         for peer in self._peers.values():
             peer.renew()
 
-    def tick(self) -> None:
-        """One `heartbeat_s` has passed."""
+    def tick(self, *, all_due: bool = True) -> None:
+        """One `heartbeat_s` has passed.
+
+        Args:
+            all_due: Whether a sign of life is due to all, and not only to those in doubt.
+        """
         for key, location in self._keys.items():
             peer = self._peers.get(location)
             if peer is None:
@@ -115,5 +127,5 @@ class Peers:
                 self.left(location)
                 error = PeerGoneError(f"{location} is gone: {reason}", address="", peer=location)
                 self._lost(location, error)
-            else:
+            elif all_due or peer.in_doubt:
                 self._beat(location, key)

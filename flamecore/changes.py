@@ -16,7 +16,7 @@ from flamecore.crew import Crew, wanted
 from flamecore.epoch import Epoch, FaultError, TurnError
 from flamecore.errors import FlameError, JobError
 from flamecore.failure import describe
-from flamecore.hashing import owned_ranges
+from flamecore.hashing import owners
 from flamecore.life import Life
 from flamecore.messages import Refusal, Rescale, Status, Stop, Upgrade
 from flamecore.reception import ENDED
@@ -121,7 +121,7 @@ class Changes:
     async def _rescale(self, client: str, workers: int) -> None:
         """Go on with another number of workers, from a snapshot that is taken now."""
         try:
-            owned_ranges(workers)
+            owners(workers)
         except ValueError as error:
             return self._crew.answer(client, Refusal(str(error)))
         request = _Request(client, workers)

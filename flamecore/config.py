@@ -46,6 +46,8 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         flow: Reference of the flow: `package.module:flow` or `file.py:flow`, relative to the configuration file.
         name: Name of the job; the flow's own name by default.
         workers: How many.
+        owners: So many of them, at most, own key groups: run what goes by key, and keep its state. By default all do;
+            half of them, rounded up, where that is only counting.
         clock: Where global times come from: a counter, or the wall clock.
         guarantee: `exactly_once` refuses sources and sinks that cannot keep it.
         on_error: What becomes of a record that a user function fails on.
@@ -56,6 +58,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     flow: str = ""
     name: str = ""
     workers: Annotated[int, msgspec.Meta(ge=1)] = 1
+    owners: Annotated[int, msgspec.Meta(ge=1)] | None = None
     clock: Literal["sequence", "wall"] = "sequence"
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
     on_error: Policy = "fail"

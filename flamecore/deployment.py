@@ -141,7 +141,7 @@ class Deployment:
         return {
             "job": self.id,
             "nodes": self._members.described(),
-            "key_groups": owned_ranges(self._life.settings.workers),
+            "key_groups": owned_ranges(self._life.plan.owners),
             **state,
             "records_per_s": stats.items_in / stats.elapsed_s if stats.elapsed_s else 0.0,
             **dict(stats.rows()),
@@ -315,7 +315,7 @@ class Deployment:
                 )
                 for name, node in members.nodes.items()
             },
-            key_groups=owned_ranges(plan.workers),
+            key_groups=owned_ranges(plan.owners),
             fronts=tuple(
                 (front.source, partition, f"worker/{plan.host_of(number)}")
                 for number, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True), 1)

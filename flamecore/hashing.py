@@ -201,20 +201,29 @@ def key_groups(keys: Sequence[Hashable]) -> list[int]:
     return [key_group(stable_hash(key)) for key in keys]
 
 
-def owners(workers: int) -> tuple[int, ...]:
+def owners(workers: int, owning: int | None = None) -> tuple[int, ...]:
     """Which worker owns each key group: consecutive groups, nearly equally many each.
+
+    Args:
+        workers: How many there are.
+        owning: So many of them own key groups, the last ones: the first ones host the fronts. None: all do.
 
     Raises:
         ValueError: There are no workers, or more of them than key groups.
     """
     if not 0 < workers <= KEY_GROUPS:
         raise ValueError(f"between 1 and {KEY_GROUPS} workers can share the key groups, not {workers}")
-    return tuple(group * workers // KEY_GROUPS for group in range(KEY_GROUPS))
+    owning = workers if owning is None else min(owning, workers)
+    return tuple(workers - owning + group * owning // KEY_GROUPS for group in range(KEY_GROUPS))
 
 
-def owned_ranges(workers: int) -> dict[str, tuple[int, int]]:
-    """First and last key group of each worker, by its address. Raises as `owners`."""
-    owned = owners(workers)
+def owned_ranges(owned: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """First and last key group of each worker that owns some, by its address.
+
+    Args:
+        owned: Which worker owns each key group.
+    """
     return {
-        f"worker/{index}": (owned.index(index), len(owned) - 1 - owned[::-1].index(index)) for index in range(workers)
+        f"worker/{index}": (owned.index(index), len(owned) - 1 - owned[::-1].index(index))
+        for index in sorted(set(owned))
     }

@@ -45,6 +45,7 @@ class JobSettings:
     Attributes:
         name: For errors, logs and frames.
         workers: How many share the work.
+        owners: How many of them own key groups; None: see `flamecore.plan.owning_workers`.
         clock: "sequence" (replay gives the same times) or "wall" (fronts interleave by arrival).
         barrier: Whether outputs wait for the minimum time; without it there can be no grouping.
         max_in_flight: Records admitted and not yet delivered, over all fronts.
@@ -59,6 +60,7 @@ class JobSettings:
 
     name: str = "job"
     workers: int = 1
+    owners: int | None = None
     clock: ClockName = "sequence"
     barrier: bool = True
     max_in_flight: int = 4096
@@ -307,6 +309,7 @@ def make_plan(
         start=start,
         kept=settings.state is not None,
         seed=settings.seed,
+        owning=settings.owners,
     )
 
 

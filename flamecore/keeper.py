@@ -58,7 +58,7 @@ class Keeper:
     Args:
         operations: Those that keep state, by name of their vertex.
         codec: Encodes state.
-        groups: The first and the last key group of the worker.
+        groups: The first and the last key group of the worker; of one that owns none: (0, -1).
         parts: How many there are with state of these, in the snapshot that the worker goes on from.
     """
 

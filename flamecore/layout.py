@@ -86,6 +86,7 @@ class Layout:
         job = self.config.job
         return JobSettings(
             workers=job.workers,
+            owners=job.owners,
             clock=job.clock,
             barrier=job.barrier,
             max_in_flight=job.max_in_flight,

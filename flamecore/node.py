@@ -175,7 +175,7 @@ class Node:
             parts = manifest.parts_of(own)
         commits = host.commits = WorkerCommits(
             worker,
-            Keeper(operations, kept.codec, (own[0], own[-1]), parts),
+            Keeper(operations, kept.codec, (min(own, default=0), max(own, default=-1)), parts),
             kept.store,
             kept.codec,
             kept.resume.epoch,

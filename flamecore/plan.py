@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flamecore.clock import ClockName
-from flamecore.graph import Graph
+from flamecore.graph import ByHash, ByKey, Drift, Graph
 from flamecore.hashing import owners
 from flamecore.meta import MAX_FRONT, FrontId
 
@@ -27,6 +27,7 @@ class Plan:
     Attributes:
         graph: The checked graph.
         workers: How many workers there are.
+        owning: How many of them own key groups; None: see `owning_workers`.
         fronts: The fronts in the order of their numbers, which start at 1.
         barrier: Whether outputs wait for the minimum time.
         on_error: What becomes of a record that a user function fails on.
@@ -57,6 +58,7 @@ class Plan:
     kept: bool = False
     late_per_s: int = 10_000
     seed: int | None = None
+    owning: int | None = None
 
     def __post_init__(self) -> None:
         owners(self.workers)  # refuses an impossible number
@@ -66,7 +68,7 @@ class Plan:
     @property
     def owners(self) -> tuple[int, ...]:
         """Which worker owns each key group."""
-        return owners(self.workers)
+        return owners(self.workers, self.owning or owning_workers(self.graph, self.workers))
 
     @property
     def rears(self) -> tuple[str, ...]:
@@ -86,3 +88,19 @@ class Plan:
     def sink_segment(self) -> int:
         """The segment whose minimum time opens barriers: the last one a sink belongs to."""
         return max(sink.segment for sink in self.graph.sinks)
+
+
+def owning_workers(graph: Graph, workers: int) -> int:
+    """How many of the workers own key groups where nobody has said it.
+
+    All do, so that work and state are shared out, unless all that goes by key is light: then to look up who owns the
+    key of an item, and to put together what several workers have sent, costs more than the work itself. Half of the
+    workers do it, with nothing to look up if that is one of them; the others do what is before it.
+
+    >>> owning_workers(Graph(), 4)
+    4
+    """
+    keyed = [vertex for vertex in graph.vertices if isinstance(vertex.route, (ByKey, ByHash))]
+    if keyed and all(isinstance(vertex, Drift) and vertex.light for vertex in keyed):
+        return workers - workers // 2
+    return workers

@@ -37,7 +37,7 @@ class ProcessPlan:
         command: What starts it; empty: it is the one that runs the command, or the supervisor starts it.
         parts: Addresses that live in it.
         fronts: (number, source, partition) of those that it reads.
-        key_groups: For each of its workers, the first and the last of the groups it owns.
+        key_groups: For each of its workers that owns some, the first and the last.
     """
 
     name: str
@@ -139,7 +139,7 @@ def _processes(
     environ: Mapping[str, str],
 ) -> Iterator[ProcessPlan]:
     config = layout.config
-    groups = owned_ranges(plan.workers)
+    groups = owned_ranges(plan.owners)
     fronts = [
         (number, front.source, partition, plan.host_of(number))
         for number, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True), 1)
@@ -154,7 +154,8 @@ def _processes(
             address = supervisor.join if supervisor is not None and supervisor.join else "ADDRESS"
             role = name.partition(" ")[0]
             command = f"flamestream {role} --join {address} --job {layout.name} --name NAME"
-        return ProcessPlan(name, start, outlook, command, hosted, reads, {part: groups[part] for part in workers})
+        owned = {part: groups[part] for part in workers if part in groups}
+        return ProcessPlan(name, start, outlook, command, hosted, reads, owned)
 
     if not transport.capabilities.multi_process:
         everything = placed(config, trackers, plan.rears, ["here"] * plan.workers, ["here"])

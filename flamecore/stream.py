@@ -173,6 +173,8 @@ class KeyedStream(Generic[K, T]):
         accumulate: Callable[[Any, Any], Any] | None,
         declared: Any,
         state: Any,
+        *,
+        light: bool = False,
     ) -> Stream[Any]:
         vertex = Drift(
             self._stream._flow._name(name, kind, function),
@@ -181,6 +183,7 @@ class KeyedStream(Generic[K, T]):
             initial=initial,
             accumulate=accumulate,
             state=state,
+            light=light,
         )
         return self._stream._then(vertex, declared)
 
@@ -246,7 +249,7 @@ class KeyedStream(Generic[K, T]):
 
     def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
         """How many items of each key there have been; every update comes out, as (key, count)."""
-        return self._accumulate("count", name, None, _one_more, 0, int, int)
+        return self._accumulate("count", name, None, _one_more, 0, int, int, light=True)
 
     def _accumulate(
         self,
@@ -257,6 +260,8 @@ class KeyedStream(Generic[K, T]):
         initial: Any,
         declared: Any,
         state: Any,
+        *,
+        light: bool = False,
     ) -> Stream[Any]:
         key = self._key
 
@@ -265,7 +270,7 @@ class KeyedStream(Generic[K, T]):
             return after, ((key(item), after),)
 
         pair = GenericAlias(tuple, (returned(key), declared))
-        return self._drift(kind, name, function, advance, initial, accumulate, pair, state)
+        return self._drift(kind, name, function, advance, initial, accumulate, pair, state, light=light)
 
     def stateful_map(
         self, initial: S, function: Callable[[S, T], tuple[S, Iterable[U]]], *, name: str | None = None

@@ -143,12 +143,14 @@ class Drift(Vertex):
         initial: The state of a key before its first item.
         accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
         state: Declared type of states, as far as it is known.
+        light: Whether an item costs it less than sending the item to another worker does.
     """
 
     advance: Callable[[Any, Payload], tuple[Any, Iterable[Payload]]] = field(kw_only=True)
     initial: Any = field(kw_only=True)
     accumulate: Callable[[Any, Payload], Any] | None = None
     state: Any = object
+    light: bool = False
 
 
 @dataclass(eq=False, slots=True, repr=False)

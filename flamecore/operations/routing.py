@@ -105,9 +105,11 @@ def routed(
     if isinstance(route, ToAll):
         step = _to_all(vertex.index, here, worker, outboxes)
         return step, each(step)
-    # A grouping asks for the key itself. A map does not, but a key that fails must fail on one worker as on several.
-    if route is None or (workers == 1 and not (isinstance(vertex, Map) and isinstance(route, (ByKey, ByHash)))):
+    if route is None or (isinstance(route, ByTime) and workers == 1):
         return here, run_here
+    # A grouping asks for the key itself. A map does not, but a key that fails must fail on one owner as on several.
+    if not isinstance(route, ByTime) and not isinstance(vertex, Map) and len(set(owners)) == 1:
+        return (here, run_here) if owners[0] == worker else _to_one(vertex.index, outboxes[owners[0]])
     place = place_finder(route, owners, workers)
     parted: Parting
     if isinstance(route, ByTime):
@@ -118,6 +120,18 @@ def routed(
         parted = _Parting(place, fail, workers)
     step = _to_place(vertex.index, here, worker, outboxes, fail, place)
     return step, _run_to_place(vertex.index, run_here, worker, outboxes, parted)
+
+
+def _to_one(index: int, outbox: Outbox) -> tuple[Step, Run]:
+    """All of it goes to one other worker, and nobody asks here for what key it has."""
+
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        outbox.put(index, order, trace, alive, payload)
+
+    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        outbox.put_run(index, trace, list(orders), list(payloads))
+
+    return step, run
 
 
 def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:

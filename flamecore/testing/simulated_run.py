@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 from flamecore.clock import Front
@@ -36,12 +37,14 @@ class Run:
         self.processes = [self.control]
         self.acker = story.ackers[random.choice(list(story.ackers))]
         self.draining = False
+        workers, most, seed = random.choice(story.workers), random.choice((2, 10, 4096)), random.getrandbits(32)
         self.settings = JobSettings(
-            workers=random.choice(story.workers),
+            workers=workers,
+            owners=Random(seed).choice((None, 1, 2, 3)),
             clock=story.clock,
             on_error=story.on_error,
-            max_in_flight=random.choice((2, 10, 4096)),
-            seed=random.getrandbits(32),
+            max_in_flight=most,
+            seed=seed,
             state=StateSettings(
                 interval_s=random.choice((0.001, 0.01, 0.05)), max_uncommitted=random.choice((3, 20, 1000))
             ),

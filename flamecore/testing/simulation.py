@@ -58,7 +58,7 @@ class Simulation:
         graph: The graph, checked.
         inputs: For each source, its records; or a list of lists, one for each partition, under `partitioned`.
         acker: Builds the acker strategy.
-        workers: How many.
+        workers: How many. How many of them own key groups is drawn.
         seed: Decides everything that is left to chance.
         partitioned: For each source, its records by partition (instead of in `inputs`).
         on_error: What becomes of records a user function fails on.
@@ -95,10 +95,12 @@ class Simulation:
                 number = len(fronts) + 1
                 fronts.append(Front(FrontId(source.name, partition), number))
                 self.records[number] = deque(records)
+        drawn = Random(seed)
         if late_per_s is None:
-            late_per_s = Random(seed).choice((0, 10_000))
+            late_per_s = drawn.choice((0, 10_000))
+        owning = drawn.choice((None, *range(1, workers + 1)))
         names = tuple(front.name for front in fronts)
-        self.plan = Plan(graph, workers, names, on_error=on_error, late_per_s=late_per_s)
+        self.plan = Plan(graph, workers, names, on_error=on_error, late_per_s=late_per_s, owning=owning)
         strategy = acker(AckerPlan(workers, graph.segments, tuple(self.records)))
         self.trackers: dict[str, Tracker] = {}
         for index in range(strategy.trackers):

@@ -88,7 +88,7 @@ def test_in_one_process() -> None:
         source         one: lines (path = ['a.txt', 'b.txt']), replayable
         source         two: lines (path = 'c.txt'), replayable
         sink           counts: stdout, at_least_once
-        process        this one: the control, worker/0 (key groups 0 to 63), worker/1 (key groups 64 to 127), acker/0, acker/1, rear/counts
+        process        this one: the control, worker/0, worker/1 (key groups 0 to 127), acker/0, acker/1, rear/counts
                          front 1 reads one: a.txt
                          front 2 reads one: b.txt
                          front 3 reads two: c.txt
@@ -102,13 +102,13 @@ def test_on_several_processes_of_one_host() -> None:
     assert processes(done) == dedent("""\
         process        supervisor: the control, rear/counts
                          reached at a unix socket in a folder of the job
-        process        worker-0, started by the supervisor: worker/0 (key groups 0 to 42), acker/0
+        process        worker-0, started by the supervisor: worker/0, acker/0
                          front 1 reads one: a.txt
                          reached at a unix socket in a folder of the job
-        process        worker-1, started by the supervisor: worker/1 (key groups 43 to 85), acker/1
+        process        worker-1, started by the supervisor: worker/1 (key groups 0 to 63), acker/1
                          front 2 reads one: b.txt
                          reached at a unix socket in a folder of the job
-        process        worker-2, started by the supervisor: worker/2 (key groups 86 to 127)
+        process        worker-2, started by the supervisor: worker/2 (key groups 64 to 127)
                          front 3 reads two: c.txt
                          reached at a unix socket in a folder of the job
         """)
@@ -124,11 +124,11 @@ def test_through_a_server() -> None:
     assert processes(done) == dedent(f"""\
         process        supervisor: the control, rear/counts
                          reached at {place}, without TLS
-        process        worker-0, started by the supervisor: worker/0 (key groups 0 to 63)
+        process        worker-0, started by the supervisor: worker/0
                          front 1 reads one: a.txt
                          front 3 reads two: c.txt
                          reached at {place}, without TLS
-        process        worker-1, started by the supervisor: worker/1 (key groups 64 to 127)
+        process        worker-1, started by the supervisor: worker/1 (key groups 0 to 127)
                          front 2 reads one: b.txt
                          reached at {place}, without TLS
         process        acker-0, started by the supervisor: acker/0
@@ -165,11 +165,11 @@ def test_on_several_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert processes(done) == dedent("""\
         process        supervisor: the control, rear/counts
                          reached at 10.0.0.1:7070, over TLS
-        process        worker #1, started by hand: worker/0 (key groups 0 to 63)
+        process        worker #1, started by hand: worker/0
                          front 1 reads one: a.txt
                          front 3 reads two: c.txt
                          flamestream worker --join grpc://10.0.0.1:7070 --job words --name NAME
-        process        worker #2, started by hand: worker/1 (key groups 64 to 127)
+        process        worker #2, started by hand: worker/1 (key groups 0 to 127)
                          front 2 reads one: b.txt
                          flamestream worker --join grpc://10.0.0.1:7070 --job words --name NAME
         process        acker #1, started by hand: acker/0
@@ -285,5 +285,5 @@ def test_for_programs() -> None:
             {"front": 1, "source": "one", "partition": "a.txt"},
             {"front": 3, "source": "two", "partition": "c.txt"},
         ],
-        "key_groups": {"worker/0": [0, 63]},
+        "key_groups": {},
     }

@@ -41,7 +41,7 @@ def test_a_front_that_has_nothing_keeps_nobody_waiting(
     monkeypatch.setattr(Intake, "due", noted)
     counts: list[Any] = []
     layer = Layer()
-    settings = {"job.workers": workers, "job.clock": clock, "job.max_in_flight": 100_000}
+    settings = {"job.workers": workers, "job.owners": workers, "job.clock": clock, "job.max_in_flight": 100_000}
     for key, value in settings.items():
         layer.put(keys_of(key), value, "test")
 

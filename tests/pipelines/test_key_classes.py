@@ -50,6 +50,7 @@ def run(tmp_path: Path) -> Callable[..., list[Any]]:
         with lines.open("a") as file:
             file.writelines(f"w{number % 40}\n" for number in range(200))
         settings = {
+            "job.owners": workers,
             "source.lines.use": "lines",
             "source.lines.path": str(lines),
             "sink.out.use": "jsonl",

@@ -28,6 +28,7 @@ from flamecore.hashing import (
     canonical,
     covering,
     key_group,
+    owned_ranges,
     owners,
     refuse_unhashable,
     stable_hash,
@@ -83,6 +84,21 @@ def test_every_key_group_has_an_owner_and_every_worker_its_share(workers: int) -
     assert list(found) == sorted(found)
     shares = [found.count(worker) for worker in range(workers)]
     assert max(shares) - min(shares) <= 1
+
+
+@pytest.mark.parametrize(("workers", "owning"), [(1, 1), (2, 1), (3, 2), (5, 1), (128, 64), (2, 7)])
+def test_some_workers_own_all_key_groups(workers: int, owning: int) -> None:
+    found = owners(workers, owning)
+    assert len(found) == KEY_GROUPS
+    assert list(found) == sorted(found)
+    assert set(found) == set(range(max(workers - owning, 0), workers))
+    shares = [found.count(worker) for worker in set(found)]
+    assert max(shares) - min(shares) <= 1
+
+
+def test_ranges_are_told_of_those_who_own_some() -> None:
+    assert owned_ranges(owners(2)) == {"worker/0": (0, 63), "worker/1": (64, 127)}
+    assert owned_ranges(owners(3, 2)) == {"worker/1": (0, 63), "worker/2": (64, 127)}
 
 
 @pytest.mark.parametrize("workers", [0, -1, KEY_GROUPS + 1])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flamecore.graph import ByHash, ByKey, ByTime, Map, Route
+from flamecore.graph import ByHash, ByKey, ByTime, Grouping, Map, Route, Vertex
 from flamecore.hashing import key_group, owners, stable_hash
 from flamecore.meta import GlobalTime
 from flamecore.operations import each, routing
@@ -65,17 +65,16 @@ def test_rebalance_deals_the_first_records_one_by_one_and_all_of_them_evenly() -
 class Ends:
     """Where the items of one worker go."""
 
-    def __init__(self, route: Route, workers: int, worker: int) -> None:
+    def __init__(self, route: Route, workers: int, worker: int, vertex: Vertex | None = None, owning: int = 99) -> None:
         self.items: list[Item] = []
         self.failed: list[tuple[bytes, Any]] = []
         self.outboxes = [Outbox() for _ in range(workers)]
-        vertex = Map("map", route=route, index=5, function=abs)
         self.step, self.run = routed(
-            vertex,
+            vertex or Map("map", route=route, index=5, function=abs),
             self.take,
             each(self.take),
             worker=worker,
-            owners=owners(workers),
+            owners=owners(workers, owning),
             outboxes=self.outboxes,
             fail=lambda order, trace, alive, payload, error: self.failed.append((order, payload)),
         )
@@ -107,6 +106,26 @@ def test_runs_go_where_their_items_would(lists: list[list[Any]], workers: int, t
             for place, value in zip(places, values, strict=True):
                 other.step(place, 7, True, value)
         assert one.all() == other.all()
+
+
+def test_where_one_worker_owns_all_nobody_else_looks_at_keys() -> None:
+    places = [GlobalTime(time, 1).encode() for time in range(3)]
+    route = ByKey(first_letter)
+    sender, owner = (Ends(route, 3, at, Grouping("group", route=route, index=5, window=2), 1) for at in (1, 2))
+    for ends in (sender, owner):
+        ends.run(places, 7, ["a", "", "b"])
+        ends.step(b"z", 7, False, "")
+    found = [(5, 7, True, places, ["a", "", "b"]), (5, 7, False, [b"z"], [""])]
+    assert sender.all() == ([], [], [[], [], found])
+    assert ([item[4] for item in owner.items], owner.failed) == (["a", "", "b", ""], [])
+    assert not any(owner.outboxes)
+
+
+def test_keys_of_a_map_are_looked_at_wherever_it_runs() -> None:
+    for worker in (0, 1):
+        ends = Ends(ByKey(first_letter), 2, worker, owning=1)
+        ends.run([GlobalTime(time, 1).encode() for time in range(2)], 7, ["", "b"])
+        assert [payload for _, payload in ends.failed] == [""]
 
 
 keys = st.one_of(

@@ -52,7 +52,7 @@ class Bench:
 
     def __init__(self, graph: Graph, index: int = 0, workers: int = 1, **settings: Any) -> None:
         names = tuple(FrontId(source.name, 0) for source in graph.sources)
-        self.plan = Plan(graph, workers, names, **settings)
+        self.plan = Plan(graph, workers, names, **{"owning": workers, **settings})
         self.log = Log()
         fronts = [
             Front(name, number, describe=lambda at: f"line {at}")

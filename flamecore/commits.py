@@ -24,6 +24,7 @@ from flamecore.history import History
 from flamecore.host import CONTROL, Post, RearHost
 from flamecore.keeper import Keeper, PartWriter
 from flamecore.messages import Committed, Prepare, Prepared, Settled
+from flamecore.patience import Patience
 from flamecore.plan import Plan
 from flamecore.recovery import encode_journal, end_of
 from flamecore.snapshot import Manifest, Part, Section, journal_blob, part_blob
@@ -72,6 +73,7 @@ class WorkerCommits:
         epoch: This start's.
         post: Sends to the control.
         readers: Of the fronts it hosts, by number.
+        patience: Of the job.
         flush: Sends what the worker has to send.
         taken: Called when a cut has been taken: what is below it counts no longer as uncommitted.
     """
@@ -85,11 +87,15 @@ class WorkerCommits:
         epoch: int,
         post: Post,
         readers: Mapping[int, Reader],
+        patience: Patience,
         flush: Callable[[], None],
         taken: Callable[[], None],
     ) -> None:
         self.worker, self.keeper, self.store, self.codec, self.epoch = worker, keeper, store, codec, epoch
         self._post, self._readers, self._flush, self._taken = post, readers, flush, taken
+        self._watches = {
+            number: patience.source(worker.plan.fronts[number - 1], apart=True) for number in readers
+        }  # a read may be under way
         self._cuts: asyncio.Queue[tuple[int, Cut, Iterator[tuple[Section, bytes]]]] = asyncio.Queue(1)
         self._given = asyncio.Event()
         self._journals: list[tuple[str, int]] = []
@@ -199,7 +205,8 @@ class WorkerCommits:
             assert message is not None
             for number, position in message.positions:
                 if position is not None and number in self._readers:
-                    await self._readers[number].acknowledge(position)
+                    told = self._readers[number].acknowledge(position)
+                    await self._watches[number].call(told, "take word of what is in a snapshot")
             old = [blob for blob, end in self._journals if end <= message.kept_from]
             self._journals = [entry for entry in self._journals if entry[1] > message.kept_from]
             if old:
@@ -303,6 +310,7 @@ class Commits:
         for worker in range(self._plan.workers):
             self._post.send(f"worker/{worker}", Prepare(self._number, time))
         limit = self._settings.commit_timeout_s
+        syncing: RearHost | None = None
         try:
             async with asyncio.timeout(limit):
                 await self._complete.wait()
@@ -311,15 +319,20 @@ class Commits:
                     self._time = time
                     await self._history.tidy_once()
                     return
-                for rear in self._rears:
-                    await rear.sync(time)
+                for syncing in self._rears:
+                    await syncing.sync(time)
+                syncing = None
                 manifest = await self._history.commit(self._number, time, answers)
         except TimeoutError:
             late = sorted(set(range(self._plan.workers)) - self._answers.keys())
+            why = "the store does not answer"
+            if late:
+                why = f"no answer of worker {', '.join(map(str, late))}"
+            elif syncing is not None:  # or waiting until it may be
+                why = syncing.watch.waited or f"sink {syncing.collector.name!r} has not made its output durable"
             raise JobError(
-                f"snapshot {self._number} is not complete after {limit:g} s; "
-                + (f"no answer of worker {', '.join(map(str, late))}" if late else "the store does not answer"),
-                hint="Look at the store's speed; state.commit_timeout_s says how long a snapshot may take.",
+                f"snapshot {self._number} is not complete after {limit:g} s; {why}",
+                hint="Look at what is slow; state.commit_timeout_s says how long a snapshot may take.",
             ) from None
         self._time = time
         self._tell()

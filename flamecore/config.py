@@ -53,6 +53,8 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         on_error: What becomes of a record that a user function fails on.
         max_in_flight: Most items admitted and not yet delivered, for the whole job.
         barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
+        sink_timeout_s: How long a sink may take to store one batch, to make it durable, to open or to close.
+        source_timeout_s: How long a source may take to leave off reading, to close, or to be told of a snapshot.
     """
 
     flow: str = ""
@@ -64,6 +66,8 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     on_error: Policy = "fail"
     max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 4096
     barrier: bool = True
+    sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
+    source_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 
 
 class DeployTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -239,6 +239,7 @@ class Deployment:
                 self._life.layout,
                 self._transport,
                 self._observers,
+                patience=self._life.patience,
                 failing=self.drain,
                 taken=self._taken,
             )

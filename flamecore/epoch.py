@@ -16,6 +16,7 @@ from flamecore.host import CONTROL, Post
 from flamecore.messages import Prepared
 from flamecore.node import Node
 from flamecore.observe import Observers
+from flamecore.patience import Patience
 from flamecore.plan import Plan
 from flamecore.rear import Sink
 from flamecore.scope import Scope
@@ -53,6 +54,7 @@ class Epoch:
         layout: The job's.
         transport: Carries messages; it outlives the epoch.
         observers: Told of events.
+        patience: Of the job, with its sinks.
         failing: Called when a record is reached that ends the job: there is no use in reading on.
         taken: Told of every snapshot.
     """
@@ -65,6 +67,7 @@ class Epoch:
         transport: Transport,
         observers: Observers,
         *,
+        patience: Patience,
         failing: Callable[[], None],
         taken: Callable[[Manifest], None],
     ) -> None:
@@ -75,7 +78,7 @@ class Epoch:
         self.created = time.monotonic()
         self.moved = asyncio.Event()
         """Set when something has been delivered in this epoch."""
-        self.node = Node(plan, Scope(transport, name), fail=self.fail, observers=observers)
+        self.node = Node(plan, Scope(transport, name), fail=self.fail, observers=observers, patience=patience)
         self._layout = layout
         self._scope = Scope(transport, name)
         self._control = Control(plan)

@@ -22,6 +22,10 @@ JOB_ENDED: Final = "job.ended"
 JOB_FAILED: Final = "job.failed"
 """A job has ended with an error, which is printed after this line. Keys: as for `job.progressed`, and `error`."""
 
+EDGE_WAITED: Final = "edge.waited"
+"""A source or sink has long been waited for. A warning. Keys: `job`, `edge`, `to` do what, `waited_s`, `limit_s`, and
+what is `known` of its output."""
+
 TRANSPORT_EXPOSED: Final = "transport.exposed"
 """Other machines can reach this process unprotected, as `insecure = true` allows. Keys: `location`, `missing`."""
 
@@ -54,6 +58,7 @@ ALL: Final = frozenset(
         JOB_FAULTED,
         JOB_RECOVERED,
         JOB_TURNED,
+        EDGE_WAITED,
         TRANSPORT_EXPOSED,
         CERTIFICATES_REPLACED,
         CERTIFICATES_REFUSED,

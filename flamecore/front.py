@@ -77,7 +77,8 @@ class Reader(ABC):
         """The next records, in order.
 
         Waits until there is at least one, and then returns what is there without waiting for more: a batch is
-        never held back to grow. Cancelling the wait loses nothing.
+        never held back to grow. Cancelling the wait loses nothing,
+        and ends it soon: within `job.source_timeout_s`, or the job ends with an error.
 
         Args:
             limit: Most records to return, at least 1.

@@ -19,6 +19,7 @@ from flamecore.errors import CodecError, JobError
 from flamecore.messages import Committed, Delivered, Items, Prepare, Reached, Released
 from flamecore.meta import MIN_TIME
 from flamecore.moments import Moments
+from flamecore.patience import Patience, Watch
 from flamecore.plan import Plan
 from flamecore.rear import Sink, encoders_of
 from flamecore.stats import Histogram
@@ -266,6 +267,7 @@ class RearHost:
         away: Addresses in other processes told of it a little later, of several deliveries at once.
         delivered: Called with (rear, time, count) after each delivery.
         translate: Turns what is collected into what the sink takes; for dead letters.
+        watch: Of the sink.
     """
 
     def __init__(
@@ -278,8 +280,11 @@ class RearHost:
         away: Sequence[str] = (),
         delivered: Callable[[str, int, int], None],
         translate: Callable[[Any], Any] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.collector = collector
+        self.watch = watch or Patience().sink(collector.name)
+        self.watch.known, self.watch.overdue = self._known, post.fail
         self.sink = sink
         self.post = post
         self.count = 0
@@ -335,6 +340,9 @@ class RearHost:
         return self.collector.receive(delivery.message)
 
     async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
+        if self.watch.error is not None:
+            raise self.watch.error
+        self.watch.begin("write a batch", len(payloads))
         try:
             if orders is None:
                 await self._store(time, payloads)
@@ -343,21 +351,27 @@ class RearHost:
         except Exception as error:
             self._failed = error
             raise
+        finally:
+            self.watch.end()
+
+    def _known(self) -> str:
+        return f"its output is stored below time {self.reached}" if self.reached > MIN_TIME else "it has stored nothing"
 
     async def sync(self, time: int) -> None:
         """Make durable what is below `time`, between two batches."""
         async with self._writing:
-            await self.sink.sync(time)
+            await self.watch.call(self.sink.sync(time), "make its output durable")
 
     async def halt(self) -> None:
         """Wait for the batch that is being written. No other will be. Several times, also at once, is once.
 
         Raises:
-            SinkError: A batch has failed. It may be there all the same: only opening the sink anew can tell.
+            SinkError: A batch has failed, or takes too long. It may be there all the same: only opening the sink anew
+                can tell.
         """
         if self._halting is None:
             self._halting = asyncio.create_task(self._writing.acquire())
-        await asyncio.shield(self._halting)
+        await self.watch.until(self._halting)
         if self._failed is not None:
             raise self._failed
 

@@ -46,7 +46,7 @@ class Incarnation:
         fronts = [front[:3] for front in assignment.fronts]
         self.plan = make_plan(layout.graph, layout.sources, settings, fronts=fronts, start=assignment.start)
         scope, encoders = Scope(home.transport, assignment.epoch), encoders_of(layout.sinks)
-        self.node = Node(self.plan, scope, fail=home.failed, encoders=encoders)
+        self.node = Node(self.plan, scope, fail=home.failed, encoders=encoders, patience=settings.patience)
 
     async def open(self) -> None:
         """Open what is read."""

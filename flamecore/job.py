@@ -29,6 +29,7 @@ from flamecore.messages import Prepared
 from flamecore.meta import FrontId
 from flamecore.node import Node
 from flamecore.observe import Observers
+from flamecore.patience import Patience
 from flamecore.phases import Phases
 from flamecore.plan import DEAD_LETTERS, OnError, Plan
 from flamecore.rear import Sink, encoders_of
@@ -55,6 +56,7 @@ class JobSettings:
         dead_letter: Where dead letters go.
         heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
         seed: Seed of random ids, for tests; None: unpredictable.
+        sink_timeout_s, source_timeout_s: How long sinks and sources may take; see `flamecore.config.JobTable`.
         state: How state is kept; None: it is not.
     """
 
@@ -70,7 +72,14 @@ class JobSettings:
     dead_letter: Sink | None = None
     heartbeat_interval_s: float = 0.05
     seed: int | None = None
+    sink_timeout_s: float = 1800.0
+    source_timeout_s: float = 60.0
     state: StateSettings | None = None
+
+    @property
+    def patience(self) -> Patience:
+        """New watches over what its sources and sinks take."""
+        return Patience(self.name, self.sink_timeout_s, self.source_timeout_s)
 
 
 class AnyJob(Protocol):
@@ -172,14 +181,20 @@ class Job:
             check_importable(self.graph, transport)
             await transport.start()
             edges = await stack.enter_async_context(AsyncExitStack())  # sinks are closed after the node
+            patience = settings.patience
             node = self._node = Node(
-                plan, transport, fail=self._fail, observers=self._observers, encoders=encoders_of(self._sinks)
+                plan,
+                transport,
+                fail=self._fail,
+                observers=self._observers,
+                encoders=encoders_of(self._sinks),
+                patience=patience,
             )
             stack.push_async_callback(node.aclose)
             workers = range(plan.workers)
             states = [(front.position, front.ended) for front in history.fronts] if history is not None else ()
             await node.open_sources(self._sources, workers, states)
-            held = await open_sinks(edges, {name: self._sinks[name] for name in plan.rears}, history)
+            held = await open_sinks(edges, {name: self._sinks[name] for name in plan.rears}, history, patience)
             if history is not None:
                 await history.begin(held)
                 most = (settings.state or StateSettings()).max_uncommitted
@@ -330,12 +345,21 @@ async def open_history(
     return history
 
 
-async def open_sinks(stack: AsyncExitStack, sinks: Mapping[str, Sink], history: History | None) -> dict[str, int]:
+async def open_sinks(
+    stack: AsyncExitStack, sinks: Mapping[str, Sink], history: History | None, patience: Patience | None = None
+) -> dict[str, int]:
     """Open the sinks; returns up to which time each holds its output already.
 
+    Args:
+        stack: Closes them.
+        sinks: By name.
+        history: Of the job's state, if it keeps any.
+        patience: Of the job, with its sinks.
+
     Raises:
-        SinkError: One cannot be opened, or has lost what the state relies on.
+        SinkError: One cannot be opened, or not in time, or has lost what the state relies on.
     """
+    patience = patience or Patience()
     held = {}
     for name, sink in sinks.items():
         snapshot = history.snapshot if history is not None else None
@@ -343,8 +367,9 @@ async def open_sinks(stack: AsyncExitStack, sinks: Mapping[str, Sink], history: 
         known = history is None or snapshot is None or history.phases.of_sink(name) in snapshot.sinks
         if history is not None:
             sink.continues(history.identity, continued=history.continued and known)
-        held[name] = await sink.open()
-        stack.push_async_callback(sink.aclose)
+        watch = patience.sink(name)
+        held[name] = await watch.call(sink.open(), "open")
+        stack.push_async_callback(patience.close, watch, sink.aclose)
         if history is None or snapshot is None or not known or sink.guarantee != "exactly_once":
             continue
         if held[name] < history.start:

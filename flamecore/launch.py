@@ -19,6 +19,7 @@ from flamecore.layout import Layout
 from flamecore.outputs import Outputs
 from flamecore.placement import TOKEN, check_findable, refusals
 from flamecore.registry import Registry
+from flamecore.runner import run
 from flamecore.strict import Problems, unknown_key
 from flamecore.transport import TransportContext
 
@@ -141,10 +142,10 @@ def to_the_end(job: AnyJob) -> JobReport:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(job.run())
+        return run(job.run())
     # A notebook has a loop of its own in this thread, which waits for this very cell.
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
 
     with ThreadPoolExecutor(1, thread_name_prefix="flamestream") as thread:
-        return thread.submit(copy_context().run, asyncio.run, job.run()).result()
+        return thread.submit(copy_context().run, run, job.run()).result()

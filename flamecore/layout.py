@@ -95,6 +95,8 @@ class Layout:
             phases=self._phases,
             dead_letter=self.dead_letter,
             name=self.name,
+            sink_timeout_s=job.sink_timeout_s,
+            source_timeout_s=job.source_timeout_s,
             state=self._state_settings,
         )
 

@@ -36,6 +36,7 @@ class Life:
             imported may be yet another: one that it is to go on with.
         plan: The job's, from where the present epoch goes on.
         held: Up to which time each sink that is open holds its outputs.
+        patience: With its sinks.
     """
 
     def __init__(self, layout: Layout, codec: Codec, history: History | None, edges: AsyncExitStack) -> None:
@@ -45,6 +46,7 @@ class Life:
         self.held: dict[str, int] = {}
         self._codec = codec
         self._edges = edges
+        self.patience = layout.settings.patience
         self.plan = self._new_plan()
 
     @property
@@ -125,13 +127,13 @@ class Life:
     async def open_sinks(self) -> None:
         """Open those that are not open. Raises as `flamecore.job.open_sinks`."""
         closed = {name: sink for name, sink in self.sinks.items() if name not in self.held}
-        self.held |= await open_sinks(self._edges, closed, self.history)
+        self.held |= await open_sinks(self._edges, closed, self.history, self.patience)
 
     async def close_sinks(self, but: Collection[str]) -> None:
         """Close all others."""
         for name, sink in self._all_sinks.items():
             if name not in but and self.held.pop(name, None) is not None:
-                await sink.aclose()
+                await self.patience.close(self.patience.sink(name), sink.aclose)
 
     def hold(self, reached: Mapping[str, int]) -> None:
         """An epoch has ended, in which rears have delivered up to these times."""

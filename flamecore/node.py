@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from random import Random, SystemRandom
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from flamecore.acker import Acker
 from flamecore.clock import Front
 from flamecore.collect import Collector
 from flamecore.commits import WorkerCommits
+from flamecore.errors import SinkError
 from flamecore.facts import state_facts
 from flamecore.failure import Failure
 from flamecore.front import Reader, Source
@@ -26,6 +27,7 @@ from flamecore.host import CONTROL, Post, RearHost, TrackerHost, WorkerHost, pat
 from flamecore.keeper import Keeper
 from flamecore.meta import FrontId
 from flamecore.observe import Observers
+from flamecore.patience import Patience, Watch
 from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.pump import Ended, FrontPump
 from flamecore.rear import Encode, Sink
@@ -51,6 +53,7 @@ class Node:
         observers: Told of events.
         kept: How state is kept, as far as that is known before workers are added; None: it is not.
         encoders: Of the sinks, by name.
+        patience: Of the job, with its sources and sinks.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Node:
         observers: Observers | None = None,
         kept: Kept | None = None,
         encoders: Mapping[str, Encode] = MappingProxyType({}),
+        patience: Patience | None = None,
     ) -> None:
         self.plan = plan
         self.kept = kept
@@ -79,7 +83,8 @@ class Node:
         self._latency = Histogram()
         self._readers: dict[FrontId, Reader] = {}
         self._edges = AsyncExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._patience = patience or Patience()
+        self._tasks: dict[asyncio.Task[None], Watch | None] = {}
         self._random = SystemRandom() if plan.seed is None else Random(plan.seed)
 
     # -- putting together ------------------------------------------------------------------------------------------
@@ -107,7 +112,7 @@ class Node:
             source = sources[front.source]
             again = position is not None and source.capabilities.replayable
             reader = self._readers[front] = await source.open(partition, position if again else None)
-            self._edges.push_async_callback(reader.aclose)
+            self._edges.push_async_callback(self._patience.close, self._patience.source(front), reader.aclose)
 
     async def add_tracker(self, acker: Acker, index: int) -> None:
         """Run one of the acker's trackers. Every worker is told of its news."""
@@ -136,7 +141,9 @@ class Node:
         if self.kept is not None:
             await self._keep(self.kept, worker, host)
             most = max(self.kept.max_uncommitted // len(plan.fronts), 1)
-        self.pumps += [FrontPump(front, self._readers[front.name], host, plan, self.stop, most) for front in fronts]
+        for front in fronts:
+            watch = self._patience.source(front.name)
+            self.pumps.append(FrontPump(front, self._readers[front.name], host, plan, self.stop, most, watch))
 
     async def _fronts(self, numbers: Sequence[int]) -> list[Front]:
         plan, kept = self.plan, self.kept
@@ -181,6 +188,7 @@ class Node:
             kept.resume.epoch,
             host.post,
             {number: self._readers[front.name] for number, front in worker.fronts.items()},
+            self._patience,
             flush=host.flush,
             taken=self._wake,
         )
@@ -200,6 +208,7 @@ class Node:
             away=away if patient(plan) else (),
             delivered=self._observers.batch_released,
             translate=Failure.letter if name == DEAD_LETTERS else None,
+            watch=self._patience.sink(name),
         )
         self.rears.append(rear)
 
@@ -229,10 +238,10 @@ class Node:
 
         Raises:
             SinkError: Nobody knows what a sink holds now.
+            SourceError: A reader cannot be closed.
         """
         written = await asyncio.gather(*[rear.halt() for rear in self.rears], return_exceptions=True)
-        self._end_parts()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_parts()
         for post in self.posts:
             rest(asyncio.create_task(post.aclose()))
         await self._edges.aclose()
@@ -240,19 +249,26 @@ class Node:
             if error is not None:
                 raise error
 
-    def _end_parts(self) -> None:
+    async def _end_parts(self) -> None:
+        """End them all. What hangs in a sink that was given up is left behind."""
         for host in self.workers:
             host.aclose()
         for rear in self.rears:
             rear.aclose()
         for task in self._tasks:
             task.cancel()
+        for task, watch in self._tasks.items():
+            if watch is None:
+                await asyncio.wait((task,))
+            else:
+                with suppress(SinkError):  # which is known by now
+                    await watch.until(task)
 
     def _start(self, parts: Sequence[TrackerHost | WorkerHost | RearHost | FrontPump | WorkerCommits]) -> None:
         for part in parts:
             task = asyncio.create_task(part.run(), name=type(part).__name__)
             task.add_done_callback(self._part_ended)
-            self._tasks.append(task)
+            self._tasks[task] = part.watch if isinstance(part, RearHost) else None
 
     def _part_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -268,8 +284,7 @@ class Node:
 
     async def aclose(self) -> None:
         """End every part, close every edge. Errors of closing are raised; twice is once."""
-        self._end_parts()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_parts()
         for post in self.posts:
             await post.aclose()
         await self._edges.aclose()

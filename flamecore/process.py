@@ -41,6 +41,7 @@ from flamecore.messages import (
 )
 from flamecore.options import options_of
 from flamecore.registry import Registry
+from flamecore.runner import leave, run
 from flamecore.scope import plain
 from flamecore.transport import Transport, TransportContext
 
@@ -344,7 +345,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to hear
     try:
         with collector_at_rest():
-            asyncio.run(Process(bootstrap).run())
+            run(Process(bootstrap).run())
     except FlameError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -352,4 +353,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    leave(code)
+    sys.exit(code)

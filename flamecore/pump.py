@@ -9,6 +9,7 @@ from flamecore.clock import Front, monotonic
 from flamecore.front import Batch, Reader
 from flamecore.host import CONTROL, WorkerHost
 from flamecore.messages import FrontEnded
+from flamecore.patience import Patience, Watch
 from flamecore.plan import Plan
 
 _STEP_S: Final = 0.005
@@ -37,6 +38,7 @@ class FrontPump:
         plan: Says how much credit a front has, and what becomes of malformed records.
         stop: Set when no more is to be read.
         max_uncommitted: Most records admitted since the last snapshot; None: there are no snapshots.
+        watch: Of the reader.
     """
 
     def __init__(
@@ -47,9 +49,11 @@ class FrontPump:
         plan: Plan,
         stop: asyncio.Event,
         max_uncommitted: int | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.front = front
         self._uncommitted = max_uncommitted
+        self._watch = watch or Patience().source(front.name)
         self._reader = reader
         self._host = host
         self._credit = max(plan.max_in_flight // len(plan.fronts), 1)
@@ -71,7 +75,11 @@ class FrontPump:
         self._room.set()
 
     async def run(self) -> None:
-        """To the end of the partition, or until stopped."""
+        """To the end of the partition, or until stopped.
+
+        Raises:
+            SourceError: The partition cannot be read, or its reader does not leave off.
+        """
         front, host = self.front, self._host
         if self._kept:  # it may go on from a later time than others
             host.worker.heartbeat(front.number)
@@ -132,7 +140,7 @@ class FrontPump:
         finally:
             if not wanted.done():
                 wanted.cancel()
-                await asyncio.wait((wanted,))
+                await self._watch.left(wanted, "leave off reading")
 
     def _admit(self, batch: Batch) -> None:
         start = monotonic()

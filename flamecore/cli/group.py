@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -66,6 +67,15 @@ class FlameGroup(click.Group):
         rows = [(name, BUILT_IN.get(name) or providers.get(name, "")) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """As a program: it ends even if something in it hangs that was given up."""
+        try:
+            return super().main(*args, **extra)
+        except SystemExit as end:
+            if "flamecore.runner" in sys.modules:
+                sys.modules["flamecore.runner"].leave(end.code)
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call a command; an error of the project becomes its text on stderr and its exit code."""

@@ -17,6 +17,7 @@ from flamecore.errors import FlameError
 from flamecore.launch import build, lay_out
 from flamecore.layout import Layout
 from flamecore.logs import logger
+from flamecore.runner import run
 
 if TYPE_CHECKING:
     from flamecore.job import AnyJob
@@ -60,7 +61,7 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
         leave_stdout(ctx)
     progress = chosen(layout.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
     try:
-        report = asyncio.run(_run(job, progress, quiet=quiet))
+        report = run(_run(job, progress, quiet=quiet))
     except FlameError as error:
         if getattr(error, "reader_gone", False):
             ctx.exit(Exit.FAILED)  # `| head` has seen enough: that is no news to anybody

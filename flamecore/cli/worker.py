@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -31,6 +30,7 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
     from flamecore.errors import PeerGoneError
     from flamecore.job import collector_at_rest
     from flamecore.process import Process
+    from flamecore.runner import run
 
     until = time.monotonic() + WAIT_S
     told = False
@@ -38,7 +38,7 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
         with joining(address, name=name, role=role, job=job, **options) as bootstrap, collector_at_rest():
             process = Process(bootstrap)
             try:
-                return asyncio.run(process.run())
+                return run(process.run())
             except PeerGoneError:
                 if process.welcome or time.monotonic() > until:
                     raise

@@ -21,6 +21,7 @@ from flamecore.history import History
 from flamecore.job import make_plan, open_history, open_sinks
 from flamecore.node import Node
 from flamecore.observe import Observers
+from flamecore.patience import Patience
 from flamecore.plan import Plan
 from flamecore.recovery import Kept
 from flamecore.scope import Scope
@@ -72,6 +73,7 @@ class SimulatedSupervisor:
                     self._layout(),
                     SimulatedTransport(control, self._run.network),
                     Observers(()),
+                    patience=Patience(),
                     failing=self.stop,
                     taken=lambda manifest: None,
                 )

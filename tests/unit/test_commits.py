@@ -22,6 +22,7 @@ from flamecore.history import History
 from flamecore.keeper import Keeper
 from flamecore.messages import Committed, Delivered, Prepare, Prepared, Resume, Settled
 from flamecore.meta import FrontId
+from flamecore.patience import Patience
 from flamecore.plan import Plan
 from flamecore.recovery import (
     decode_journal,
@@ -138,6 +139,7 @@ class Bench:
             3,
             self.post,  # type: ignore[arg-type]
             self.readers,
+            Patience(),
             flush=self._flush,
             taken=self._take,
         )

@@ -13,6 +13,7 @@ from flamecore.epoch import Epoch
 from flamecore.errors import SinkError
 from flamecore.meta import FrontId
 from flamecore.observe import Observers
+from flamecore.patience import Patience
 from flamecore.plan import Plan
 
 
@@ -44,7 +45,8 @@ def in_an_epoch(check: Callable[[Epoch], Awaitable[None]]) -> None:
 
     async def run() -> None:
         nobody: Any = None
-        await check(Epoch("e", plan, nobody, nobody, Observers(()), failing=lambda: None, taken=lambda _: None))
+        told: Any = {"failing": lambda: None, "taken": lambda _: None}
+        await check(Epoch("e", plan, nobody, nobody, Observers(()), patience=Patience(), **told))
 
     asyncio.run(run())
 

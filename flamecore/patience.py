@@ -1,0 +1,220 @@
+"""How long sources and sinks are waited for: long, but not for ever.
+
+A driver may hang: on a server that says nothing, on a disk that is gone. Whoever waits for it learns so after a while
+from a warning, and in the end from an error that says what was waited for, for how long, and what is known of the
+output. What was given up is asked for nothing more, for nobody knows what it is at. That is safe: a sink that stores a
+batch and its time in one step is asked by the next run what it holds, and lets the former run write no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from flamecore import events
+from flamecore.errors import FlameError, SinkError, SourceError
+from flamecore.logs import logger
+from flamecore.meta import FrontId
+from flamecore.runner import give_up
+
+T = TypeVar("T")
+
+_WARN_S: Final = 30.0
+"""After how long there is a warning, if the limit is not close to that; and again whenever that has doubled."""
+
+
+class Watch:
+    """Watches the calls of one sink or reader, one at a time.
+
+    Args:
+        job: Name of the job, for the log.
+        error: Makes the error of a call that takes too long, of what has happened.
+        who: The source or sink, in words.
+        limit_s: How long a call may take.
+
+    Attributes:
+        known: Says what is known of its output.
+        overdue: Told of the error.
+        error: The error, once a call has taken too long.
+    """
+
+    def __init__(self, job: str, who: str, limit_s: float, error: Callable[[str], FlameError]) -> None:
+        self.known: Callable[[], str] = str
+        self.overdue: Callable[[FlameError], None] = _nobody_hears
+        self.error: FlameError | None = None
+        self._job, self._who, self._limit_s, self._make_error = job, who, limit_s, error
+        self._warn_s = min(_WARN_S, limit_s / 4)
+        self._doing, self._size = "", 0
+        self._since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._given_up: asyncio.Future[None] | None = None
+
+    def begin(self, doing: str, size: int = 0) -> None:
+        """A call begins. Cheap: it is said of every batch.
+
+        Args:
+            doing: What is to be done, in words that follow "to".
+            size: How many payloads are concerned, if any.
+        """
+        loop = asyncio.get_running_loop()
+        self._doing, self._size, self._since = doing, size, loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self._warn_s, self._look)
+
+    def end(self) -> None:
+        """It has ended."""
+        self._since = None
+
+    def aclose(self) -> None:
+        """Cancel what is scheduled."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def waited(self) -> str:
+        """What is being waited for, and for how long, in words; empty if nothing is."""
+        if self._since is None:
+            return ""
+        waited_s = asyncio.get_running_loop().time() - self._since
+        return f"{self._who} has been asked for {waited_s:.1f} s to {self._asked}"
+
+    @property
+    def _asked(self) -> str:
+        return f"{self._doing} of {self._size} payloads" if self._size else self._doing
+
+    async def call(self, work: Coroutine[Any, Any, T], doing: str) -> T:
+        """Do something, in time. If this is cancelled, so is the work, which is given the same time to heed it.
+
+        Args:
+            work: A call of the driver.
+            doing: See `begin`.
+
+        Raises:
+            SinkError, SourceError: It takes too long.
+        """
+        task = asyncio.ensure_future(work)
+        self.begin(doing)
+        try:
+            await self.until(task)
+        except BaseException as error:
+            task.cancel()
+            if isinstance(error, asyncio.CancelledError):
+                with suppress(FlameError):
+                    await self.until(task)
+            raise
+        finally:
+            self.end()
+        return task.result()
+
+    async def left(self, task: asyncio.Future[Any], doing: str) -> None:
+        """Wait for something that was cancelled to heed it.
+
+        Raises:
+            SinkError, SourceError: It takes too long.
+        """
+        self.begin(doing)
+        try:
+            await self.until(task)
+        finally:
+            self.end()
+
+    async def until(self, done: asyncio.Future[Any]) -> None:
+        """Wait for something that the present call may keep from ending. How it ends is of no account here.
+
+        Raises:
+            SinkError, SourceError: The call takes too long.
+        """
+        if self._given_up is None:
+            self._given_up = asyncio.get_running_loop().create_future()
+        if self.error is None:
+            await asyncio.wait((done, self._given_up), return_when=asyncio.FIRST_COMPLETED)
+        if self.error is not None and not done.done():
+            raise self.error
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._since is None:
+            return None
+        loop = asyncio.get_running_loop()
+        waited_s = loop.time() - self._since + 0.001  # timers may be early by as much as the clock ticks
+        if waited_s >= self._limit_s:
+            return self._give_up()
+        due_s = self._warn_s
+        while due_s <= waited_s:
+            due_s *= 2
+        if due_s > self._warn_s:
+            facts = {"waited_s": round(waited_s, 1), "limit_s": self._limit_s, "known": self.known()}
+            logger().warning(events.EDGE_WAITED, job=self._job, edge=self._who, to=self._asked, **facts)
+        self._timer = loop.call_at(self._since + min(due_s, self._limit_s), self._look)
+        return None
+
+    def _give_up(self) -> None:
+        known = self.known()
+        what = f"{self._who} was given {self._limit_s:g} s to {self._asked}, and has not done it"
+        self.error = self._make_error(f"{what}; {known}" if known else what)
+        give_up()
+        if self._given_up is not None and not self._given_up.done():
+            self._given_up.set_result(None)
+        self.overdue(self.error)
+
+
+class Patience:
+    """The watches of one job.
+
+    Args:
+        job: Its name.
+        sink_s: How long a sink may take to do what it is asked for.
+        source_s: How long a source may take to heed that it is to stop.
+    """
+
+    def __init__(self, job: str = "", sink_s: float = 1800.0, source_s: float = 60.0) -> None:
+        self._job, self._sink_s, self._source_s = job, sink_s, source_s
+        self._sinks: dict[str, Watch] = {}
+        self._readers: dict[FrontId, Watch] = {}
+
+    def sink(self, name: str) -> Watch:
+        """The watch of a sink: always the same."""
+
+        def error(what: str) -> SinkError:
+            hint = (
+                "Look at what it writes to. An exactly-once sink loses and doubles nothing: the next run of a job that "
+                "keeps state goes on. If it is only slow: job.sink_timeout_s says how long it may take."
+            )
+            return SinkError(what, hint=hint, sink=name)
+
+        if name not in self._sinks:
+            self._sinks[name] = Watch(self._job, f"sink {name!r}", self._sink_s, error)
+        return self._sinks[name]
+
+    def source(self, front: FrontId, *, apart: bool = False) -> Watch:
+        """The watch of a reader: always the same, or one for calls that others may be under way beside."""
+
+        def error(what: str) -> SourceError:
+            hint = "Look at what it reads from. If it is only slow: job.source_timeout_s says how long it may take."
+            return SourceError(what, hint=hint, source=front.source, position=None)
+
+        if front not in self._readers or apart:
+            who = f"source {front.source!r}" + (f", partition {front.partition}," if front.partition else "")
+            watch = Watch(self._job, who, self._source_s, error)
+            if apart:
+                return watch
+            self._readers[front] = watch
+        return self._readers[front]
+
+    async def close(self, watch: Watch, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Close a source or sink, unless it has been given up: it may still be at something.
+
+        Raises:
+            SinkError, SourceError: It takes too long.
+            FlameError: As the driver's.
+        """
+        if watch.error is None:
+            await watch.call(aclose(), "close")
+        watch.aclose()
+
+
+def _nobody_hears(error: FlameError) -> None:
+    return

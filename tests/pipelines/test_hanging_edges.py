@@ -1,0 +1,214 @@
+"""Sinks that never come back from a write, readers that do not leave off: the job ends, and says why.
+
+What an exactly-once sink is given is neither lost nor doubled by that: the next run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Windows are other ones")
+
+APP = """
+    import asyncio
+    import time
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
+
+    import flamecore as fc
+    from flamecore.front import Batch, Reader, Source, SourceCapabilities
+    from flamecore.registry import override
+    from flamestream_edges.jsonl import JsonlSink
+
+
+    async def hang(how: str) -> None:
+        Path("hanging").touch()
+        if how == "thread":
+            await asyncio.to_thread(time.sleep, 600)
+        if how == "waits":
+            await asyncio.sleep(600)
+        while True:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                pass
+
+
+    class Hanging(JsonlSink):
+        name = "hanging"
+        written = 0
+
+        def encoder(self) -> None:
+            return None
+
+        async def write(self, time: int, payloads: Sequence[Any]) -> None:
+            file = Path("hang")
+            when, how = file.read_text().split() if file.exists() and self.written >= 40 else ("", "")
+            if when == "before":
+                await hang(how)
+            self.written += len(payloads)
+            await super().write(time, payloads)
+            if when == "behind":
+                await hang(how)
+
+
+    class Stuck(Reader):
+        def __init__(self) -> None:
+            self.rest = 5
+
+        async def read(self, limit: int) -> Batch:
+            if not self.rest:
+                await hang("ignores")
+            self.rest -= 1
+            return Batch([str(self.rest)], [5 - self.rest])
+
+
+    class StuckSource(Source):
+        name = "stuck"
+        capabilities = SourceCapabilities(replayable=False, bounded=False)
+
+        async def open(self, partition: str, position: Any = None) -> Reader:
+            return Stuck()
+
+
+    installed = [override("sink", "hanging", Hanging), override("source", "stuck", StuckSource)]
+    for one in installed:  # in every process that imports this
+        one.__enter__()
+
+    flow = fc.Flow("hanging")
+    flow.source("lines", str).rebalance().map(str.upper).key_by(len).count().sink("out")
+"""
+
+LINES = 200
+LIMIT_S = 60
+
+
+@pytest.fixture(params=["inproc", "grpc"])
+def on(request: pytest.FixtureRequest) -> list[str]:
+    """One process, and several."""
+    if request.param == "inproc":
+        return []
+    return [*request.getfixturevalue("grpc"), "job.workers=2"]
+
+
+@pytest.fixture(autouse=True)
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "app.py").write_text(dedent(APP), "utf-8")
+    (tmp_path / "lines.txt").write_text("".join(f"{'x' * (number % 7)}\n" for number in range(LINES)))
+    monkeypatch.chdir(tmp_path)
+
+
+def start(settings: Sequence[str], source: str = "lines") -> subprocess.Popen[str]:
+    options = [part for setting in settings for part in ("--set", setting)]
+    command = [sys.executable, "-m", "flamecore", "run", "app.py", "-q", "--source", f"lines={source}"]
+    return subprocess.Popen([*command, "--sink", "out=hanging", *options], stderr=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def running(settings: Sequence[str], source: str = "lines") -> Iterator[subprocess.Popen[str]]:
+    """A job, from when something in it hangs."""
+    job = start(settings, source)
+    try:
+        end = time.monotonic() + LIMIT_S
+        while not Path("hanging").exists():
+            assert job.poll() is None, job.communicate()[1]
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        yield job
+    finally:
+        job.kill()
+        job.wait()
+
+
+def settings(on: Sequence[str]) -> list[str]:
+    return [
+        *on,
+        "source.lines.path=lines.txt",
+        "sink.out.path=out.jsonl",
+        "state.use=sqlite",
+        "state.path=state",
+        "state.interval_s=0.1",
+        "job.guarantee=exactly_once",
+        "job.max_in_flight=16",
+    ]
+
+
+def is_complete() -> bool:
+    counts = dict.fromkeys(range(7), 0)
+    expected = []
+    for number in range(LINES):
+        counts[number % 7] += 1
+        expected.append([number % 7, counts[number % 7]])
+    return [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()] == expected
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+@pytest.mark.parametrize("how", ["waits", "ignores", "thread"])
+def test_a_write_that_never_returns_ends_the_job(on: list[str], when: str, how: str) -> None:
+    Path("hang").write_text(f"{when} {how}")
+    with running([*settings(on), "job.sink_timeout_s=1"]) as job:
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1, said
+    assert "error: sink 'out' was given 1 s to write a batch of " in said
+    assert "its output is stored below time " in said
+    assert "event=edge.waited" in said
+    Path("hang").unlink()
+    again = start(settings(on))
+    _, said = again.communicate(timeout=LIMIT_S)
+    assert again.returncode == 0, said
+    assert is_complete()
+
+
+def test_a_job_that_is_drained_does_not_wait_for_ever(on: list[str]) -> None:
+    Path("hang").write_text("before ignores")
+    with running([*settings(on), "job.sink_timeout_s=2"]) as job:
+        job.send_signal(signal.SIGINT)
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1
+    assert "sink 'out' was given 2 s to write a batch" in said
+
+
+def test_a_snapshot_that_waits_for_a_sink_says_so() -> None:
+    Path("hang").write_text("before waits")
+    with running([*settings([]), "state.commit_timeout_s=1", "job.sink_timeout_s=20"]) as job:
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1
+    assert "is not complete after 1 s; sink 'out' has been asked for " in said
+
+
+@pytest.mark.parametrize("how", ["waits", "ignores", "thread"])
+def test_an_epoch_that_ends_does_not_wait_for_ever(grpc: list[str], how: str) -> None:
+    Path("hang").write_text(f"behind {how}")
+    on = [*grpc, "job.workers=2"]
+    with running([*settings(on), "job.sink_timeout_s=3"]) as job:
+        worker = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0])
+        os.kill(worker, signal.SIGKILL)
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1
+    assert "sink 'out' was given 3 s to write a batch" in said
+    Path("hang").unlink()
+    again = start(settings(on))
+    _, said = again.communicate(timeout=LIMIT_S)
+    assert again.returncode == 0, said
+    assert is_complete()
+
+
+def test_a_reader_that_does_not_leave_off_ends_the_job(on: list[str]) -> None:
+    with running([*on, "sink.out.path=out.jsonl", "job.source_timeout_s=1"], source="stuck") as job:
+        job.send_signal(signal.SIGINT)
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1, said
+    assert "source 'lines' was given 1 s to leave off reading, and has not done it" in said
+    assert "job.source_timeout_s" in said

@@ -1,0 +1,80 @@
+"""A loop ends, although something in it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from flamecore.runner import run
+
+HANGING = """
+    import asyncio, sys, time
+    from flamecore import runner
+
+    async def stubborn():
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+
+    async def main(what):
+        if "task" in what:
+            task = asyncio.create_task(stubborn())
+        if "thread" in what:
+            thread = asyncio.create_task(asyncio.to_thread(time.sleep, 60))
+        await asyncio.sleep(0.05)
+        if "known" in what:
+            runner.give_up()
+        raise ValueError("as it should")
+
+    if "known" not in sys.argv[1]:
+        runner._LIMIT_S = 0.5
+    try:
+        runner.run(main(sys.argv[1]))
+    except ValueError as error:
+        print(error)
+    runner.leave(7)
+    print("nothing was left behind")
+"""
+
+
+def test_it_is_as_with_asyncio() -> None:
+    closed = []
+
+    async def ends_late() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            closed.append("task")
+
+    async def main() -> int:
+        background.append(asyncio.create_task(ends_late()))
+        await asyncio.sleep(0)
+        return await asyncio.to_thread(int, "12")
+
+    background: list[asyncio.Task[None]] = []
+    assert run(main()) == 12
+    assert closed == ["task"]
+
+    async def fails() -> None:
+        raise ValueError("as it is")
+
+    with pytest.raises(ValueError, match="as it is"):
+        run(fails())
+
+
+@pytest.mark.parametrize("what", ["task", "thread", "task thread", "task known", "thread known"])
+def test_what_does_not_end_is_left_behind(what: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", dedent(HANGING), what], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (7, "as it should\n"), ended.stderr
+
+
+def test_where_all_ends_nothing_is_left_behind() -> None:
+    ended = subprocess.run([sys.executable, "-c", dedent(HANGING), ""], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (0, "as it should\nnothing was left behind\n"), ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,14 @@ class Crew:
             self.tell(name, assignment)
         return nodes
 
+    def roll(self, life: Life) -> str:
+        """Who has joined, of how many, in words."""
+        counts = ((role, count) for role, count in wanted(life.plan, life.layout).items() if count)
+        return "; ".join(
+            f"of {count} {role}{'s' * (count > 1)}: {', '.join(self.members.named(role)) or 'none'}"
+            for role, count in counts
+        )
+
     @property
     def late(self) -> list[str]:
         """Names of the processes that run and have not joined."""
@@ -190,10 +199,14 @@ class Crew:
     async def leave(self, timeout_s: float) -> None:
         """End all: first by asking, then by force."""
         self.leaving = True
-        for address in self.members.addresses.values():
-            with suppress(FlameError):  # it is gone already
-                self.post.send(address, Stop(False))
-        await self.host.stop(timeout_s)
+        asked = [self._ask_to_end(address, timeout_s) for address in self.members.addresses.values()]
+        await asyncio.gather(self.host.stop(timeout_s), *asked)
+
+    async def _ask_to_end(self, address: str, timeout_s: float) -> None:
+        """Have word of the end go out: to one that was never spoken to there is no way yet."""
+        with suppress(FlameError, TimeoutError):  # it is gone already, or does not listen
+            async with asyncio.timeout(timeout_s):
+                await self.post.endpoint.send(address, Stop(False))
 
 
 def wanted(plan: Plan, layout: Layout) -> dict[str, int]:

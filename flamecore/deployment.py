@@ -43,7 +43,7 @@ from flamecore.reception import Reception
 from flamecore.restarts import Restarts
 from flamecore.revision import Revision
 from flamecore.snapshot import Manifest
-from flamecore.stats import JobReport, JobStats, NodeStats, summed
+from flamecore.stats import JobReport, JobStats, NodeStats, Rates, summed
 from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ if TYPE_CHECKING:
 
 _MOVE_S: Final = 5.0
 """How long to wait for a first delivery, before it is said that the job goes on."""
+
+_START_HINT: Final = "Look at the workers' log lines above; each must reach the supervisor and import the flow."
+_JOIN_HINT: Final = (
+    "flamestream check says the commands that start them; each must reach the supervisor and import the flow, and says "
+    "where it was started what keeps it. deploy.start_timeout_s is how long they may take."
+)
 
 
 class Deployment:
@@ -83,6 +89,7 @@ class Deployment:
         self._epochs = 0
         self._restarts = Restarts(self._deploy.restarts, self._deploy.restart_window_s)
         self._still_since: float | None = None
+        self._rates = Rates()
         self._ruin: BaseException | None = None
         self._rest: set[asyncio.Task[None]] = set()
         self._host: Host | None = None
@@ -143,7 +150,7 @@ class Deployment:
             "nodes": self._members.described(),
             "key_groups": owned_ranges(self._life.plan.owners),
             **state,
-            "records_per_s": stats.items_in / stats.elapsed_s if stats.elapsed_s else 0.0,
+            **self._rates.described(stats),
             **dict(stats.rows()),
         }
 
@@ -191,7 +198,8 @@ class Deployment:
         self._changes = Changes(self, life, crew, self._revise)
         stack.push_async_callback(self._end_rest)
         reception = self._reception
-        for work in (reception.listen(crew), reception.watch(crew, self._deploy.silence_timeout_s)):
+        watching = reception.watch(crew, self._deploy.silence_timeout_s)
+        for work in (reception.listen(crew), watching, self._rates.watch(self.stats)):
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             stack.push_async_callback(_cancelled, task)
@@ -391,10 +399,9 @@ class Deployment:
                     finally:
                         changed.cancel()
         except TimeoutError:
-            known = ", ".join(sorted(self._members.nodes)) or "none"
             error = JobError(
-                f"after {timeout_s:g} s not all workers have {what}; joined: {known}",
-                hint="Look at the workers' log lines above; each must reach the supervisor and import the flow.",
+                f"after {timeout_s:g} s not all workers have {what} ({self._crew.roll(self._life)})",
+                hint=_JOIN_HINT if self._deploy.start == "join" else _START_HINT,
             )
             stuck = sorted(late())
             if not stuck:

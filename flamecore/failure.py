@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from flamecore.errors import FlameError, OperationError, SourceError
+from flamecore.errors import FlameError, JobError, OperationError, SourceError
 from flamecore.meta import MIN_TIME, GlobalTime
 
 _ENGINE: Final = str(Path(__file__).parent)
@@ -85,6 +85,15 @@ class Failure(NamedTuple):
             )
         error.__cause__ = self.error
         return error
+
+
+def exit_error(error: SystemExit) -> JobError:
+    """The error for user code that calls `sys.exit`, also with 0: the job is not at its end."""
+    frames = "".join(f"\n    {line}" for line in user_frames(error))
+    return JobError(
+        f"a function of the flow, a source or a sink has called sys.exit({error.code!r}){':' * bool(frames)}{frames}",
+        hint="Raise another exception, which says what is wrong with which record. To end the job, end its input.",
+    )
 
 
 def in_words(value: Any) -> str:

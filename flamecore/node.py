@@ -21,7 +21,7 @@ from flamecore.collect import Collector
 from flamecore.commits import WorkerCommits
 from flamecore.errors import SinkError
 from flamecore.facts import state_facts
-from flamecore.failure import Failure
+from flamecore.failure import Failure, exit_error
 from flamecore.front import Reader, Source
 from flamecore.host import CONTROL, Post, RearHost, TrackerHost, WorkerHost, patient
 from flamecore.keeper import Keeper
@@ -41,6 +41,12 @@ class Binds(Protocol):
     """What a node needs of its transport."""
 
     async def bind(self, address: str) -> Endpoint: ...
+
+
+class Runs(Protocol):
+    """A part: it has a task of its own."""
+
+    async def run(self) -> None: ...
 
 
 class Node:
@@ -264,9 +270,9 @@ class Node:
                 with suppress(SinkError):  # which is known by now
                     await watch.until(task)
 
-    def _start(self, parts: Sequence[TrackerHost | WorkerHost | RearHost | FrontPump | WorkerCommits]) -> None:
+    def _start(self, parts: Sequence[Runs]) -> None:
         for part in parts:
-            task = asyncio.create_task(part.run(), name=type(part).__name__)
+            task = asyncio.create_task(_run(part), name=type(part).__name__)
             task.add_done_callback(self._part_ended)
             self._tasks[task] = part.watch if isinstance(part, RearHost) else None
 
@@ -308,3 +314,11 @@ class Node:
             latency=self._latency.buckets(),
             messages=dict(messages),
         )
+
+
+async def _run(part: Runs) -> None:
+    """Run a part. User code that wants to end the program ends the job, like all else that it raises."""
+    try:
+        await part.run()
+    except SystemExit as error:  # asyncio would let it through, and nobody would hear why the process is gone
+        raise exit_error(error) from error

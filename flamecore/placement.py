@@ -79,6 +79,17 @@ def refusals(config: JobConfig, transport: Transport, environ: Mapping[str, str]
         )
 
 
+def join_command(role: str, job: str, address: str) -> str:
+    """What starts a process that joins a job.
+
+    Args:
+        role: `worker` or `acker`.
+        job: Name of the job.
+        address: Where it is joined; empty if only those who start it know.
+    """
+    return f"flamestream {role} --join {address or 'ADDRESS'} --job {job} --name NAME"
+
+
 def check_findable(config: JobConfig, transport: Transport, outlook: Outlook, *, listed: bool) -> None:
     """Refuse a supervisor that nobody could be told the place of, if others are to join.
 

@@ -23,6 +23,10 @@ from flamecore.stats import NodeStats
 ENDED: Final = "the job has come to its end"
 """What clients are told that come too late."""
 
+_REPLACED: Final = (
+    "another process has joined by the name of {name}; processes that run together need names of their own"
+)
+
 _GRACE_S: Final = 0.5
 """How long a process that was lost may take to be found dead, so that its last words are told."""
 
@@ -116,7 +120,10 @@ class Reception:
         for name in (node.node, *over):
             if (former := members.addresses.get(name)) is None:
                 continue
-            crew.send_away(former)
+            if name == node.node:
+                crew.answer(former, Refusal(_REPLACED.format(name=name)))
+            else:
+                crew.send_away(former)
             members.leave(name)
             if name in members.hosts.values():
                 self._fault(JobError(f"{node.node} has been started again"))

@@ -48,6 +48,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     "hooks",
 )
 GROUP: Final = "flamestream."
+_PLURALS: Final = {"registry": "registries", "hooks": "hooks"}
 
 _overrides: ContextVar[Mapping[tuple[str, str], Any]] = ContextVar("flamestream_overrides", default={})  # noqa: B039 – never changed, only replaced
 
@@ -224,10 +225,11 @@ class Registry:
             ) from error
         extra = next((extra for extra in (provider.name, absent) if extra in provider.extras), None)
         others = [name for name in self.names(provider.kind) if name != provider.name]
+        kinds = _PLURALS.get(provider.kind, f"{provider.kind}s")
         command = f"pip install '{provider.distribution}[{extra}]'" if extra else f"pip install {absent}"
         raise MissingDependencyError(
             f"{provider} needs module {absent!r}, which is not installed",
-            hint=f"Other {provider.kind}s: {', '.join(others) or 'none'}. Run: {command}",
+            hint=f"Other {kinds}: {', '.join(others) or 'none'}. Run: {command}",
             module=absent,
             extra=extra,
             **provider.facts,

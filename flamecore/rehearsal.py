@@ -17,7 +17,7 @@ from flamecore.epoch import acker_plan
 from flamecore.hashing import KEY_GROUPS, owned_ranges
 from flamecore.job import check_importable, make_plan
 from flamecore.layout import Layout
-from flamecore.placement import SUPERVISOR, TOKEN, check_findable, placed, refusals
+from flamecore.placement import SUPERVISOR, TOKEN, check_findable, join_command, placed, refusals
 from flamecore.plan import Plan
 from flamecore.reference import importable
 from flamecore.transport import Outlook, Transport, TransportContext
@@ -109,6 +109,15 @@ def rehearse(layout: Layout, environ: Mapping[str, str] | None = None) -> list[P
     return list(_processes(layout, plan, trackers, transport, outlook, environ))
 
 
+def outlook_of(layout: Layout, environ: Mapping[str, str] | None = None) -> Outlook:
+    """Where the supervisor of a job would be reached.
+
+    Raises:
+        FlameError: The transport cannot work as it is configured.
+    """
+    return layout.transport(_context(layout, os.environ if environ is None else environ)).outlook()
+
+
 def _context(layout: Layout, environ: Mapping[str, str], node: str = SUPERVISOR) -> TransportContext:
     # Without a token in the environment, the supervisor makes one for those that it starts.
     joining = layout.config.deploy.start == "join"
@@ -151,9 +160,8 @@ def _processes(
         reads = tuple(front[:3] for front in fronts if front[3] in workers.values())
         command = ""
         if start == "by hand":
-            address = supervisor.join if supervisor is not None and supervisor.join else "ADDRESS"
-            role = name.partition(" ")[0]
-            command = f"flamestream {role} --join {address} --job {layout.name} --name NAME"
+            address = supervisor.join if supervisor is not None else ""
+            command = join_command(name.partition(" ")[0], layout.name, address)
         owned = {part: groups[part] for part in workers if part in groups}
         return ProcessPlan(name, start, outlook, command, hosted, reads, owned)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,6 +12,10 @@ _BASE: Final = 1.07
 """Width of a latency bucket: 7 %."""
 
 _FLOOR_S: Final = 1e-6
+
+
+RATE_LOOKS: Final = 5
+"""Over so many seconds a rate is taken, or since the job began."""
 
 
 class Histogram:
@@ -96,6 +101,30 @@ class JobStats:
     def rows(self) -> Iterator[tuple[str, object]]:
         """Names and values, for tables and JSON."""
         return ((name, getattr(self, name)) for name in self.__slots__)
+
+
+class Rates:
+    """Records read and outputs delivered a second, over the last seconds of a job."""
+
+    def __init__(self) -> None:
+        self._looks: deque[JobStats] = deque(maxlen=RATE_LOOKS + 1)
+
+    async def watch(self, look: Callable[[], JobStats]) -> None:
+        """Look at the job every second, until cancelled."""
+        while True:
+            self._looks.append(look())
+            await asyncio.sleep(1)
+
+    def described(self, now: JobStats) -> dict[str, Any]:
+        """The rates up to a look, for programs and people."""
+        before = self._looks[0] if self._looks else JobStats()
+        passed = max(now.elapsed_s - before.elapsed_s, 1e-9)
+        return {
+            "records_per_s": (now.items_in - before.items_in) / passed,
+            "outputs_per_s": {
+                name: (count - before.items_out.get(name, 0)) / passed for name, count in now.items_out.items()
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,11 +62,9 @@ def _lines(layout: Layout, described: dict[str, Any]) -> list[str]:
     if described["on"]["use"] != "processes":
         lines.append(f"{'on':<14} {_use(described['on'])}")
     lines += [f"{key:<14} {_use(described[key])}" for key in ("transport", "acker")]
-    if described["registry"]["use"] != "supervisor":
-        lines.append(f"registry       {_use(described['registry'])}")
     if described["state"]:
         lines.append(f"{'state':<14} {_use(described['state'])}")
-    if layout.is_listed:
+    if described["registry"]["use"] != "supervisor":
         lines.append(f"{'registry':<14} {_use(described['registry'])}")
     for name, edge in described["sources"].items():
         promise = ""

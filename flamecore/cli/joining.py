@@ -31,7 +31,7 @@ def join_options(function: F) -> F:
     """The options that say where the job is."""
     for option in reversed(
         (
-            click.option("--job", required=True, help="Name of the job, as its supervisor prints it."),
+            click.option("--job", required=True, help="Name of the job: job.name, or else that of its flow."),
             click.option(
                 "--set",
                 "settings",
@@ -74,7 +74,7 @@ def joining(
     if not separator or scheme not in ("grpc", "unix", "nats", "tls"):
         raise ConfigError(
             f"{address!r} is no address of a job",
-            hint="Write grpc://HOST:PORT, unix:///PATH or nats://HOST:PORT, as the supervisor prints it.",
+            hint="Write grpc://HOST:PORT, unix:///PATH or nats://HOST:PORT, as flamestream check says it of the job.",
             path="--join",
         )
     token = os.environ.get(TOKEN)

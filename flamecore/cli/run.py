@@ -59,6 +59,8 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
     data_on_stdout = writes_to_stdout(layout)
     if data_on_stdout:
         leave_stdout(ctx)
+    if not quiet and layout.config.deploy.start == "join":
+        click.echo(awaited(layout), err=True)
     progress = chosen(layout.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
     try:
         report = run(_run(job, progress, quiet=quiet))
@@ -79,6 +81,22 @@ def writes_to_stdout(layout: Layout) -> bool:
     """Whether data goes to stdout, which nothing else may write to then."""
     return any(
         use.rpartition(":")[2] == "stdout" for part, use in layout.drivers.items() if not part.startswith("source")
+    )
+
+
+def awaited(layout: Layout) -> str:
+    """Who is waited for, and what starts them."""
+    from flamecore.placement import join_command
+    from flamecore.rehearsal import outlook_of
+
+    deploy, workers = layout.config.deploy, layout.settings.workers
+    roles = ["worker", *(["acker"] if deploy.acker == "own" else [])]
+    address = outlook_of(layout).join
+    return "\n".join(
+        [
+            f"job {layout.name} waits {deploy.start_timeout_s:g} s for {workers} worker{'s' * (workers > 1)}:",
+            *(f"  {join_command(role, layout.name, address)}" for role in roles),
+        ]
     )
 
 

@@ -25,7 +25,10 @@ def command(ctx: click.Context, /, address: str, **options: Any) -> None:
     if wants_json(ctx):
         print_json(facts)
         return
+    facts["key_groups"] = {worker: f"{first} to {last}" for worker, (first, last) in facts["key_groups"].items()}
     for name, value in facts.items():
+        if value is None or value == {}:
+            continue  # there is nothing to say yet
         if isinstance(value, dict):
             click.echo(f"{name}")
             for key, detail in value.items():

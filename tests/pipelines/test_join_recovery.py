@@ -101,3 +101,21 @@ def test_a_job_with_a_worker_to_spare_is_drained(joined: Joined) -> None:
     delivered = words.outputs()
     assert 0 < len(delivered) < 3 * len(words.lines)
     assert delivered == words.wanted()[: len(delivered)]
+
+
+def test_two_workers_of_one_name(joined: Joined) -> None:
+    """The former one is told why it has no part; the job says who it waits for, and the other hears of its end."""
+    words = joined.words
+    run = words.start(**joined.settings, deploy__start_timeout_s=4)
+    try:
+        first = joined.worker("w0")
+        wait_for(lambda: joined.nodes() == ["w0"], run)
+        second = joined.worker("w0")
+        assert first.wait(20) == 1
+        assert "another process has joined by the name of w0" in joined.said("w0")
+        assert ended(run) == 1, run.said()
+        assert second.wait(20) == 0, joined.said("w0")
+    finally:
+        run.end()
+    assert "after 4 s not all workers have joined (of 2 workers: w0)" in run.said()
+    assert "flamestream check says the commands" in run.said()

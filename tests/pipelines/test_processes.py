@@ -42,6 +42,21 @@ SLOW = """
     flow.source("lines", str).rebalance().map(slowly).key_by(len).count().sink("counts")
 """
 
+LEAVING = """
+    import sys
+    import flamecore as fc
+
+
+    def picky(line: str) -> str:
+        if line == "leave":
+            sys.exit(0)  # "leave"
+        return line
+
+
+    flow = fc.Flow("leaving")
+    flow.source("lines", str).rebalance().map(picky).key_by(len).count().sink("counts")
+"""
+
 TYPES = """
     import enum
     from collections import deque
@@ -227,6 +242,16 @@ def test_a_failing_function_ends_the_job_with_the_record(tmp_path: Path, over: l
     assert "lines.txt line 3" in ended.stderr
 
 
+def test_a_function_that_calls_exit_ends_the_job_and_is_named(tmp_path: Path, over: list[str]) -> None:
+    app = write(tmp_path, "app.py", LEAVING)
+    lines = write(tmp_path, "lines.txt", "a\nb\nleave\nc\n")
+    ended = run("run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2", "-q")
+    assert ended.returncode == 1
+    assert "sys.exit(0)" in ended.stderr
+    assert 'sys.exit(0)  # "leave"' in ended.stderr, "the line that did it"
+    assert "nobody answers" not in ended.stderr
+
+
 def slow_job(tmp_path: Path, over: Sequence[str]) -> subprocess.Popen[str]:
     app = write(tmp_path, "app.py", SLOW)
     lines = write(tmp_path, "lines.txt", words(20_000))
@@ -332,6 +357,29 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_who_is_waited_for_is_said(
+    tmp_path: Path, over: list[str], quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAMESTREAM_TOKEN", "not a secret")
+    app = write(tmp_path, "app.py", APP)
+    lines = write(tmp_path, "lines.txt", "a\n")
+    here = f"grpc://127.0.0.1:{free_port()}"
+    if "transport.use=grpc" in over:
+        over = [*over, "--set", f"transport.grpc.listen={here.partition('://')[2]}"]
+    else:
+        here = over[-1].split('"')[1]
+    ended = run(
+        "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2",
+        *(["-q"] if quiet else []), "--set", "deploy.start=join", "--set", "deploy.acker=own",
+        "--set", "deploy.start_timeout_s=0.5",
+    )  # fmt: skip
+    assert ended.returncode == 1
+    for role in ("worker", "acker"):
+        assert (f"flamestream {role} --join {here} --job words --name NAME\n" in ended.stderr) is not quiet
+    assert "after 0.5 s not all workers have joined (of 2 workers: none; of 1 acker: none)" in ended.stderr
+
+
 def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
     if find_spec("grpc") is None:
         pytest.skip("the client of grpc is not installed")
@@ -366,6 +414,8 @@ def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
         assert looked.returncode == 0, looked.stderr
         facts = json.loads(looked.stdout)
         assert facts["nodes"]["w1"]["parts"] == ["acker/0", "worker/0"]
+        assert facts["records_per_s"] > 0
+        assert facts["outputs_per_s"]["counts"] > 0
         assert facts["key_groups"] == {"worker/1": [0, 127]}
         (tmp_path / "linger").unlink()
         assert [process.wait(timeout=60) for process in started] == [0, 0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -11,7 +12,7 @@ import pytest
 
 import flamecore as fc
 from flamecore import registry
-from flamecore.errors import OperationError, RunawayLoopError, SourceError
+from flamecore.errors import JobError, OperationError, RunawayLoopError, SourceError
 from flamecore.failure import Failure, describe, in_words
 from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.meta import GlobalTime
@@ -234,6 +235,21 @@ def test_an_endless_loop_is_stopped_with_the_item_that_turns() -> None:
     assert isinstance(error.__cause__, RunawayLoopError)
     assert "without end" in str(error)
     assert "7" in error.record
+
+
+@pytest.mark.parametrize("code", [0, 3, "enough"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_that_calls_exit_ends_the_job_and_not_the_program(code: Any, workers: int) -> None:
+    def leave(n: int) -> int:
+        if n == 2:
+            sys.exit(code)
+        return n
+
+    with pytest.raises(JobError) as caught:
+        flow(lambda stream: stream.map(leave)).run({"numbers": [1, 2, 3]}, workers=workers)
+    assert f"sys.exit({code!r})" in caught.value.what
+    assert f"{Path(__file__)}:" in caught.value.what
+    assert "in leave: sys.exit(code)" in caught.value.what
 
 
 def test_words() -> None:

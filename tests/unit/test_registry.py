@@ -19,7 +19,7 @@ from flamecore.errors import (
     PluginLoadError,
     UnknownPluginError,
 )
-from flamecore.registry import API_CURRENT, Registry
+from flamecore.registry import API_CURRENT, Kind, Registry
 
 Distributions = Any
 """The fixture's class; a conftest cannot be imported."""
@@ -108,15 +108,17 @@ def test_missing_parts_of_its_own_are_no_missing_client(distributions: Distribut
         Registry().get("sink", "x")
 
 
-def test_missing_client_names_module_and_extra(distributions: Distributions) -> None:
+@pytest.mark.parametrize(("kind", "others"), [("transport", "transports"), ("registry", "registries")])
+def test_missing_client_names_module_and_extra(distributions: Distributions, kind: Kind, others: str) -> None:
     distributions.add(
         "flamestream-x",
         modules={"plug_x": "import no_such_client.aio"},
-        entry_points={"flamestream.transport": {"x": "plug_x"}},
+        entry_points={f"flamestream.{kind}": {"x": "plug_x"}},
         extras=("all", "x"),
     )
     with pytest.raises(MissingDependencyError) as caught:
-        Registry().get("transport", "x")
+        Registry().get(kind, "x")
+    assert f"Other {others}: " in str(caught.value)
     assert caught.value.module == "no_such_client"
     assert caught.value.extra == "x"
     assert "pip install 'flamestream-x[x]'" in str(caught.value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from flamecore.acceptance import accept
@@ -21,6 +22,7 @@ from flamecore.life import Life
 from flamecore.messages import Refusal, Rescale, Status, Stop, Upgrade
 from flamecore.reception import ENDED
 from flamecore.revision import Revision, sinks_that_stay
+from flamecore.runner import aside
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout
@@ -48,6 +50,12 @@ class Runs(Protocol):
     ) -> None:
         """Wait for nodes."""
         ...
+
+
+def _forget(importing: asyncio.Future[Revision]) -> None:
+    """Let go of a version that comes too late."""
+    if not importing.cancelled() and importing.exception() is None:
+        importing.result().forget()
 
 
 @dataclass(slots=True)
@@ -87,7 +95,7 @@ class Changes:
         self._members = crew.members
         self._revise = revise
         self._request: _Request | None = None
-        self._importing = asyncio.Lock()
+        self._importing: asyncio.Future[Revision] | None = None
 
     # -- while the job runs ----------------------------------------------------------------------------------------
 
@@ -146,11 +154,20 @@ class Changes:
         epoch = self._taken_on(request)
         if epoch is None:
             return None
-        async with self._importing:  # also for another request, which was refused meanwhile
-            await epoch.commit()  # what the new version is held against is what there is now
-            request.revision = revision = await asyncio.to_thread(self._revise, life.layout, asked)
+        if self._importing is not None:  # for another request, which was refused meanwhile
+            await self._imported(self._importing)
             if self._request is not request:
-                return revision.forget()
+                return None
+        await epoch.commit()  # what the new version is held against is what there is now
+        self._importing = importing = aside(partial(self._revise, life.layout, asked))
+        try:
+            await self._imported(importing)
+        except JobError:
+            importing.add_done_callback(_forget)
+            raise
+        request.revision = revision = importing.result()
+        if self._request is not request:
+            return revision.forget()
         assert revision.layout.graph is not None
         plan = replace(life.plan, graph=revision.layout.graph)
         fresh: set[str] = set()
@@ -166,6 +183,20 @@ class Changes:
         for name in members.hosting("worker"):
             self._crew.tell(name, Stop(True))
         return None
+
+    async def _imported(self, importing: asyncio.Future[Revision]) -> None:
+        """Wait until a version has been imported, or could not be.
+
+        Raises:
+            JobError: It takes too long.
+        """
+        limit_s = self._life.layout.config.deploy.start_timeout_s
+        await asyncio.wait((importing,), timeout=limit_s)
+        if not importing.done():
+            raise JobError(
+                f"the flow has not been imported after {limit_s:g} s; until it has, no other version can be",
+                hint="Does one of its modules wait for something? deploy.start_timeout_s says how long it may take.",
+            )
 
     def _taken_on(self, request: _Request) -> Epoch | None:
         """Take on what a client asks for, if the job is one that can be changed, and nobody else is at it.

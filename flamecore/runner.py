@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -41,6 +41,36 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 def give_up() -> None:
     """Something that runs in the present loop has been waited for long enough."""
     _given_up.add(asyncio.get_running_loop())
+
+
+def aside(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Call a function that may never return, in a thread of its own, which nobody waits for in the end.
+
+    Returns:
+        What it returns or raises, in the present loop.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if outcome.cancelled():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)  # type: ignore[arg-type]
+
+    def call() -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except BaseException as raised:  # noqa: BLE001 - it is whoever waits for it that is told
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=call, name="aside", daemon=True).start()
+    return outcome
 
 
 def leave(code: object) -> None:

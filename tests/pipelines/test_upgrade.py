@@ -342,6 +342,44 @@ def test_a_fault_while_another_version_is_imported(tmp_path: Path) -> None:
     assert job.output() == counted(job.words())
 
 
+HANGING = """
+import time
+from pathlib import Path
+
+while Path("hold").exists():
+    Path("held").touch()
+    time.sleep(0.01)
+"""
+
+
+@needs_grpc
+def test_a_version_whose_import_hangs_is_refused(tmp_path: Path) -> None:
+    """Nobody waits for it, neither who has asked nor the end of the job; when it is there at last it is let go of."""
+    job = Job(tmp_path, more=["[deploy]", "start_timeout_s = 5"])
+    (tmp_path / "hold").touch()
+    (tmp_path / "other.py").write_text(HANGING + dedent(APP))
+    (tmp_path / "other.toml").write_text((tmp_path / "job.toml").read_text().replace('"app.py"', '"other.py"'))
+
+    def ask() -> str:
+        asked = job.start("upgrade", job.address, "other.toml", "--job", "words")
+        _, said = asked.communicate(timeout=60)
+        assert asked.returncode == 1
+        return said
+
+    with job.running() as process:
+        assert "the flow has not been imported after 5 s" in ask()
+        assert "the flow has not been imported after 5 s" in ask(), "not even another one"
+        (tmp_path / "hold").unlink()
+        wait_until(lambda: job.upgrade()["workers"] == 2)
+        (tmp_path / "hold").touch()
+        (tmp_path / "held").unlink()
+        asked = job.start("upgrade", job.address, "other.toml", "--job", "words")
+        wait_until((tmp_path / "held").exists)
+        ended(job, process)
+        asked.communicate(timeout=60)
+    assert job.output() == counted(job.words())
+
+
 LATE = """
 import sys
 import time

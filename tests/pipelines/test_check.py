@@ -92,7 +92,7 @@ def test_in_one_process() -> None:
                          front 1 reads one: a.txt
                          front 2 reads one: b.txt
                          front 3 reads two: c.txt
-        """)  # noqa: E501
+        """)
 
 
 def test_on_several_processes_of_one_host() -> None:

@@ -121,6 +121,12 @@ class DirectClient(Client):
             self._broken(error)
         return None
 
+    async def _process_pong(self) -> None:
+        # To a flush that was given up meanwhile the library would say so all the same, fail, and read nothing any more.
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
     async def _connect_to_server(self, s: Srv) -> None:
         s.last_attempt = time.monotonic()
         wire = self._transport = _Wire()  # type: ignore[no-untyped-call]

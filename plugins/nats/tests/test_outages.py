@@ -58,6 +58,26 @@ def test_without_trouble_nothing_is_sent_twice(server: NatsServer, job: Any) -> 
     asyncio.run(run())
 
 
+def test_a_flush_that_is_given_up_does_not_end_the_reading(server: NatsServer, job: Any) -> None:
+    """The server's word that it has everything comes when nobody waits for it any more."""
+
+    async def run() -> None:
+        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+            left, right = await made.join("left"), await made.join("right")
+            a, b = await left.bind("worker/0"), await right.bind("worker/1")
+            for number in range(20):
+                c = await left.bind(f"worker/{number + 2}")
+                closing = asyncio.create_task(c.aclose())
+                for _ in range(number % 5 + 1):
+                    await asyncio.sleep(0)  # as far as into the wait for the server
+                closing.cancel()
+                await asyncio.wait((closing,))
+                await b.send("worker/0", number)
+                assert (await a.receive()).message == number
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("end", [NatsServer.kill, NatsServer.stop])
 def test_the_server_ends_and_comes_back(job: Any, end: Callable[[NatsServer], None]) -> None:
     async def run(server: NatsServer) -> None:

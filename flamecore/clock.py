@@ -17,6 +17,9 @@ ClockName = Literal["sequence", "wall"]
 WALL_CLOCK: Final[ContextVar[Callable[[], int]]] = ContextVar("wall clock", default=lambda: time.time_ns() // 1000)
 """Microseconds since the epoch. A simulation sets another one."""
 
+STOPWATCH: Final[ContextVar[Callable[[], float]]] = ContextVar("stopwatch", default=time.perf_counter)
+"""Seconds, to time work with. A simulation sets another one."""
+
 
 def monotonic() -> float:
     """Seconds, on the clock of the event loop: those of the machine, or of a simulation."""

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, Protocol
 
 from flamecore.acker import MinTime, Report, Tracker
 from flamecore.clock import monotonic
 from flamecore.collect import Collector, Complete, joined
 from flamecore.errors import CodecError, JobError
-from flamecore.messages import Committed, Delivered, Items, Prepare, Reached, Released
+from flamecore.front import Batch
+from flamecore.load import LoadMeter
+from flamecore.messages import Busy, Committed, Delivered, Items, Prepare, Reached, Released
 from flamecore.meta import MIN_TIME
 from flamecore.moments import Moments
 from flamecore.patience import Patience, Watch
@@ -148,6 +151,9 @@ class WorkerHost:
         self._seen = MIN_TIME
         self._moments = Moments(worker.plan.rears)
         self._timer: asyncio.TimerHandle | None = None
+        dealing = worker.compiled.shares is not None
+        self._load = LoadMeter(self._tell_load) if dealing else None
+        self._working = self._load or nullcontext()
 
     def greet(self) -> None:
         """Have the ways to the other workers opened, so that nothing waits for that which others wait for."""
@@ -171,10 +177,27 @@ class WorkerHost:
         if due is not None:
             self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
 
+    def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
+        """Have the worker admit records of a front it hosts, and send what comes of them. See `Worker.admit`."""
+        with self._working:
+            self.worker.admit(number, batch, at, policy)
+            self.flush()
+
+    def _tell_load(self, worked_s: float, passed_s: float) -> None:
+        """Tell those who deal out items, the hosts of fronts, how busy this worker is."""
+        plan, word = self.worker.plan, Busy(self.worker.index, worked_s, passed_s)
+        try:
+            self.worker.receive(self.post.endpoint.address, word)
+            for index in {plan.host_of(number) for number in range(1, len(plan.fronts) + 1)} - {word.worker}:
+                self.post.send(f"worker/{index}", word)
+        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
+            self.post.fail(error)
+
     def _flush_due(self) -> None:
         self._timer = None
         try:
-            self.flush()
+            with self._working:
+                self.flush()
         except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
             self.post.fail(error)
 
@@ -186,13 +209,14 @@ class WorkerHost:
             now = monotonic()
             end = now + _BURST_S
             taken = 0
-            while delivery is not None:
-                self._take(delivery)
-                taken += 1
-                now = monotonic()
-                delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
-            self.flush()
-            self._settle()
+            with self._working:
+                while delivery is not None:
+                    self._take(delivery)
+                    taken += 1
+                    now = monotonic()
+                    delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
+                self.flush()
+                self._settle()
             if taken == _BURST or now >= end:
                 await asyncio.sleep(0)  # there may be more; but first what has been sent is to go
 
@@ -223,6 +247,8 @@ class WorkerHost:
         """Cancel what is scheduled."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._load is not None:
+            self._load.aclose()
 
 
 class TrackerHost:

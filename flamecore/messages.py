@@ -1,6 +1,7 @@
 """What the parts of a job say to each other. Plain tuples: the codec carries them, and nothing else, between processes.
 
 worker  --Items-->     worker     items of a hand-over, and the acks the receiver owes for them
+worker  --Busy-->      worker     how busy it is, for those that deal out items
 worker  --Report-->    acker      (flamecore.acker)
 acker   --MinTime-->   worker     (flamecore.acker)
 worker  --Released-->  rear       what the barrier lets go
@@ -53,6 +54,14 @@ class Released(NamedTuple):
     def items(self) -> list[tuple[bytes, Any]]:
         """(order, payload) of its items."""
         return list(zip(self.orders, self.payloads, strict=True))
+
+
+class Busy(NamedTuple):
+    """How long a worker has been at work lately: so many seconds of those that have passed."""
+
+    worker: int
+    worked_s: float
+    passed_s: float
 
 
 class FrontEnded(NamedTuple):

@@ -144,8 +144,7 @@ class FrontPump:
 
     def _admit(self, batch: Batch) -> None:
         start = monotonic()
-        self._host.worker.admit(self.front.number, batch, start, self._policy)
-        self._host.flush()
+        self._host.admit(self.front.number, batch, start, self._policy)
         # As many records at a time as fit the step, so that a costly flow does not keep the others waiting.
         took = monotonic() - start
         full = len(batch.values) >= self._limit

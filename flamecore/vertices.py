@@ -35,7 +35,8 @@ class ByHash:
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """Spread items over the workers by their global time, for stateless work."""
+    """Spread items over the workers, for stateless work: by their global time, or by how busy the workers are where
+    items come once (see `flamecore.operations.dealing`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from flamecore.errors import JobError
 from flamecore.failure import Failure
 from flamecore.failures import Failures
 from flamecore.front import Batch
-from flamecore.messages import Delivered, Items, Released, Settled
+from flamecore.messages import Busy, Delivered, Items, Released, Settled
 from flamecore.meta import MAX_TIME, decode_time, encode_time
 from flamecore.operations.models import compile_worker
 from flamecore.operations.routing import Outbox, arrive
@@ -227,6 +227,9 @@ class Worker:
             self.listener.receive(int(sender.rpartition("/")[2]), message)
         elif kind is Settled:
             self.settle(message.time)
+        elif kind is Busy:
+            if self.compiled.shares is not None:
+                self.compiled.shares.note(message)
         elif kind is Delivered:
             self._delivered[message.rear] = max(message.time, self._delivered.get(message.rear, message.time))
         else:

@@ -17,6 +17,7 @@ import xxhash
 from flamecore.barrier import Barrier, Columns
 from flamecore.graph import Broadcast, ByTime, Drift, Grouping, Map, Merge, Sink, Source, Vertex
 from flamecore.operations import Fail, Run, Step, each
+from flamecore.operations.dealing import Shares
 from flamecore.operations.drift import DriftStep
 from flamecore.operations.grouping import GroupingStep
 from flamecore.operations.intake import Intake, Origin
@@ -75,6 +76,7 @@ class Compiled:
         intakes: What waits to go into stateful operations, upstream ones first.
         origin: To be told by which way items come.
         forgetters: To be called with the encoded minimum time whenever it has grown.
+        shares: What rebalances go by, as far as they go by how busy workers are; None: there are none.
     """
 
     entries: dict[str, Step] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class Compiled:
     intakes: list[Intake] = field(default_factory=list)
     origin: Origin = field(default_factory=Origin)
     forgetters: list[Callable[[bytes], None]] = field(default_factory=list)
+    shares: Shares | None = None
 
 
 class Compiler:
@@ -169,7 +172,21 @@ class Compiler:
             owners=self.owners,
             outboxes=self.outboxes,
             fail=self.fail_at(vertex),
+            shares=self.shares_for(vertex),
         )
+
+    def shares_for(self, vertex: Vertex) -> Shares | None:
+        """What a rebalance goes by whose items come once, straight from the fronts; None: it must go by their times."""
+        if not (self.sorts and isinstance(vertex.route, ByTime) and len(self.outboxes) > 1):
+            return None
+        graph = self.plan.graph
+        before = [other for other in graph.vertices if other is not vertex and vertex in graph.reach_of(other)]
+        once = all(isinstance(other, (Source, Map, Broadcast, Merge)) and other.route is None for other in before)
+        if not once or any(other in self.heads for other in before):
+            return None
+        if self.compiled.shares is None:
+            self.compiled.shares = Shares(len(self.outboxes), self.worker)
+        return self.compiled.shares
 
     def ways_to(self, vertex: Vertex) -> list[str]:
         """The other workers from which items may come to a vertex."""
@@ -214,15 +231,16 @@ class Compiler:
         """The 64-bit id of a vertex's instance on this worker.
 
         It is random, so that two recomputations of an item that came by different workers have different traces. Where
-        an item's order alone says which worker it goes to, there are no such two: there all workers have one id, and
-        what comes from several of them stays one run.
+        an item's order alone says which worker it goes to, or it is never recomputed, there are no such two: there all
+        workers have one id, and what comes from several of them stays one run.
         """
         if vertex in self.placed:
             return xxhash.xxh3_64_intdigest(f"{vertex.index} {vertex.name}".encode())
         return self.random.getrandbits(64)
 
     def placed_by_order(self) -> frozenset[Vertex]:
-        """The vertices whose items go to the worker that their order says: of their front, or of their time."""
+        """The vertices whose items go to the worker that their order says, of their front or of their time; or whose
+        items come once, and may go anywhere."""
         graph = self.plan.graph
         placed: set[Vertex] = set()
         for vertex in graph.vertices:  # upstream ones first, but for what comes back in a cycle, which is not placed

@@ -6,7 +6,6 @@ here or is put into the outbox of the worker that owns its hash; that is all a s
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
@@ -17,19 +16,15 @@ from flamecore.errors import RunawayLoopError
 from flamecore.graph import ByHash, ByKey, ByTime, Map, Route, ToAll, Vertex
 from flamecore.hashing import key_group, stable_hash
 from flamecore.messages import Piece
-from flamecore.meta import GLOBAL_TIME_BYTES, MAX_TIME, TRACE_MASK, decode_time, encode_child, encode_time
+from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, decode_time, encode_child
 from flamecore.operations import Fail, Run, Step, each
+from flamecore.operations.dealing import DealingByLoad, DealingByTime, Part, Shares, dealt
 
 _PLACES_KEPT: Final = 65_536
 _LONGEST_TEXT: Final = 64
 """Places are remembered of so many keys and payloads, and of no longer texts: what is remembered takes little."""
 
 _QUEUE_LIMIT: Final = 1_000_000
-
-_SINGLY: Final = 1024
-_BLOCK: Final = 8
-"""A rebalance deals out the first times one by one, so that a few costly records keep all workers busy, and later ones
-in blocks: what comes of a block stays one run where it meets the rest again."""
 
 
 class Outbox:
@@ -76,9 +71,6 @@ Outboxes = Sequence[Outbox]
 Place = Callable[[bytes, Any], int]
 """(order, payload) → the worker that is to go on with the item."""
 
-Part = tuple[list[bytes], list[Any]]
-"""(orders, payloads): what of a run goes to one worker."""
-
 
 def routed(
     vertex: Vertex,
@@ -89,6 +81,7 @@ def routed(
     owners: Sequence[int],
     outboxes: Outboxes,
     fail: Fail,
+    shares: Shares | None = None,
 ) -> tuple[Step, Run]:
     """The step and the run that take items for `vertex` to where they are to be processed.
 
@@ -99,6 +92,7 @@ def routed(
         owners: Which worker owns each key group.
         outboxes: What is to be sent to each worker.
         fail: Where items go whose key or hash cannot be taken.
+        shares: What a rebalance goes by whose items come once; None: it goes by their times.
     """
     route = vertex.route
     workers = len(outboxes)
@@ -112,8 +106,10 @@ def routed(
         return (here, run_here) if owners[0] == worker else _to_one(vertex.index, outboxes[owners[0]])
     place = place_finder(route, owners, workers)
     parted: Parting
-    if isinstance(route, ByTime):
-        parted = _Dealing(workers)
+    if isinstance(route, ByTime) and shares is not None:
+        place, parted, run_here = _next_of(shares), DealingByLoad(shares), shares.timed(run_here)
+    elif isinstance(route, ByTime):
+        parted = DealingByTime(workers)
     elif isinstance(route, ByKey):
         parted = _PartingTexts(place, fail, workers)
     else:
@@ -137,7 +133,7 @@ def _to_one(index: int, outbox: Outbox) -> tuple[Step, Run]:
 def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
     """The function that finds the worker of an item. Keys that were seen are remembered."""
     if isinstance(route, ByTime):
-        return lambda order, payload: _dealt(decode_time(order)) % workers
+        return lambda order, payload: dealt(decode_time(order)) % workers
     if isinstance(route, ByHash):
         hashed = route.function
         return lambda order, payload: owners[key_group(hashed(payload))]
@@ -159,8 +155,8 @@ def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
     return place
 
 
-def _dealt(time: int) -> int:
-    return time if time < _SINGLY else time // _BLOCK
+def _next_of(shares: Shares) -> Place:
+    return lambda order, payload: shares.deal(1).index(1)
 
 
 def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fail, place: Place) -> Step:
@@ -269,27 +265,7 @@ class _PartingTexts(_Parting):
         return True
 
 
-class _Dealing:
-    """Parts a run by time, a block at once. Nothing of it can fail."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-
-    def __call__(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> list[Part]:
-        parts: list[Part] = [([], []) for _ in range(self.workers)]
-        start = 0
-        while start < len(orders):
-            time = decode_time(orders[start])
-            following = time + 1 if time < _SINGLY else (time // _BLOCK + 1) * _BLOCK
-            end = bisect_left(orders, encode_time(following), start) if following <= MAX_TIME else len(orders)
-            places, values = parts[_dealt(time) % self.workers]
-            places += orders[start:end]
-            values += payloads[start:end]
-            start = end
-        return parts
-
-
-Parting = _Parting | _Dealing
+Parting = _Parting | DealingByTime | DealingByLoad
 
 
 def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int, Run]) -> None:

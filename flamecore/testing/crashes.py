@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from flamecore.acker import Acker, AckerPlan
-from flamecore.clock import WALL_CLOCK, ClockName, Front
+from flamecore.clock import STOPWATCH, WALL_CLOCK, ClockName, Front
 from flamecore.codec import Codec
 from flamecore.errors import FencedError, OperationError
 from flamecore.front import Source
@@ -29,7 +29,7 @@ from flamecore.testing.simulated_run import Run
 from flamecore.testing.simulated_store import damage
 from flamecore.testing.trouble import Trouble
 from flamecore.testing.virtual import run_virtually
-from flamecore.testing.world import Process, World, follow_tasks
+from flamecore.testing.world import Process, World, follow_tasks, stopwatch
 
 _MOST_RUNS = 60
 
@@ -106,6 +106,7 @@ class Crashes:
         self._next_fault = self._in_a_while()
         self._stamps: dict[tuple[str, int], tuple[int, int]] = {}
         self._epochs: set[int] = set()
+        self._stopwatch = stopwatch(seed)
         if self.trouble.grows and random.random() < 0.3:
             for records in self.records.values():
                 records.there = random.randint(0, len(records.records))
@@ -145,6 +146,7 @@ class Crashes:
     async def _play(self) -> None:
         follow_tasks(asyncio.get_running_loop())
         WALL_CLOCK.set(self.world.now_us)
+        STOPWATCH.set(self._stopwatch)
         while not await self._once():
             if self.runs >= _MOST_RUNS:
                 raise LawBroken("done", f"the job is not done after {self.runs} runs")

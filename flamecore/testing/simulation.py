@@ -16,15 +16,16 @@ from random import Random
 from typing import Any
 
 from flamecore.acker import Acker, AckerPlan, Report, Tracker
-from flamecore.clock import Front
+from flamecore.clock import STOPWATCH, Front
 from flamecore.collect import Collector
 from flamecore.errors import FlameError
 from flamecore.failure import Failure
 from flamecore.front import Batch
 from flamecore.graph import Graph
-from flamecore.messages import Delivered, Released
+from flamecore.messages import Busy, Delivered, Released
 from flamecore.meta import FrontId
 from flamecore.plan import OnError, Plan
+from flamecore.testing.world import stopwatch
 from flamecore.worker import Worker
 
 
@@ -102,11 +103,13 @@ class Simulation:
         names = tuple(front.name for front in fronts)
         self.plan = Plan(graph, workers, names, on_error=on_error, late_per_s=late_per_s, owning=owning)
         strategy = acker(AckerPlan(workers, graph.segments, tuple(self.records)))
+        self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}
         for index in range(strategy.trackers):
             tracker = self.trackers[f"acker/{index}"] = strategy.tracker(index)
             for worker in range(workers):
                 tracker.subscribe(f"worker/{worker}")
+        timing = STOPWATCH.set(stopwatch(seed))
         self.workers = {
             f"worker/{index}": Worker(
                 index,
@@ -118,6 +121,7 @@ class Simulation:
             )
             for index in range(workers)
         }
+        STOPWATCH.reset(timing)
         self.rears = {f"rear/{name}": Collector(name, workers) for name in self.plan.rears}
         self.outputs: dict[str, list[Any]] = {name: [] for name in self.plan.rears}
         self.channels: dict[tuple[str, str], deque[Any]] = {}
@@ -185,6 +189,9 @@ class Simulation:
         address, records = self.open_fronts[number], self.records[number]
         worker = self.workers[address]
         if records:
+            if self._loads.random() < 0.3:  # what a rebalance goes by
+                for index in range(self.plan.workers):
+                    worker.receive(f"worker/{index}", Busy(index, self._loads.random(), 1.0))
             values = [records.popleft() for _ in range(min(len(records), self.random.randint(1, self.burst)))]
             worker.admit(number, Batch(values, range(len(values))), self.now)
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
+from itertools import accumulate, count
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -59,6 +60,13 @@ class World:
         """How long the next thing takes: seldom very long."""
         random = self.random.random()
         return self.delay_s * (random if random < 0.95 else 200 * (random - 0.95) * 20)
+
+
+def stopwatch(seed: int) -> Callable[[], float]:
+    """One that goes on by chance whenever it is looked at."""
+    random = Random(f"stopwatch {seed}")
+    readings = accumulate(random.random() * 0.01 for _ in count())
+    return lambda: next(readings)
 
 
 class Mishap:

@@ -42,19 +42,21 @@ class Supervisor(Host):
         # In a folder that is private to the job's user; to be read once.
         path = Path(bootstrap["folder"]) / f"{name}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump({**bootstrap, "node": name, "role": seat.role, "parent": os.getpid()}, file)
+            told = {"node": name, "role": seat.role, "parent": os.getpid(), "path": [*map(str, sys.path)]}
+            json.dump({**bootstrap, **told}, file)
         # A pipe of our own: with that of asyncio, a child that the process leaves behind would hide its end.
         ours, its = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # what lies in the current folder may have the name of a module that Python starts with
                 "-m",
                 "flamecore.process",
                 str(path),
                 stdin=None if seat.terminal else asyncio.subprocess.DEVNULL,
                 stderr=its,
                 cwd=bootstrap.get("cwd"),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"},
             )
         except BaseException:
             os.close(ours)
@@ -103,6 +105,14 @@ class Supervisor(Host):
                 if process.returncode is None:
                     process.kill()
             await asyncio.wait(waiting, timeout=timeout_s)
+
+
+def _python_path() -> str:
+    """Where a process finds what it starts with: all that is found here, but the standard library first, whatever lies
+    beside the flow. Once it has started, it finds everything in the order in which it is found here."""
+    own = Path(os.__file__).parent
+    standard = (str(own), str(own / "lib-dynload"))
+    return os.pathsep.join(sorted(filter(None, sys.path), key=lambda path: path not in standard))
 
 
 async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:

@@ -203,6 +203,17 @@ def test_outputs_are_those_of_one_process(tmp_path: Path, over: list[str]) -> No
     assert several.stdout == wanted.stdout
 
 
+def test_files_with_the_names_of_standard_modules(tmp_path: Path, over: list[str]) -> None:
+    """A flow that runs in one process runs on several: Python does not start with what lies beside it."""
+    app = write(tmp_path, "types.py", APP.replace("import flamecore as fc", "import flamecore as fc\n    import words"))
+    write(tmp_path, "functools.py", "raise ImportError('not this one')")
+    write(tmp_path, "words.py", "")
+    lines = write(tmp_path, "lines.txt", "a b\na\n")
+    source = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=stdout", "-q"]
+    ended = run("run", app, *source, *over, "-w", "2")
+    assert (ended.returncode, ended.stdout) == (0, "a 1\nb 1\na 2\n"), ended.stderr
+
+
 def test_what_is_piped_in_is_read(tmp_path: Path, over: list[str]) -> None:
     app = write(tmp_path, "app.py", APP)
     source = ["--source", "lines=stdin", "--sink", "counts=stdout", "-q"]

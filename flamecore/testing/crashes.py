@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -18,20 +19,23 @@ from typing import Any
 from flamecore.acker import Acker, AckerPlan
 from flamecore.clock import STOPWATCH, WALL_CLOCK, ClockName, Front
 from flamecore.codec import Codec
-from flamecore.errors import FencedError, OperationError
+from flamecore.errors import CorruptError, FencedError, OperationError
 from flamecore.front import Source
 from flamecore.graph import Graph
 from flamecore.plan import OnError
 from flamecore.rear import Sink
+from flamecore.snapshot import decode_epoch
+from flamecore.testing.damages import Damages
 from flamecore.testing.laws import LawBroken
 from flamecore.testing.simulated_edges import Contents, Records, SimulatedSink, SimulatedSource
 from flamecore.testing.simulated_run import Run
-from flamecore.testing.simulated_store import damage
 from flamecore.testing.trouble import Trouble
 from flamecore.testing.virtual import run_virtually
 from flamecore.testing.world import Process, World, follow_tasks, stopwatch
 
 _MOST_RUNS = 60
+_SOONER = 8
+"""Behind a snapshot a fault comes so many times sooner: there may soon be another, or the job be done."""
 
 
 @dataclass
@@ -45,6 +49,8 @@ class Played:
         runs: How many runs it took.
         epochs: How many epochs.
         log: What fate has done, in order.
+        counts: How often each kind of fault was played. Of what is stored: "damage" to a snapshot to spare, "back": it
+            went on from an older one, "ruin" of what is needed, "refusal": it said so.
     """
 
     outputs: dict[str, list[Any]]
@@ -53,6 +59,7 @@ class Played:
     runs: int
     epochs: int
     log: list[str]
+    counts: Counter[str]
 
 
 class Crashes:
@@ -102,8 +109,13 @@ class Crashes:
         self.failed: OperationError | None = None
         self._ghosts: list[Run] = []
         self._broken: LawBroken | None = None
+        self.counts: Counter[str] = Counter()
+        self._damages = Damages(self.world.disk, random)
+        self._damaging = False
+        self._snapshots = 0
+        self.world.stored = self._stored
         self._faults = random.randint(0, self.trouble.faults) if self.trouble.kinds else 0
-        self._next_fault = self._in_a_while()
+        self._kind, self._after, self._next_fault = self._draw()
         self._stamps: dict[tuple[str, int], tuple[int, int]] = {}
         self._epochs: set[int] = set()
         self._stopwatch = stopwatch(seed)
@@ -128,7 +140,7 @@ class Crashes:
             gc.set_threshold(*thresholds)
         times = {name: self._times_of(name) for name in self.records}
         outputs = {name: held.outputs for name, held in self.contents.items()}
-        return Played(outputs, times, self.failed, self.runs, len(self._epochs), self.log)
+        return Played(outputs, times, self.failed, self.runs, len(self._epochs), self.log, self.counts)
 
     def _times_of(self, source: str) -> list[int]:
         """Times of the records of a source. Behind a record that ends the job some may have been read in an earlier
@@ -165,6 +177,8 @@ class Crashes:
         if how != "abandoned":
             run.kill()
         await asyncio.sleep(self.random.random() * 0.02)
+        if self._damaging:
+            await self._damage()
         if self.failed is not None:
             return True
         if how != "done":
@@ -198,6 +212,9 @@ class Crashes:
             return "failed at a record"
         if getattr(error, "injected", False):
             return "failed"
+        if isinstance(error, CorruptError) and self._damages.accounts_for(error):
+            self.counts["refusal"] += 1
+            return "was refused what is damaged"
         # What the run before had on its way may come late; and one that was abandoned goes on, and is gone on from.
         fenced = isinstance(error, FencedError) or getattr(error, "fenced", False)
         if self.runs > 1 and fenced:
@@ -236,8 +253,24 @@ class Crashes:
 
     # -- fate ----------------------------------------------------------------------------------------------------------
 
-    def _in_a_while(self) -> int:
-        return round(self.random.expovariate(1 / self.random.choice(self.trouble.between)))
+    def _draw(self) -> tuple[str, int, int]:
+        """The next fault: which, behind how many snapshots, and how many moments later."""
+        random, trouble = self.random, self.trouble
+        if not trouble.kinds:
+            return "", 0, 0
+        kind = random.choices(list(trouble.kinds), list(trouble.kinds.values()))[0]
+        if kind == "damage" and (self.world.tears or not trouble.damages):
+            kind = "kill"
+        moments = random.expovariate(1 / random.choice(trouble.between))
+        if kind == "damage" or random.random() < 0.5:
+            return kind, self._snapshots + 1, round(moments / _SOONER)
+        return kind, 0, round(moments)
+
+    def _stored(self, blob: str) -> None:
+        """Something has come to be on the disk."""
+        self._snapshots += blob.startswith("commit/")
+        if blob.startswith("epoch/") and self._damages.went_back(decode_epoch(self.world.disk[blob], blob)):
+            self.counts["back"] += 1
 
     def _note(self, what: str) -> None:
         self.log.append(f"{asyncio.get_running_loop().time():.4f} {what}")
@@ -245,16 +278,19 @@ class Crashes:
     def _moment(self, process: Process) -> None:
         if not self._faults or self.run is None or not self.run.has(process):
             return
+        if self._snapshots < self._after:
+            return
         self._next_fault -= 1
         if self._next_fault > 0:
             return
+        kind = self._kind
         self._faults -= 1
-        self._next_fault = self._in_a_while()
-        kinds = self.trouble.kinds
-        kind = self.random.choices(list(kinds), list(kinds.values()))[0]
+        self._kind, self._after, self._next_fault = self._draw()
         if kind in ("worker", "partition", "cut", "turn") and not self.run.spread:
             kind = "kill"
         self._note(kind)
+        if kind != "damage":
+            self.counts[kind] += 1
         self._strike(kind, self.run)
         if self.trouble.grows and self.random.random() < 0.3:
             held = self.random.choice(list(self.records.values()))
@@ -262,10 +298,9 @@ class Crashes:
 
     def _strike(self, kind: str, run: Run) -> None:
         world, random = self.world, self.random
-        if kind == "kill":
+        if kind in ("kill", "damage"):
+            self._damaging = kind == "damage"
             run.kill()
-            if self.trouble.damages and not world.tears and random.random() < 0.4:
-                self._damage()
         elif kind == "abandon":
             self._ghosts.append(run)
             asyncio.get_running_loop().call_later(random.choice((0.01, 0.1, 1.0, 10.0)), run.kill)
@@ -288,10 +323,14 @@ class Crashes:
         else:
             run.turn(random.choice(self.workers))
 
-    def _damage(self) -> None:
-        """The newest snapshot turns out not to be what was written."""
-        if any(ghost.control.alive for ghost in self._ghosts) or self.world.under_way:
-            return  # it may go on from what is damaged, or record a snapshot that relies on it, and never know
-        blob = damage(self.world.disk, self.random)
-        if blob is not None:
-            self._note(f"damage {blob}")
+    async def _damage(self) -> None:
+        """Something of what is stored turns out not to be what was written. Nobody is at work then: he might go on from
+        what is damaged, or record a snapshot that relies on it, and never know."""
+        self._damaging = False
+        for ghost in self._ghosts:
+            ghost.kill()
+        while self.world.under_way:
+            await asyncio.sleep(self.world.delay_s)
+        if done := self._damages.strike():
+            self._note(done)
+            self.counts[done.partition(" ")[0]] += 1

@@ -9,6 +9,7 @@ def test_flow():
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,14 +31,14 @@ def assert_exactly_once(
     ackers: Sequence[str] = ("centralized", "local", "sharded"),
     trouble: Trouble | None = None,
     on_error: Literal["fail", "skip"] = "fail",
-) -> None:
+) -> Counter[str]:
     """Run a flow that keeps state through simulated crashes, and compare what its sinks hold in the end with what the
     reference interpreter gives: nothing lost, nothing twice, everything in order.
 
     A job is run in one simulated process or on several, and dies, in whole or in part, at moments that a seed decides;
-    stores and sinks fail, or do what they are asked for and the answer is lost; processes that were taken for dead go
-    on; connections are cut; the wall clock is put back by an hour. It is started again, perhaps with another number of
-    workers, until it is done.
+    stores and sinks fail, or do what they are asked for and the answer is lost; what is stored is damaged; processes
+    that were taken for dead go on; connections are cut; the wall clock is put back by an hour. It is started again,
+    perhaps with another number of workers, until it is done.
 
     Args:
         flow: What is checked.
@@ -48,6 +49,9 @@ def assert_exactly_once(
         trouble: What may happen; default: everything.
         on_error: What becomes of records that a function of the flow fails on: they end the job, or are left out.
 
+    Returns:
+        How often each kind of fault was played: see `flamecore.testing.crashes.Played`.
+
     Raises:
         AssertionError: An output differs, is missing or too many, or the job ended as it should not. The text says
             where first, under which seed, and what had happened.
@@ -56,13 +60,17 @@ def assert_exactly_once(
     whole = {name: list(records) for name, records in inputs.items()}
     strategies: dict[str, Callable[[AckerPlan], Acker]] = {name: acker_named(name) for name in ackers}
     reference = Reference(graph, whole, skip_failing=on_error == "skip")
+    counts: Counter[str] = Counter()
     for seed in seeds:
         story = Crashes(graph, whole, seed=seed, ackers=strategies, trouble=trouble, workers=workers, on_error=on_error)
         try:
-            reference.check(story.play())
+            played = story.play()
+            counts.update(played.counts)
+            reference.check(played)
         except Exception as error:
             told = "\n  ".join(story.log)
             raise AssertionError(f"with seed={seed}: {error}\nWhat had happened, by second:\n  {told}") from error
+    return counts
 
 
 class Reference:

@@ -1,13 +1,11 @@
-"""The disk of the made-up world (`flamecore.testing.world`), the store that processes see of it, and damage to it."""
+"""The store that processes of the made-up world (`flamecore.testing.world`) see of its disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from random import Random
+from collections.abc import Callable, Collection
 from typing import ClassVar, TypeVar
 
-from flamecore.errors import CorruptError, StoreError
-from flamecore.snapshot import Manifest, decode_epoch, decode_manifest, unseal
+from flamecore.errors import StoreError
 from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
 from flamecore.testing.world import Process
 
@@ -39,7 +37,10 @@ class SimulatedStore(Store):
         disk, world = self._world.disk, self._world
 
         def write() -> bool:
-            return disk.setdefault(name, data) is data
+            if disk.setdefault(name, data) is not data:
+                return False
+            world.stored(name)
+            return True
 
         def tear() -> None:
             if world.tears and name.startswith(("part/", "commit/")) and world.random.random() < 0.5:
@@ -59,45 +60,3 @@ class SimulatedStore(Store):
                 self._world.disk.pop(name, None)
 
         await self._call(forget)
-
-
-def damage(disk: dict[str, bytes], random: Random) -> str | None:
-    """Change something of the newest snapshot, and of no other, if there must be another start without it.
-
-    Returns:
-        The blob; None: nothing was changed.
-    """
-    newest, before = counted(disk)
-    if newest is None or newest.finished:
-        return None  # whoever goes on behind the end of a job goes back no further
-    needed = {part.blob for part in before.parts} if before is not None else set()
-    blob = random.choice([newest.blob, *(part.blob for part in newest.parts if part.blob not in needed)])
-    disk[blob] = disk[blob][: random.randrange(len(disk[blob]))]
-    return blob
-
-
-def counted(disk: Mapping[str, bytes]) -> tuple[Manifest | None, Manifest | None]:
-    """The newest snapshot, if there must be another start without it, and the one before, if there is one.
-
-    All that counts is whole: nothing was damaged that has not been replaced since.
-    """
-    epochs = sorted(name for name in disk if name.startswith("epoch/"))
-    if not epochs:
-        return None, None
-    last = decode_epoch(disk[epochs[-1]], epochs[-1])
-    own = sorted((name for name in disk if name.startswith(f"commit/{last.epoch:08d}/")), reverse=True)
-    names = [*own, *(name for name in last.commits if name in disk)][:2]
-    try:
-        manifests = [decode_manifest(disk[name], name) for name in names]
-        for part in (part for manifest in manifests for part in manifest.parts):
-            unseal(disk.get(part.blob), part.blob)
-    except CorruptError:
-        return None, None
-    if len(manifests) > 1:
-        return manifests[0], manifests[1]
-    if not manifests:
-        return None, None
-    began = int(last.commits[0][-12:]) if last.commits else 0
-    several = bool(own) and manifests[0].number > began + 1  # of two that were taken in this epoch both must be there
-    beginning = last.beginning and (not own or not last.commits)
-    return (manifests[0] if several or beginning else None), None

@@ -51,6 +51,8 @@ class World:
         """How much is being done that has not got there yet. What a process has begun may be done after its death."""
         self.wall_us = 1_700_000_000_000_000
         self.store_mishap = Mishap()
+        self.stored: Callable[[str], None] = lambda name: None
+        """Told of every blob that has come to be on the disk."""
 
     def now_us(self) -> int:
         """The wall clock. It may be put back or forward by changing `wall_us`."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import flamecore as fc
-from flamecore import history, recovery, scope
+from flamecore import history, recovery, scope, snapshot
 from flamecore.clock import Front
 from flamecore.collect import Collector
 from flamecore.commits import Commits, WorkerCommits
@@ -168,6 +169,10 @@ def one_snapshot_is_kept(patch: Patch) -> None:
     patch.setattr(history, "_KEPT", 1)
 
 
+def checksums_are_not_looked_at(patch: Patch) -> None:
+    patch.setattr(snapshot, "xxhash", SimpleNamespace(xxh3_128_digest=lambda data: bytes(16)))
+
+
 def there_is_no_beginning_to_go_back_to(patch: Patch) -> None:
     async def look_away(store: Any) -> Found:
         found = await look(store)
@@ -286,7 +291,7 @@ def key_groups_stay_where_they_were(patch: Patch) -> None:
     patch.setattr("flamecore.node.load_state", load)
 
 
-KILLS = Trouble(faults=6, between=(60, 150, 300), kinds={"kill": 1}, tears=False)
+DAMAGES = Trouble(faults=6, between=(20, 60, 150), kinds={"kill": 1, "damage": 1}, tears=False)
 OVERLAPS = Trouble(faults=6, between=(20, 60, 150), kinds={"abandon": 1})
 
 WRONG: Mapping[Callable[[Patch], None], Trouble] = {
@@ -300,9 +305,10 @@ WRONG: Mapping[Callable[[Patch], None], Trouble] = {
     new_times_do_not_begin_where_the_outputs_end: Trouble(faults=6, between=(60, 150), kinds={"kill": 1, "clock": 1}),
     the_end_of_a_front_is_not_written_down: Trouble(),
     a_front_that_is_stopped_counts_as_ended: Trouble(faults=6, between=(20, 60, 150), kinds={"drain": 1, "kill": 2}),
-    one_snapshot_is_kept: KILLS,
-    there_is_no_beginning_to_go_back_to: KILLS,
-    upstream_may_forget_what_the_newest_snapshot_covers: KILLS,
+    one_snapshot_is_kept: DAMAGES,
+    checksums_are_not_looked_at: DAMAGES,
+    there_is_no_beginning_to_go_back_to: DAMAGES,
+    upstream_may_forget_what_the_newest_snapshot_covers: DAMAGES,
     a_snapshot_is_taken_above_what_rears_have_stored: Trouble(),
     a_snapshot_is_of_what_one_rear_has_stored: Trouble(),
     rears_tell_before_they_have_stored: Trouble(),

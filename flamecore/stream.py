@@ -86,8 +86,8 @@ class Stream(Generic[T]):
         return self._map("inspect", name, function, "inspect", self._type)
 
     def rebalance(self) -> Stream[T]:
-        """Spread what follows over all workers, for costly stateless work: evenly, or, straight behind the sources, less
-        of it over those that are busier than others."""
+        """Spread what follows over all workers, for costly stateless work: evenly, or, straight behind the sources,
+        with less for those that are busier than others."""
         return Stream(self._flow, self._vertex, self._type, ByTime())
 
     def key_by(self, key: Callable[[T], K]) -> KeyedStream[K, T]:

@@ -155,10 +155,20 @@ class Stdout(Sink):
 
 
 _SHOW: dict[type, Callable[[Any], str]] = {str: str, int: str, float: str}
+_PLAIN = frozenset(_SHOW)
 
 
 def _lines(payloads: Sequence[Any]) -> list[Any]:
     """A line for each payload; one that there is none for stays as it is."""
+    kinds = set(map(type, payloads))
+    if _PLAIN.issuperset(kinds):
+        return list(map("%s\n".__mod__, payloads))
+    if kinds == {tuple} and len(set(map(len, payloads))) == 1:
+        # Likes are looked at place by place, and written by one loop of C.
+        columns = zip(*payloads, strict=True)
+        if all(_PLAIN.issuperset(map(type, column)) for column in columns):
+            template = " ".join(["%s"] * len(payloads[0])) + "\n"
+            return list(map(template.__mod__, payloads))
     try:
         return [_line(payload) for payload in payloads]
     except Unencodable:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flamecore.errors import ConfigError, SinkError, SourceError
 from flamecore.front import EdgeContext
@@ -227,3 +229,22 @@ def test_lines_can_be_made_before_they_come(capsys: pytest.CaptureFixture[str]) 
         asyncio.run(sink.write_encoded(2, encode(["x", strange])))
     assert capsys.readouterr().out == ""
     assert Stdout(Stdout.Options(format="jsonl"), EdgeContext("out")).encoder() is None
+
+
+values = st.one_of(st.text(max_size=3), st.integers(), st.floats(), st.booleans(), st.none(), st.just(Pair(1, "%s")))
+rows = st.one_of(values, st.tuples(values), st.tuples(values, values), st.just(()))
+plain = st.one_of(st.text(max_size=3), st.integers(), st.floats())
+
+
+@given(
+    st.one_of(
+        st.lists(rows, max_size=5),
+        st.lists(plain, max_size=5),
+        st.lists(st.tuples(plain, plain, plain), max_size=5),
+        st.lists(st.tuples(), max_size=3),
+    )
+)
+def test_a_line_is_the_same_whatever_it_stands_beside(payloads: list[Any]) -> None:
+    encode = Stdout(Stdout.Options(), EdgeContext("out")).encoder()
+    assert encode is not None
+    assert encode(payloads) == [line for payload in payloads for line in encode([payload, None])[:1]]

@@ -40,6 +40,7 @@ from flamecore.observe import Observers
 from flamecore.placement import SUPERVISOR, TOKEN, node_options
 from flamecore.private import private_folder
 from flamecore.reception import Reception
+from flamecore.remains import Remains
 from flamecore.restarts import Restarts
 from flamecore.revision import Revision
 from flamecore.snapshot import Manifest
@@ -91,7 +92,7 @@ class Deployment:
         self._still_since: float | None = None
         self._rates = Rates()
         self._ruin: BaseException | None = None
-        self._rest: set[asyncio.Task[None]] = set()
+        self._remains = Remains()
         self._host: Host | None = None
         # From when it runs:
         self._life: Life
@@ -223,9 +224,8 @@ class Deployment:
     async def _end_rest(self) -> None:
         """End what is left of epochs."""
         if self.epoch is not None:
-            await self.epoch.halt(self._see_to)
-        for task in tuple(self._rest):
-            task.cancel()
+            await self.epoch.halt(self._remains.see_to)
+        self._remains.cancel()
         await self._close(self._crew.post)
 
     async def _close(self, way: Transport | Post) -> None:
@@ -302,7 +302,7 @@ class Deployment:
             crew.tell(name, Begin())
         epoch.begin()
         if self._epochs > 1:
-            self._see_to(asyncio.create_task(self._tell_when_moved(epoch)))
+            self._remains.see_to(asyncio.create_task(self._tell_when_moved(epoch)))
         draining = asyncio.create_task(self._tell_when_draining())
         try:
             await epoch.outcome
@@ -355,7 +355,7 @@ class Deployment:
     async def halt(self, epoch: Epoch) -> None:
         """End an epoch everywhere: nobody runs anything any more, or is taken for dead."""
         members, crew = self._members, self._crew
-        reached = await epoch.halt(self._see_to)
+        reached = await epoch.halt(self._remains.see_to)
         own = epoch.node.stats()
         self._past += [replace(node, min_times={}) for node in (*members.reports.values(), own)]
         members.reports.clear()
@@ -431,16 +431,6 @@ class Deployment:
         await self._draining.wait()
         self._crew.tell_if_there(self._members.hosting("worker"), Stop(True))
 
-    def _see_to(self, task: asyncio.Task[None]) -> None:
-        """Let something of a past epoch end in its own time. How it ends is of no account."""
-        self._rest.add(task)
-        task.add_done_callback(self._seen_to)
-
-    def _seen_to(self, task: asyncio.Task[None]) -> None:
-        self._rest.discard(task)
-        if not task.cancelled():
-            task.exception()
-
     def _taken(self, manifest: Manifest) -> None:
         self._snapshot = manifest
 
@@ -451,9 +441,7 @@ class Deployment:
         if isinstance(message, Join) and message.role == "observer":
             self._crew.answer(client, Status(self.described()))
         elif isinstance(message, Rescale | Upgrade):
-            asking = asyncio.create_task(self._changes.asked(client, message))
-            self._rest.add(asking)
-            asking.add_done_callback(self._rest.discard)  # what is unexpected is shown by asyncio
+            self._remains.keep(asyncio.create_task(self._changes.asked(client, message)))
 
     def wake(self) -> None:
         """Something has changed that may be waited for. Each change has an event of its own, so that none of those who

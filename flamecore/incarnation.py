@@ -6,7 +6,6 @@ imports, its connections and its store stay.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from flamecore.node import Node
 from flamecore.rear import encoders_of
 from flamecore.recovery import Kept
 from flamecore.reference import at_hand, load_flow
+from flamecore.remains import Remains
 from flamecore.scope import Scope
 from flamecore.store import Store
 from flamecore.transport import Transport
@@ -83,7 +83,7 @@ class Incarnation:
         if orderly:
             await self.node.aclose()
         else:
-            await self.node.halt(self._home.see_to)
+            await self.node.halt(self._home.remains.see_to)
 
 
 class Home:
@@ -109,7 +109,7 @@ class Home:
         self._spare = spare
         self._layouts: dict[tuple[bytes, tuple[str, str]], Layout] = {}
         self._store: Store | None = None
-        self._rest: set[asyncio.Task[None]] = set()
+        self.remains = Remains()
 
     async def let(self, assignment: Assignment) -> Incarnation:
         """Take in what is assigned, with its sources open.
@@ -139,20 +139,9 @@ class Home:
             self._store = store
         return self._store
 
-    def see_to(self, task: asyncio.Task[None]) -> None:
-        """Let something of a past epoch end in its own time. How it ends is of no account."""
-        self._rest.add(task)
-        task.add_done_callback(self._seen_to)
-
-    def _seen_to(self, task: asyncio.Task[None]) -> None:
-        self._rest.discard(task)
-        if not task.cancelled():
-            task.exception()
-
     async def aclose(self) -> None:
         """Release everything but the transport."""
-        for task in tuple(self._rest):
-            task.cancel()
+        self.remains.cancel()
         if self._store is not None:
             await self._store.aclose()
 

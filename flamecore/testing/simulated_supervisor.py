@@ -24,6 +24,7 @@ from flamecore.observe import Observers
 from flamecore.patience import Patience
 from flamecore.plan import Plan
 from flamecore.recovery import Kept
+from flamecore.remains import Remains
 from flamecore.scope import Scope
 from flamecore.testing.simulated_network import SimulatedTransport
 from flamecore.testing.simulated_store import SimulatedStore
@@ -51,7 +52,7 @@ class SimulatedSupervisor:
         self._nodes: dict[int, tuple[Process, Node]] = {}
         self._turned_to: int | None = None
         self._held: dict[str, int] = {}
-        self._rest: set[asyncio.Task[None]] = set()
+        self._remains = Remains()
 
     async def run(self) -> None:
         """To the end of the job."""
@@ -167,7 +168,7 @@ class SimulatedSupervisor:
 
     async def _recover(self, epoch: Epoch, history: History, fault: FaultError) -> None:
         """End an epoch, and find what the next one goes on from."""
-        reached = await epoch.halt(self._see_to)
+        reached = await epoch.halt(self._remains.see_to)
         self._held.update({rear: max(time, self._held[rear]) for rear, time in reached.items()})
         await self._halt()
         if fault.blob and not history.refuse(fault.blob):
@@ -179,16 +180,14 @@ class SimulatedSupervisor:
 
     async def _halt(self) -> None:
         """End the nodes of an epoch; those that do not answer are taken for dead."""
-        tasks = {index: process.start(node.halt(self._see_to)) for index, (process, node) in self._nodes.items()}
+        tasks = {
+            index: process.start(node.halt(self._remains.see_to)) for index, (process, node) in self._nodes.items()
+        }
         if tasks:
             await asyncio.wait(tasks.values(), timeout=_HALT_S)
         for index, task in tasks.items():
             if not task.done():
                 self._nodes.pop(index)[0].kill()
-
-    def _see_to(self, task: asyncio.Task[None]) -> None:
-        self._rest.add(task)
-        task.add_done_callback(self._rest.discard)
 
     # -- what it hears of ----------------------------------------------------------------------------------------------
 

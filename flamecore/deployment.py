@@ -5,8 +5,8 @@ what they read, load the state they go on from, and say that they are ready; the
 is lost, a job that keeps state ends the epoch, has the node replaced, and goes on in another from its last snapshot:
 the processes that are well stay, and so do the sinks. A job that keeps none ends, with an error that names the node.
 
-What is heard of nodes is `flamecore.reception`'s, what is done about them `flamecore.crew`'s; `flamecore.changes` makes
-what clients ask for, and `flamecore.life` is what goes from epoch to epoch.
+What is heard of nodes is `flamecore.reception`'s, what is done about them `flamecore.crew`'s, and `flamecore.turnout`
+waits for them; `flamecore.changes` makes what clients ask for, and `flamecore.life` is what goes from epoch to epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -46,18 +46,13 @@ from flamecore.revision import Revision
 from flamecore.snapshot import Manifest
 from flamecore.stats import JobReport, JobStats, NodeStats, Rates, summed
 from flamecore.transport import Transport, TransportContext
+from flamecore.turnout import Turnout
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout
 
 _MOVE_S: Final = 5.0
 """How long to wait for a first delivery, before it is said that the job goes on."""
-
-_START_HINT: Final = "Look at the workers' log lines above; each must reach the supervisor and import the flow."
-_JOIN_HINT: Final = (
-    "flamestream check says the commands that start them; each must reach the supervisor and import the flow, and says "
-    "where it was started what keeps it. deploy.start_timeout_s is how long they may take."
-)
 
 
 class Deployment:
@@ -81,7 +76,10 @@ class Deployment:
         self._members = Members(CONTROL)
         self._reception = Reception(self._members, self)
         self._observers = Observers(layout.observers)
-        self._changed = asyncio.Event()
+        self._turnout = Turnout(
+            self._deploy, lambda: self._crew.roll(self._life), lambda name: self._crew.take_for_dead(name)
+        )
+        self.until = self._turnout.until
         self._draining = asyncio.Event()
         self._started: float | None = None
         self._ended: float | None = None
@@ -366,49 +364,10 @@ class Deployment:
             async with asyncio.timeout(self._deploy.stop_timeout_s):
                 while not members.halted >= survivors & set(members.parts):
                     self._check()
-                    await self._changed.wait()
+                    await self._turnout.change()
         except TimeoutError:
             for name in survivors - members.halted:
                 crew.take_for_dead(name)
-
-    async def until(
-        self, condition: Callable[[], bool], epoch: Epoch, what: str, late: Callable[[], Iterable[str]] = tuple
-    ) -> None:
-        """Wait for all nodes, or for the epoch to end.
-
-        Args:
-            condition: Whether they have all come so far.
-            epoch: The present one.
-            what: What they are waited for to do.
-            late: Names of those who have not done it.
-
-        Raises:
-            JobError: It takes too long, and nobody can be blamed.
-            FaultError: It takes too long: those who are late are taken for dead.
-        """
-        timeout_s = self._deploy.start_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    if epoch.outcome.done():
-                        await epoch.outcome
-                    changed = asyncio.ensure_future(self._changed.wait())
-                    ends = () if epoch.outcome.done() else (epoch.outcome,)  # what has ended well need not be awaited
-                    try:
-                        await asyncio.wait((changed, *ends), return_when=asyncio.FIRST_COMPLETED)
-                    finally:
-                        changed.cancel()
-        except TimeoutError:
-            error = JobError(
-                f"after {timeout_s:g} s not all workers have {what} ({self._crew.roll(self._life)})",
-                hint=_JOIN_HINT if self._deploy.start == "join" else _START_HINT,
-            )
-            stuck = sorted(late())
-            if not stuck:
-                raise error from None
-            for name in stuck:
-                self._crew.take_for_dead(name)
-            raise FaultError(error) from None
 
     async def _tell_when_moved(self, epoch: Epoch) -> None:
         """Say how long the job stood still: until something was delivered, or, if nothing comes, until it could be."""
@@ -444,10 +403,8 @@ class Deployment:
             self._remains.keep(asyncio.create_task(self._changes.asked(client, message)))
 
     def wake(self) -> None:
-        """Something has changed that may be waited for. Each change has an event of its own, so that none of those who
-        wait can take it from another."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        """Something has changed that may be waited for."""
+        self._turnout.wake()
 
     def fail(self, error: BaseException) -> None:
         """End the epoch with the first error there is."""

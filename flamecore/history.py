@@ -11,18 +11,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from itertools import count
 from typing import Final
 
-from flamecore.acceptance import ACCEPTED, Loss, accepted, accepted_blob
-from flamecore.errors import CorruptError, FencedError, JobError
+from flamecore.acceptance import Loss, accepted, accepted_blob
+from flamecore.errors import CorruptError, FencedError
 from flamecore.facts import check_facts, state_facts
 from flamecore.found import Found, look
 from flamecore.front import Source
 from flamecore.graph import Graph
 from flamecore.messages import Prepared, Resume
+from flamecore.needs import left_behind, needed_journals, only_of
 from flamecore.phases import Phases
-from flamecore.recovery import decode_journal, end_of
+from flamecore.resumption import every_front, fronts_of
 from flamecore.snapshot import (
     RESTORE,
     EpochRecord,
@@ -127,25 +127,9 @@ class History:
         self.beginning = found.beginning
         self.fronts = tuple(
             front._replace(ended=front.ended or (front.source, front.partition_name) in loss.fronts)
-            for front in self._fronts_of(found)
+            for front in fronts_of(found, self.snapshot)
         )
         self._new, self._behind_end = set(), False
-
-    def _fronts_of(self, found: Found) -> tuple[FrontState, ...]:
-        """Where the fronts go on.
-
-        As an epoch that went on from that snapshot before has put it; else where the snapshot says; fronts that it does
-        not know where they began.
-        """
-        known: dict[int, FrontState] = {}
-        for record in reversed(found.epochs):  # the earliest that knows a front says where it began
-            known.update({front.number: front for front in record.fronts})
-        if self.snapshot is not None:
-            known.update({front.number: front for front in self.snapshot.fronts})
-            for record in found.epochs:
-                if record.commits[:1] == (self.snapshot.blob,):
-                    known.update({front.number: front for front in record.fronts})
-        return tuple(known[number] for number in sorted(known))
 
     def find_fronts(self, graph: Graph, sources: Mapping[str, Source]) -> tuple[FrontState, ...]:
         """Every front of a job that goes on, by number: those of the state, then those of partitions that are new.
@@ -155,32 +139,11 @@ class History:
             JobError: A partition that was not read to its end is no longer there, or another phase of a source is to be
                 read.
         """
-        fronts = list(self.fronts)
-        known = {front.place for front in fronts}
-        there: set[tuple[str, int, str]] = set()
-        for source in graph.sources:
-            self.phases.check(source.name, fronts)
-            phase = self.phases.of_source(source.name)
-            taken = [front.partition for front in fronts if front.source == source.name]
-            free = count(max(taken, default=-1) + 1)
-            for name in sources[source.name].partitions():
-                there.add((source.name, phase, name))
-                if (source.name, phase, name) not in known:
-                    fronts.append(FrontState(source.name, next(free), name, len(fronts) + 1, None, 0, False, phase))
-        for front in fronts:
-            if not front.ended and front.place not in there:
-                raise JobError(
-                    f"source {front.source!r} no longer has {front.partition_name!r}, which the state says is not "
-                    "read to its end",
-                    hint="Bring it back; or see what else could be done: flamestream plan.",
-                )
-        if self.fronts and all(
-            front.ended for front in self.fronts
-        ):  # a job that was done goes on with what has come since
-            fronts = [front._replace(ended=front.place not in there) for front in fronts]
+        fronts, behind_end = every_front(self.fronts, graph, sources, self.phases)
+        if behind_end:
             self._goes_on()
         self._new = {front.number for front in fronts[len(self.fronts) :]}
-        self.fronts = tuple(fronts)
+        self.fronts = fronts
         return self.fronts
 
     def _goes_on(self) -> None:
@@ -297,14 +260,7 @@ class History:
             return ()
         if self.beginning:
             return found.journals
-        needed = []
-        for blob in found.journals:
-            data = await self.store.read(blob)
-            if data is None and found.last is not None and blob not in found.last.journals:
-                continue  # who has written it is still at work, and has just found that nobody will need it
-            if end_of(decode_journal(data, blob)) > self.kept[0].time:
-                needed.append(blob)
-        return tuple(needed)
+        return await needed_journals(self.store, found, self.kept[0].time)
 
     def refuse(self, blob: str) -> bool:
         """A part of the newest snapshot cannot be used: the next epoch goes on from the one before.
@@ -370,7 +326,7 @@ class History:
         self.beginning = self.beginning and len(self.kept) < _KEPT
         await self._check_fence()  # whoever has taken over meanwhile may need what is no longer needed here
         if len(self.kept) > _KEPT:
-            await self._forget(self.kept.pop(0))
+            await self.store.delete(only_of(self.kept.pop(0), self.kept))
         await self.tidy_once()
         return manifest
 
@@ -378,10 +334,6 @@ class History:
         last = (await self.store.names("epoch/"))[-1]
         if last > epoch_blob(self.epoch):
             raise self._fenced(self.epoch + 1)
-
-    async def _forget(self, old: Manifest) -> None:
-        needed = {part.blob for manifest in self.kept for part in manifest.parts}
-        await self.store.delete([old.blob, *(part.blob for part in old.parts if part.blob not in needed)])
 
     async def tidy_once(self) -> None:
         """Tidy up, if that was not done in this epoch."""
@@ -395,13 +347,7 @@ class History:
         Returns:
             How many blobs that were.
         """
-        since = min([self.epoch - 1, *(manifest.epoch for manifest in self.kept)])
-        needed = {*self.journals, *(epoch_blob(epoch) for epoch in range(since, self.epoch))}
-        for manifest in self.kept:
-            needed |= {manifest.blob, *(part.blob for part in manifest.parts)}
-        own = f"{self.epoch:08d}"  # what a later epoch has written is not ours to judge
-        names = [name for name in await self.store.names() if not name.startswith(ACCEPTED)]
-        left = [name for name in names if name.split("/")[1] < own and name not in needed]
+        left = left_behind(await self.store.names(), self.epoch, self.journals, self.kept)
         await self.store.delete(left)
         return len(left)
 

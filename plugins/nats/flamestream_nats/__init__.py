@@ -79,6 +79,18 @@ class NatsTransport(Transport):
             raise
         return endpoint
 
+    # Trouble, for tests:
+
+    def disconnect(self) -> None:
+        """Break the connection to the server, as a network would. Nothing that was sent may be lost."""
+        if self._exchange is not None:
+            self._exchange.disconnect()
+
+    def repeat(self) -> None:
+        """Send again everything that is not known to have arrived. Nothing may come twice out of it."""
+        if self._exchange is not None:
+            self._exchange.repeat()
+
     async def aclose(self) -> None:
         if self._closed is not None:
             return await asyncio.shield(self._closed)

@@ -18,6 +18,17 @@ from nats.aio.transport import TcpTransport
 
 _NOBODY = b"NATS/1.0 503"
 _CLOSE_S = 1.0
+_CANCEL_S = 0.1
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Cancel a task of the library until it ends. Where it waits for a connection that is refused at that very moment,
+    it hears of that alone, and goes on."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=_CANCEL_S)
+    if not task.cancelled():
+        task.exception()  # is of no account any more
 
 
 class Heard(NamedTuple):
@@ -89,6 +100,12 @@ class DirectClient(Client):
         if number in self._subs:
             await self._subs[number].unsubscribe()
 
+    def break_off(self) -> None:
+        """Break the connection, as a network would."""
+        wire = self._transport._io_writer if isinstance(self._transport, TcpTransport) else None
+        if wire is not None:
+            wire.transport.abort()
+
     def say(self, letters: list[tuple[str, str, bytes]]) -> None:
         """Publish (subject, way back, data), in order."""
         transport = self._transport
@@ -120,6 +137,15 @@ class DirectClient(Client):
         except Exception as error:  # noqa: BLE001 - the library would end the connection and say nothing
             self._broken(error)
         return None
+
+    async def close(self) -> None:
+        await super().close()
+        # The library tells its attempts to come back to end, and does not look whether they do.
+        again = self._reconnection_task
+        if again is not None and again is not asyncio.current_task():
+            await ended(again)
+            if not self.is_closed:  # one has got through meanwhile
+                await super().close()
 
     async def _process_pong(self) -> None:
         # To a flush that was given up meanwhile the library would say so all the same, fail, and read nothing any more.

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from flamecore.errors import ConnectError, FlameError, SendTimeout, TransportClosedError, TransportError
-from flamestream_nats.client import DirectClient, Heard
+from flamestream_nats.client import DirectClient, Heard, ended
 from flamestream_nats.explain import explained, is_tls, reason
 from flamestream_nats.options import ServerOptions, check_seed, ssl_context
 
@@ -120,8 +120,7 @@ class Connection:
             if not client.is_connected:
                 raise errors.UnexpectedEOF
         except BaseException:
-            connecting.cancel()
-            await asyncio.wait((connecting,))
+            await ended(connecting)
             await client.close()
             raise
         finally:
@@ -265,6 +264,12 @@ class Connection:
                 task.cancel()
             await asyncio.gather(flushing, breaking, return_exceptions=True)
         return True
+
+    def disconnect(self) -> None:
+        """Break it, as a network would. It is mended at once."""
+        if self.is_up:
+            self._push()
+            self._client.break_off()
 
     async def aclose(self) -> None:
         """Leave the server, at once."""

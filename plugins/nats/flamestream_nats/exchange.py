@@ -91,6 +91,15 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
             self._server_lost(TransportError(f"the transport fails: {error!r}", address=self.location, peer=""))
 
+    def disconnect(self) -> None:
+        """Break the connection to the server."""
+        self._connection.disconnect()
+
+    def repeat(self) -> None:
+        """Send again everything that is not known to have arrived."""
+        for channel in self._channels.values():
+            channel.repeat()
+
     async def leave(self) -> None:
         """Tell the others that this process ends."""
         for location in self._peers:
@@ -215,7 +224,10 @@ class Exchange:
 
     def heard(self, location: str) -> None:
         """Something came from that process."""
-        self._peers.heard(location)
+        if self._peers.heard(location):
+            for channel in self._channels.values():
+                if channel.location == location and channel.patience.in_outage:
+                    channel.patience.back()
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
@@ -258,7 +270,7 @@ class Exchange:
         kind, frame = letter.kind, letter.frame
         if kind is Kind.LEAVING:
             return self._left(location, PeerGoneError(f"{location} has ended", address=self.location, peer=location))
-        self._peers.heard(location)
+        self.heard(location)
         if kind is Kind.STATE or kind is Kind.CLOSED:
             channel = self._channels.get(key)
             if channel is None:

@@ -161,11 +161,14 @@ class Outgoing:
         self._rounds += 1
         if self._rounds > _ROUNDS:
             return self._line.broken(self, self._hopeless())
-        _, subject, reply = self._way
         self._probes.clear()  # what they say is older than what is sent now
+        return self.repeat()
+
+    def repeat(self) -> None:
+        """Send again everything that is not known to have arrived."""
+        _, subject, reply = self._way
         for _, data in self._kept:
             self._line.post_again(subject, reply, data)
-        return None
 
     def tick(self) -> None:
         """One `heartbeat_s` has passed."""

@@ -35,6 +35,17 @@ class Patience:
         self._missed = False
         self._misses = self._silences = 0
 
+    @property
+    def in_outage(self) -> bool:
+        """Whether it may still be on its way back, since the server was away."""
+        return self._limit > MISSES
+
+    def back(self) -> None:
+        """Its process is back: if it does not answer now, it is not there."""
+        self._limit = MISSES
+        self._missed = False
+        self._misses = 0
+
     def missed(self) -> None:
         """The server says that nobody is connected there."""
         self._missed = True
@@ -84,14 +95,17 @@ class Peers:
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._peers))
 
-    def heard(self, location: str) -> None:
-        """A letter of that process has come."""
+    def heard(self, location: str) -> bool:
+        """A letter of that process has come. Returns whether it is the first since the server was away."""
         peer = self._peers.get(location)
         if peer is not None:
+            first = peer.in_outage
             peer.heard()
-        elif location not in self._left:
+            return first
+        if location not in self._left:
             self._peers[location] = Patience(self._options)
             self._keys[f"p{len(self._keys)}"] = location
+        return False
 
     def missed(self, key: str) -> None:
         """Nobody was there to get what `beat` has sent with this key."""

@@ -1,17 +1,23 @@
-"""The transport, held against the contract: with much room, with hardly any, and in many parts."""
+"""The transport, held against the contract: with much room, with hardly any, in many parts; with bad luck, over bad
+networks."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from msgspec import structs
 
+from flamecore.testing.faults import Faulty, Proxy
 from flamecore.testing.nats_server import NatsServer
 from flamecore.testing.transports import TransportTests
 from flamecore.transport import Transport, TransportContext
 from flamestream_nats import NatsTransport, Options
+from flamestream_nats.exchange import Exchange
 
 
 class _Served(TransportTests):
@@ -53,3 +59,104 @@ class TestSmallMessages(_Served):
     def _serve(self, server: NatsServer) -> Iterator[None]:
         with NatsServer(max_payload=2048) as self.server:
             yield
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+class TestBadLuck(_Served):
+    """Every fault must have happened in the course of the checks."""
+
+    most = 1000
+    options = {"window_frames": 64}  # noqa: RUF012
+    happened: ClassVar[Counter[str]] = Counter()
+    made: ClassVar[list[Faulty]] = []
+
+    @pytest.fixture(autouse=True)
+    def _seed(self, seed: int) -> None:
+        self.seed = seed
+
+    def make(self, context: TransportContext) -> Transport:
+        faulty = Faulty(super().make(context), seed=self.seed)
+        self.made.append(faulty)
+        return faulty
+
+    def test_zz_had_bad_luck(self) -> None:
+        for faulty in self.made:
+            assert isinstance(faulty.transport, NatsTransport)
+            self.happened.update(faulty.faults)
+            self.happened.update(faulty.transport.refused)
+        expected = {"delay", "full", "reorder", "disconnect", "repeat", "duplicate"}
+        assert {fault for fault in expected if not self.happened[fault]} == set()
+
+
+class Proxied(NatsTransport):
+    """Goes to the server over a bad network."""
+
+    heartbeat_s: ClassVar[float] = 0.25
+    proxy: Proxy | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    async def _started(self) -> Exchange:
+        if self.proxy is None:
+            self.proxy = Proxy(self.options.servers[0].removeprefix("nats://"), seed=1)
+            self.options = structs.replace(self.options, servers=(f"nats://{await self.proxy.start()}",))
+            self.trouble(self.proxy)
+        return await super()._started()
+
+    def trouble(self, proxy: Proxy) -> None:
+        """What the network does."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.proxy is not None:
+            await self.proxy.aclose()
+
+
+class Drips(Proxied):
+    """Everything comes in small pieces."""
+
+    def trouble(self, proxy: Proxy) -> None:
+        proxy.drip(3000)
+
+
+class Stalls(Proxied):
+    """Nothing comes for a while, again and again."""
+
+    def trouble(self, proxy: Proxy) -> None:
+        def turn(*, stalled: bool) -> None:
+            if stalled:
+                proxy.stall()
+            else:
+                proxy.resume()
+            self.timer = asyncio.get_running_loop().call_later(0.02, lambda: turn(stalled=not stalled))
+
+        turn(stalled=False)
+
+
+class Cuts(Proxied):
+    """Connections break, again and again. In between there is time to see four times that somebody is not there."""
+
+    heartbeat_s = 0.01
+
+    def trouble(self, proxy: Proxy) -> None:
+        def cut() -> None:
+            proxy.cut()
+            self.timer = asyncio.get_running_loop().call_later(0.1, cut)
+
+        cut()
+
+
+@pytest.mark.parametrize("network", [Drips, Stalls, Cuts])
+class TestBadNetwork(_Served):
+    most = 500
+    options = {"window_frames": 64}  # noqa: RUF012
+
+    @pytest.fixture(autouse=True)
+    def _network(self, network: type[Proxied]) -> None:
+        self.network = network
+
+    def make(self, context: TransportContext) -> Transport:
+        options = Options(servers=(self.server.url,), heartbeat_s=self.network.heartbeat_s, **self.options)
+        return self.network(options, replace(context, token=self.token))

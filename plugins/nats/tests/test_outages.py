@@ -78,6 +78,31 @@ def test_a_flush_that_is_given_up_does_not_end_the_reading(server: NatsServer, j
     asyncio.run(run())
 
 
+def test_who_leaves_while_it_tries_to_come_back_leaves(
+    server: NatsServer, job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection is refused at the very moment at which the attempt is cancelled."""
+
+    async def run() -> None:
+        trying = asyncio.Event()
+
+        async def refused(*_: object) -> None:
+            trying.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise ConnectionRefusedError from None
+
+        async with job(server.url) as made, asyncio.timeout(LIMIT_S):
+            left = await made.join("left")
+            monkeypatch.setattr("flamestream_nats.client._Wire.connect", refused)
+            left.disconnect()
+            await trying.wait()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("end", [NatsServer.kill, NatsServer.stop])
 def test_the_server_ends_and_comes_back(job: Any, end: Callable[[NatsServer], None]) -> None:
     async def run(server: NatsServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from flamecore.errors import PeerGoneError
 from flamestream_nats.exchange import _until_next
 from flamestream_nats.options import Options
-from flamestream_nats.peers import EVERY, MISSES, Peers
+from flamestream_nats.peers import EVERY, MISSES, Patience, Peers
 
 
 class Watched:
@@ -82,3 +82,32 @@ def test_who_is_connected_and_says_nothing_has_longer() -> None:
 def test_processes_of_one_machine_wake_together(monkeypatch: pytest.MonkeyPatch, now: float, left_s: float) -> None:
     monkeypatch.setattr("time.time", lambda: now)
     assert _until_next(0.25) == pytest.approx(left_s)
+
+
+def test_after_an_outage_the_first_word_of_a_peer_is_told() -> None:
+    """Until then it may take as long as the outage might have lasted, and so may its addresses."""
+    watched = Watched(reconnect_timeout_s=3)
+    assert not watched.peers.heard("there")
+    watched.peers.renew()
+    for _ in range(8):
+        watched.tick(without="there", silent=True)
+    assert not watched.lost
+    assert watched.peers.heard("there")
+    assert not watched.peers.heard("there")
+    for _ in range(MISSES + 1):
+        watched.tick(without="there")
+    assert list(watched.lost) == ["there"]
+
+
+def test_an_address_has_no_longer_than_usual_once_its_process_is_back() -> None:
+    patience = Patience(Options(reconnect_timeout_s=3))
+    patience.renew()
+    for _ in range(8):
+        patience.missed()
+        assert patience.tick() == ""
+    assert patience.in_outage
+    patience.back()
+    assert not patience.in_outage
+    for number in range(MISSES):
+        patience.missed()
+        assert bool(patience.tick()) == (number == MISSES - 1)

@@ -307,6 +307,10 @@ class Process:
             self._end(error)
 
     def _end(self, error: BaseException) -> None:
+        if isinstance(error, PeerGoneError) and getattr(error, "peer", "") == CONTROL:
+            any_more = " any more" if self.welcome else ""
+            what = f"job {self.bootstrap['job']!r} has no supervisor{any_more}: {error.what}"
+            error = PeerGoneError(what, hint=error.hint, address=self.name, peer=CONTROL)
         if self._over is not None and not self._over.done():
             self._over.set_exception(error)
 

@@ -119,3 +119,19 @@ def test_two_workers_of_one_name(joined: Joined) -> None:
         run.end()
     assert "after 4 s not all workers have joined (of 2 workers: w0)" in run.said()
     assert "flamestream check says the commands" in run.said()
+
+
+def test_no_worker_from_elsewhere_outlives_its_supervisor(joined: Joined) -> None:
+    words = joined.words
+    run = words.start(**joined.settings)
+    try:
+        workers = [joined.worker(name) for name in ("w0", "w1")]
+        wait_for(lambda: words.delivered() > 0, run)
+        run.process.kill()
+        assert [worker.wait(10) for worker in workers] == [1, 1]
+    finally:
+        run.end()
+    for name in ("w0", "w1"):
+        said = joined.said(name)
+        assert "Traceback" not in said
+        assert "lost its connection to " in said or "job 'words' has no supervisor any more" in said

@@ -175,7 +175,7 @@ class Outgoing:
         if not self._kept and not self._waiting:
             return
         if reason := self.patience.tick():
-            text = f"{self.receiver} is gone, or never was: {reason}"
+            text = f"nobody is at {self.receiver!r}: {reason}"
             self.fail(PeerGoneError(text, address=self.sender, peer=self.receiver))
         else:
             self.probe()

@@ -119,7 +119,8 @@ class Deployment:
         finally:
             self._ended = time.monotonic()
             self._observers.job_ended(self._layout.name, error)
-        return JobReport(self.stats(), drained=self._draining.is_set())
+        # Everything is delivered; not everybody has heard of it before it ended.
+        return JobReport(replace(self.stats(), in_flight=0, held_back=0), drained=self._draining.is_set())
 
     def drain(self) -> None:
         """Read no more, finish what was admitted, and end. May be called from a signal handler of the event loop."""

@@ -200,7 +200,7 @@ def test_everything_that_is_wrong_with_a_deployment_is_said_at_once() -> None:
           Did you mean c.txt? (looked in {Path.cwd()})
         problem 2 of 5: sink 'counts': nowhere/out.jsonl cannot be made: there is no folder nowhere
           Make it: mkdir -p nowhere
-        problem 3 of 5: 10.0.0.1:7070 is not on this machine, and messages would go there without TLS and a token of the job
+        problem 3 of 5: 10.0.0.1:7070 is not on this machine alone, and messages would go there without TLS and a token of the job
           Set tls_certificate, tls_key and tls_ca; or set insecure = true under [transport.grpc].
         problem 4 of 5: job.workers is 200, and 128 key groups are shared out among workers
           Use 128 at most.

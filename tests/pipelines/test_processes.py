@@ -203,6 +203,16 @@ def test_outputs_are_those_of_one_process(tmp_path: Path, over: list[str]) -> No
     assert several.stdout == wanted.stdout
 
 
+def test_in_the_end_nothing_is_in_flight(tmp_path: Path, over: list[str]) -> None:
+    app = write(tmp_path, "app.py", APP)
+    lines = write(tmp_path, "lines.txt", words(20))
+    out = ["--sink", "counts=jsonl", "--set", f"sink.counts.path={tmp_path / 'out.jsonl'}", "--json", "-q"]
+    ended = run("run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *out, *over, "-w", "2")
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert (summary["items_in"], summary["in_flight"], summary["held_back"]) == (20, 0, 0)
+
+
 def test_files_with_the_names_of_standard_modules(tmp_path: Path, over: list[str]) -> None:
     """A flow that runs in one process runs on several: Python does not start with what lies beside it."""
     app = write(tmp_path, "types.py", APP.replace("import flamecore as fc", "import flamecore as fc\n    import words"))

@@ -42,7 +42,7 @@ def exposed(location: str, options: Options, token: str) -> list[str]:
     missing = [what for what, there in (("TLS", options.secured), ("a token of the job", token)) if not there]
     if missing and not options.insecure:
         raise TransportError(
-            f"{location} is not on this machine, and messages would go there without {' and '.join(missing)}",
+            f"{location} is not on this machine alone, and messages would go there without {' and '.join(missing)}",
             hint="Set tls_certificate, tls_key and tls_ca; or set insecure = true under [transport.grpc].",
             address="",
             peer=location,

@@ -138,7 +138,9 @@ def test_other_machines_are_not_sent_to_in_the_open(mesh: Any) -> None:
             a = await made.add("a")
             made.locations["b"] = "198.51.100.1:80"
             sender = await a.bind("a/0")
-            with pytest.raises(TransportError, match="is not on this machine, and messages would go there without TLS"):
+            with pytest.raises(
+                TransportError, match="is not on this machine alone, and messages would go there without TLS"
+            ):
                 sender.send_nowait("b/0", "hello")
 
     asyncio.run(run())

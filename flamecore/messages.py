@@ -276,6 +276,12 @@ class Halted(NamedTuple):
     node: str
 
 
+class Left(NamedTuple):
+    """The node ends, because somebody has told it to, where it runs."""
+
+    node: str
+
+
 class Stop(NamedTuple):
     """Read no more (`drain`), or end."""
 

@@ -30,6 +30,7 @@ from flamecore.messages import (
     Halt,
     Halted,
     Join,
+    Left,
     Load,
     NodeFailed,
     NodeReport,
@@ -91,6 +92,10 @@ class Process:
                 task.add_done_callback(self._task_ended)
             try:
                 await over
+            except asyncio.CancelledError:
+                with suppress(FlameError):  # the control may be gone, too
+                    post.send(CONTROL, Left(self.name))
+                raise
             finally:
                 for task in (reports, commands):
                     task.cancel()

@@ -17,7 +17,7 @@ from flamecore.epoch import Epoch, FaultError
 from flamecore.errors import FlameError, JobError, TransportError
 from flamecore.logs import logger
 from flamecore.members import Members
-from flamecore.messages import Halted, Join, NodeFailed, NodeReport, Opened, Ready, Refusal
+from flamecore.messages import Halted, Join, Left, NodeFailed, NodeReport, Opened, Ready, Refusal
 from flamecore.stats import NodeStats
 
 ENDED: Final = "the job has come to its end"
@@ -150,6 +150,8 @@ class Reception:
             members.ready.add(message.node)
         elif isinstance(message, Halted):
             members.halted.add(message.node)
+        elif isinstance(message, Left):
+            self._left(message.node)
         elif isinstance(message, NodeFailed):
             text, lost = message.text, members.at(message.lost)
             if lost is not None:  # who found out knows only where it was
@@ -161,6 +163,13 @@ class Reception:
                 self._fault(error, message.blob)
             elif epoch is not None:
                 self._lost_by(lost, error, epoch)
+
+    def _left(self, name: str) -> None:
+        """A node ends by itself. That its place is empty is found by the others, too, and they know less of why."""
+        if self._crew is not None:
+            self._crew.lose(name)
+        if name in self.members.hosts.values():
+            self._fault(JobError(f"{name} was told to end, where it runs", hint="Stop the job before its workers."))
 
     # -- what is heard of nodes that are gone ------------------------------------------------------------------------
 

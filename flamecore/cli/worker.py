@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, Final
 
 import click
 
 from flamecore.cli.joining import WAIT_S, join_options, joining
+
+LEAVE_S: Final = 5.0
+"""How long a node that is told to end may take to leave its job."""
 
 
 @click.command("worker")
@@ -27,6 +31,8 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
 
     Through a server a job that is yet to come looks like one that is gone: it is waited for, `WAIT_S` at most.
     """
+    import asyncio
+
     from flamecore.errors import PeerGoneError
     from flamecore.job import collector_at_rest
     from flamecore.process import Process
@@ -38,10 +44,33 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
         with joining(address, name=name, role=role, job=job, **options) as bootstrap, collector_at_rest():
             process = Process(bootstrap)
             try:
-                return run(process.run())
+                return run(_until_told(process.run()))
+            except asyncio.CancelledError:
+                return None  # by SIGTERM
             except PeerGoneError:
                 if process.welcome or time.monotonic() > until:
                     raise
         if not told:
             click.echo(f"nobody runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
             told = True
+
+
+async def _until_told(running: Coroutine[Any, Any, None]) -> None:
+    """Run a node until it ends, or SIGTERM says so: it leaves the job then, which is told, and has some time for it."""
+    import asyncio
+    import os
+    import signal
+    import threading
+
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def end(*_: object) -> None:
+        loop.call_soon_threadsafe(task.cancel)
+        # User code that never returns keeps the loop from hearing of it.
+        timer = threading.Timer(LEAVE_S, os._exit, (128 + signal.SIGTERM,))
+        timer.daemon = True
+        timer.start()
+
+    signal.signal(signal.SIGTERM, end)
+    await running

@@ -135,3 +135,37 @@ def test_no_worker_from_elsewhere_outlives_its_supervisor(joined: Joined) -> Non
         said = joined.said(name)
         assert "Traceback" not in said
         assert "lost its connection to " in said or "job 'words' has no supervisor any more" in said
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_worker_that_is_told_to_end_is_named(joined: Joined, how: signal.Signals, code: int) -> None:
+    """And not those who find that it is gone."""
+    words = joined.words
+    run = words.start(**joined.settings, state__use=None, job__guarantee=None)
+    try:
+        workers = [joined.worker(name) for name in ("w0", "w1")]
+        wait_for(lambda: words.delivered() > 100, run)
+        workers[1].send_signal(how)
+        assert workers[1].wait(20) == code, joined.said("w1")
+        assert ended(run) == 1, run.said()
+        assert workers[0].wait(20) in (0, 1)
+    finally:
+        run.end()
+    assert "error: w1 was told to end, where it runs" in run.said()
+
+
+def test_another_worker_comes_in_place_of_one_that_was_told_to_end(joined: Joined) -> None:
+    words = joined.words
+    run = words.start(**joined.settings)
+    try:
+        joined.worker("w0")
+        leaving = joined.worker("w1")
+        wait_for(lambda: words.delivered() > 100, run)
+        leaving.terminate()
+        assert leaving.wait(20) == 0, joined.said("w1")
+        joined.worker("w2")
+        assert ended(run) == 0, run.said()
+    finally:
+        run.end()
+    assert run.said().count("job.faulted") == 1
+    words.check()

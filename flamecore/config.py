@@ -64,7 +64,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     clock: Literal["sequence", "wall"] = "sequence"
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
     on_error: Policy = "fail"
-    max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 4096
+    max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 8192
     barrier: bool = True
     sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
     source_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0

@@ -65,7 +65,7 @@ class JobSettings:
     owners: int | None = None
     clock: ClockName = "sequence"
     barrier: bool = True
-    max_in_flight: int = 4096
+    max_in_flight: int = 8192
     on_error: OnError = "fail"
     source_policies: Mapping[str, OnError] = field(default_factory=dict)
     phases: Phases = field(default_factory=Phases)

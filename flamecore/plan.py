@@ -53,7 +53,7 @@ class Plan:
     policies: Mapping[str, OnError] = field(default_factory=dict)
     clock: ClockName = "sequence"
     start: int = 0
-    max_in_flight: int = 4096
+    max_in_flight: int = 8192
     heartbeat_interval_s: float = 0.05
     kept: bool = False
     late_per_s: int = 10_000

@@ -69,11 +69,12 @@ class FlameGroup(click.Group):
             formatter.write_dl(rows)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """As a program: it ends even if something in it hangs that was given up."""
+        """As a program, whose arguments are not given here, it ends even if something in it hangs that was given up."""
+        program = not args and extra.get("args") is None
         try:
             return super().main(*args, **extra)
         except SystemExit as end:
-            if "flamecore.runner" in sys.modules:
+            if program and "flamecore.runner" in sys.modules:
                 sys.modules["flamecore.runner"].leave(end.code)
             raise
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+REPORT = Path(__file__).resolve().parents[2] / ".ci" / "report.py"
 SUM = Path(__file__).resolve().parents[2] / ".ci" / "sum.py"
 
 
@@ -52,3 +53,14 @@ def test_a_report_that_was_cut_short_fails(tmp_path: Path) -> None:
 def test_what_is_not_a_test_can_fail_too(tmp_path: Path) -> None:
     report(tmp_path, "one", 1)
     assert summed(tmp_path, code=1) == ("1 passed, 0 failed, 0 skipped", 1)
+
+
+@pytest.mark.parametrize(("ends", "wanted"), [("pass", 0), ("import os; os._exit(0)", 1)])
+def test_a_run_that_ends_in_the_midst_of_it_fails(tmp_path: Path, ends: str, wanted: int) -> None:
+    tests, found = tmp_path / "test_it.py", tmp_path / "reports" / "it.xml"
+    tests.write_text(f"def test_it():\n    {ends}\n")
+    subprocess.run([sys.executable, REPORT, "begin", found], check=True)
+    run = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, f"--junit-xml={found}", tests]
+    assert subprocess.run(run, check=False, cwd=tmp_path, stdout=subprocess.DEVNULL).returncode == 0
+    assert subprocess.run([sys.executable, REPORT, "end", found], check=False).returncode == wanted
+    assert summed(found.parent)[1] == wanted

@@ -82,7 +82,7 @@ def test_in_one_process() -> None:
         clock          sequence
         guarantee      at_least_once
         on_error       fail
-        max_in_flight  4096
+        max_in_flight  8192
         transport      inproc
         acker          sharded
         source         one: lines (path = ['a.txt', 'b.txt']), replayable

@@ -78,3 +78,17 @@ def test_what_does_not_end_is_left_behind(what: str) -> None:
 def test_where_all_ends_nothing_is_left_behind() -> None:
     ended = subprocess.run([sys.executable, "-c", dedent(HANGING), ""], capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stdout) == (0, "as it should\nnothing was left behind\n"), ended.stderr
+
+
+def test_a_command_that_is_called_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the one that the process was started for does."""
+    from click.testing import CliRunner
+
+    from flamecore import runner
+    from flamecore.cli import main
+
+    def ended(code: object) -> None:
+        pytest.fail(f"the process would have ended with {code}")
+
+    monkeypatch.setattr(runner, "leave", ended)
+    assert CliRunner().invoke(main, ["--help"]).exit_code == 0

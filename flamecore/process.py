@@ -350,7 +350,7 @@ def main() -> int:
         print(f"{path} is gone: the supervisor has ended meanwhile", file=sys.stderr)
         return 1
     _end_with_parent(bootstrap["parent"])
-    sys.path[:] = bootstrap["path"]  # from here on, modules are found as the supervisor finds them
+    sys.path[:] = bootstrap.get("path", sys.path)  # from here on, modules are found as the supervisor finds them
     logs.to_stderr()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to hear
     try:

@@ -35,7 +35,7 @@ _CAUTION: Final = 0.7
 """What is moved of what seems to be too much: it was measured in one short time."""
 
 _LITTLE: Final = 0.1
-"""What takes less of one processor, or a smaller share, is not measured well."""
+"""What takes less of one processor is not measured well."""
 
 
 def dealt(time: int) -> int:
@@ -132,15 +132,19 @@ class Shares:
     def _shift(self, own: float) -> None:
         """Deal less to those who are busier than the mean of all, and more to others.
 
+        The worker that deals keeps an even share, at the least. What it has to do itself holds back what it lets in;
+        otherwise all of a source could lie with another worker before that has said that it is too much.
+
         Args:
             own: How many processors the worker's own part of what it has dealt out has kept busy.
         """
         workers = len(self.shares)
-        # All of what is dealt out keeps so many processors busy; not known, but at most all, if it gets nothing of it.
-        dealt = min(own / self.shares[self._own], workers) if self.shares[self._own] >= _LITTLE else workers
-        step = _CAUTION / max(dealt, _LITTLE)
+        step = _CAUTION / max(own / self.shares[self._own], _LITTLE)  # all of what is dealt out keeps so many busy
         mean = sum(self._busy) / workers
         both = zip(self.shares, self._busy, strict=True)
         shares = [max(share + step * (mean - busy), 0.0) for share, busy in both]
-        total = sum(shares)
-        self.shares = [share / total for share in shares]
+        shares[self._own] = max(shares[self._own], 1 / workers)
+        rest = sum(shares) - shares[self._own]
+        left = 1 - min(shares[self._own], 1.0)
+        self.shares = [share / rest * left if rest else 0.0 for share in shares]
+        self.shares[self._own] = 1 - left

@@ -158,6 +158,10 @@ class Elsewhere:
         self._process.stdin.write(line + b"\n")
         await self._process.stdin.drain()
 
+    async def ended(self, law: str) -> None:
+        """Wait until it has closed its store, and ended."""
+        await self._bench.within(law, self._process.wait(), "another process, which is to end,")
+
     async def kill(self) -> None:
         """SIGKILL, and wait until it is dead."""
         if self._process.returncode is None:

@@ -121,6 +121,8 @@ async def check_race(setup: Setup) -> None:
         for process in processes:
             await process.tell()
         results = [await process.hear("race") for process in processes]
+        for process in processes:  # what they have created outlasts them
+            await process.ended("race")
         for number, name in enumerate(names):
             told = {mark: result[number] for mark, result in zip(marks, results, strict=True)}
             await _one_winner(bench, stores[0], name, told)

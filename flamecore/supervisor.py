@@ -108,11 +108,13 @@ class Supervisor(Host):
 
 
 def _python_path() -> str:
-    """Where a process finds what it starts with: all that is found here, but the standard library first, whatever lies
+    """Where a process finds what it starts with: all that is found here, but the standard library before whatever lies
     beside the flow. Once it has started, it finds everything in the order in which it is found here."""
     own = Path(os.__file__).parent
-    standard = (str(own), str(own / "lib-dynload"))
-    return os.pathsep.join(sorted(filter(None, sys.path), key=lambda path: path not in standard))
+    asked = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # comes before the standard library here, too
+    first = [*asked, str(own), str(own / "lib-dynload")]
+    paths = [path for path in sys.path if path]
+    return os.pathsep.join([*[path for path in first if path in paths], *[path for path in paths if path not in first]])
 
 
 async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:

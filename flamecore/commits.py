@@ -21,11 +21,12 @@ from flamecore.control import Control
 from flamecore.errors import JobError, StoreError
 from flamecore.front import Reader
 from flamecore.history import History
-from flamecore.host import CONTROL, Post, RearHost
 from flamecore.keeper import Keeper, PartWriter
 from flamecore.messages import Committed, Prepare, Prepared, Settled
 from flamecore.patience import Patience
 from flamecore.plan import Plan
+from flamecore.post import CONTROL, Post
+from flamecore.rear_host import RearHost
 from flamecore.recovery import encode_journal, end_of
 from flamecore.snapshot import Manifest, Part, Section, journal_blob, part_blob
 from flamecore.store import Store

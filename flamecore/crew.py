@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from flamecore.config import config_of_node, encode_config
 from flamecore.epoch import FaultError, acker_plan
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
-from flamecore.host import CONTROL, Post
 from flamecore.hosting import Host, Seat
 from flamecore.life import Life
 from flamecore.members import Members
 from flamecore.messages import Assignment, Stop
 from flamecore.placement import SUPERVISOR, placed
 from flamecore.plan import Plan
+from flamecore.post import CONTROL, Post
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout

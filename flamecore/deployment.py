@@ -28,7 +28,6 @@ from flamecore.crew import Crew, wanted
 from flamecore.epoch import Epoch, FaultError, TurnError
 from flamecore.errors import FlameError, JobError
 from flamecore.hashing import owned_ranges
-from flamecore.host import CONTROL, Post
 from flamecore.hosting import Host
 from flamecore.job import check_importable, collector_at_rest, open_history
 from flamecore.jobregistry import RegistryContext
@@ -38,6 +37,7 @@ from flamecore.members import Members
 from flamecore.messages import Begin, Halt, Join, Load, Rescale, Status, Stop, Upgrade
 from flamecore.observe import Observers
 from flamecore.placement import SUPERVISOR, TOKEN, node_options
+from flamecore.post import CONTROL, Post
 from flamecore.private import private_folder
 from flamecore.reception import Reception
 from flamecore.remains import Remains

@@ -1,125 +1,31 @@
-"""Brings the parts of a job to life on a transport: one task for each address, which receives, calls, sends.
+"""Brings workers and trackers to life on a transport: one task for each address, which receives, calls, sends.
 
-The parts themselves (worker, tracker, collector) are plain state. Sending never waits here: what finds no room is
-kept in order and sent by a task of its own, so a cycle of workers cannot block itself; the fronts' credit bounds how
-much that is.
+The parts themselves are plain state, driven by calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from flamecore.acker import MinTime, Report, Tracker
 from flamecore.clock import monotonic
-from flamecore.collect import Collector, Complete, joined
-from flamecore.errors import CodecError, JobError
+from flamecore.errors import JobError
 from flamecore.front import Batch
 from flamecore.load import LoadMeter
-from flamecore.messages import Busy, Committed, Delivered, Items, Prepare, Reached, Released
+from flamecore.messages import Busy, Committed, Delivered, Items, Prepare
 from flamecore.meta import MIN_TIME
 from flamecore.moments import Moments
-from flamecore.patience import Patience, Watch
-from flamecore.plan import Plan
-from flamecore.rear import Sink, encoders_of
+from flamecore.post import Post
 from flamecore.stats import Histogram
-from flamecore.transport import Delivery, Endpoint
-from flamecore.worker import Outgoing, Worker
-
-CONTROL: Final = "job"
-"""Address of the job's control."""
+from flamecore.transport import Delivery
+from flamecore.worker import Worker
 
 _BURST: Final = 64
 _BURST_S: Final = 0.005
 """Most messages handled before what they cause is sent, and the longest that this may take: others wait for it."""
-
-_BACKLOG: Final = 1_000_000
-"""Most messages kept for one address that gives no room."""
-
-_PATIENCE_S: Final = 0.005
-"""How long word of what is delivered may wait for more, on its way to another process."""
-
-_BATCH: Final = 16_384
-"""Most payloads to which the rest of what is there is added before they are given to a sink."""
-
-_PLENTY: Final = 1024
-"""A front with that much credit never stands still for the wait."""
-
-
-class Post:
-    """Sends from one endpoint without waiting, each channel in order.
-
-    Args:
-        endpoint: Where from.
-        fail: Told of an error in what happens later.
-    """
-
-    def __init__(self, endpoint: Endpoint, fail: Callable[[Exception], None]) -> None:
-        self.endpoint = endpoint
-        self.fail = fail
-        self.sent: Counter[str] = Counter()
-        self._backlog: dict[str, deque[Any]] = {}
-        self._senders: set[asyncio.Task[None]] = set()
-
-    def send(self, to: str, message: Any) -> None:
-        """Send now if there is room, later if not; never before what was sent to that address earlier.
-
-        Raises:
-            JobError: The receiver has given no room for too much.
-            TransportError: As `Endpoint.send_nowait`.
-        """
-        self.sent[type(message).__name__] += 1
-        waiting = self._backlog.get(to)
-        if waiting is None:
-            try:
-                if self.endpoint.send_nowait(to, message):
-                    return
-            except CodecError as error:
-                raise _on_the_way(error, to) from error
-            waiting = self._backlog[to] = deque()
-            task = asyncio.get_running_loop().create_task(self._drain(to, waiting))
-            self._senders.add(task)
-            task.add_done_callback(self._senders.discard)
-        elif len(waiting) >= _BACKLOG:
-            raise JobError(
-                f"{self.endpoint.address} has {_BACKLOG} messages waiting for {to}, which takes none",
-                hint="Lower max_in_flight, or look at why that worker is stuck.",
-            )
-        waiting.append(message)
-
-    async def _drain(self, to: str, waiting: deque[Any]) -> None:
-        try:
-            while waiting:
-                await self.endpoint.send(to, waiting[0])
-                waiting.popleft()
-        except CodecError as error:
-            self.fail(_on_the_way(error, to))
-        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
-            self.fail(error)
-        finally:  # after an error this is not for whoever has the address next
-            del self._backlog[to]
-
-    def send_all(self, outgoing: Outgoing) -> None:
-        """Send in order."""
-        for to, message in outgoing:
-            self.send(to, message)
-
-    async def aclose(self) -> None:
-        """Stop sending what still waits, and close the endpoint."""
-        for task in tuple(self._senders):
-            task.cancel()
-        if self._senders:
-            await asyncio.wait(self._senders)
-        await self.endpoint.aclose()
-
-
-def _on_the_way(error: CodecError, to: str) -> CodecError:
-    """The error of a message that cannot be encoded, with where its payload was to go, if it does not say so itself."""
-    kind, _, name = to.partition("/")
-    return error.going_to(name, f"sink {name!r}") if kind == "rear" and error.vertex is None else error
 
 
 class TakesPart(Protocol):
@@ -280,145 +186,3 @@ class TrackerHost:
     def _tell(self, news: MinTime) -> None:
         for subscriber in self.tracker.subscribers:
             self.post.send(subscriber, news)
-
-
-class RearHost:
-    """Runs a rear: releases in, merged batches to the sink, word of it back to the fronts.
-
-    Args:
-        collector: Merges the releases.
-        sink: Takes the batches.
-        post: Its endpoint.
-        listeners: Addresses told of what is delivered.
-        away: Addresses in other processes told of it a little later, of several deliveries at once.
-        delivered: Called with (rear, time, count) after each delivery.
-        translate: Turns what is collected into what the sink takes; for dead letters.
-        watch: Of the sink.
-    """
-
-    def __init__(
-        self,
-        collector: Collector,
-        sink: Sink,
-        post: Post,
-        *,
-        listeners: Sequence[str],
-        away: Sequence[str] = (),
-        delivered: Callable[[str, int, int], None],
-        translate: Callable[[Any], Any] | None = None,
-        watch: Watch | None = None,
-    ) -> None:
-        self.collector = collector
-        self.watch = watch or Patience().sink(collector.name)
-        self.watch.known, self.watch.overdue = self._known, post.fail
-        self.sink = sink
-        self.post = post
-        self.count = 0
-        self.reached = collector.held
-        """Everything below this time is in the sink."""
-        self._writing = asyncio.Lock()
-        self._halting: asyncio.Task[Any] | None = None
-        self._failed: Exception | None = None
-        self._listeners = listeners
-        self._away = away
-        self._untold: list[tuple[int, float]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._delivered = delivered
-        self._translate = translate
-        encoded = translate is None and collector.name in encoders_of({collector.name: sink})
-        self._store = sink.write_encoded if encoded else sink.write
-
-    async def run(self) -> None:
-        """Until cancelled, or a failed record is reached."""
-        endpoint = self.post.endpoint
-        while True:
-            complete = self._receive(await endpoint.receive())
-            # What has come while the last batch was written makes one batch: a slow sink has fewer and larger ones.
-            while complete is None or (complete.failure is None and len(complete.payloads) < _BATCH):
-                delivery = endpoint.receive_nowait()
-                if delivery is None:
-                    break
-                complete = joined(complete, self._receive(delivery))
-            if complete is None:
-                continue
-            payloads = complete.payloads
-            if payloads:
-                if self._translate is not None:
-                    payloads = [self._translate(payload) for payload in payloads]
-                async with self._writing:
-                    await self._write(complete.time, complete.orders, payloads)
-                self.count += len(payloads)
-            self.reached = max(self.reached, complete.time)
-            if complete.failure is not None:
-                return self.post.send(CONTROL, Reached(self.collector.name, complete.failure))
-            word = Delivered(self.collector.name, complete.time)
-            for address in self._listeners:
-                self.post.send(address, word)
-            if self._away:
-                self._untold.append((complete.time, monotonic()))
-                if self._timer is None:
-                    self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._tell)
-            self._delivered(self.collector.name, complete.time, len(payloads))
-
-    def _receive(self, delivery: Delivery) -> Complete | None:
-        if type(delivery.message) is not Released:
-            raise JobError(f"{self.post.endpoint.address} was sent a {type(delivery.message).__name__}")
-        return self.collector.receive(delivery.message)
-
-    async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
-        if self.watch.error is not None:
-            raise self.watch.error
-        self.watch.begin("write a batch", len(payloads))
-        try:
-            if orders is None:
-                await self._store(time, payloads)
-            else:
-                await self.sink.write_ordered(time, orders, payloads)
-        except Exception as error:
-            self._failed = error
-            raise
-        finally:
-            self.watch.end()
-
-    def _known(self) -> str:
-        return f"its output is stored below time {self.reached}" if self.reached > MIN_TIME else "it has stored nothing"
-
-    async def sync(self, time: int) -> None:
-        """Make durable what is below `time`, between two batches."""
-        async with self._writing:
-            await self.watch.call(self.sink.sync(time), "make its output durable")
-
-    async def halt(self) -> None:
-        """Wait for the batch that is being written. No other will be. Several times, also at once, is once.
-
-        Raises:
-            SinkError: A batch has failed, or takes too long. It may be there all the same: only opening the sink anew
-                can tell.
-        """
-        if self._halting is None:
-            self._halting = asyncio.create_task(self._writing.acquire())
-        await self.watch.until(self._halting)
-        if self._failed is not None:
-            raise self._failed
-
-    def _tell(self) -> None:
-        """Tell those in other processes what they have not been told yet."""
-        self._timer = None
-        now = monotonic()
-        word = Delivered(self.collector.name, self._untold[-1][0], tuple([(t, now - at) for t, at in self._untold]))
-        self._untold.clear()
-        try:
-            for address in self._away:
-                self.post.send(address, word)
-        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
-            self.post.fail(error)
-
-    def aclose(self) -> None:
-        """Cancel what is scheduled."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-def patient(plan: Plan) -> bool:
-    """Whether fronts have so much credit that word of what is delivered may wait a little."""
-    return plan.max_in_flight >= _PLENTY * len(plan.fronts)

@@ -24,7 +24,6 @@ from flamecore.errors import GraphError, JobError, SinkError
 from flamecore.front import Source
 from flamecore.graph import Graph, is_local, user_functions
 from flamecore.history import History
-from flamecore.host import CONTROL, Post
 from flamecore.messages import Prepared
 from flamecore.meta import FrontId
 from flamecore.node import Node
@@ -32,6 +31,7 @@ from flamecore.observe import Observers
 from flamecore.patience import Patience
 from flamecore.phases import Phases
 from flamecore.plan import DEAD_LETTERS, OnError, Plan
+from flamecore.post import CONTROL, Post
 from flamecore.rear import Sink, encoders_of
 from flamecore.recovery import Kept
 from flamecore.stats import JobReport, JobStats, summed

@@ -23,14 +23,16 @@ from flamecore.errors import SinkError
 from flamecore.facts import state_facts
 from flamecore.failure import Failure, exit_error
 from flamecore.front import Reader, Source
-from flamecore.host import CONTROL, Post, RearHost, TrackerHost, WorkerHost, patient
+from flamecore.host import TrackerHost, WorkerHost
 from flamecore.keeper import Keeper
 from flamecore.meta import FrontId
 from flamecore.observe import Observers
 from flamecore.patience import Patience, Watch
 from flamecore.plan import DEAD_LETTERS, Plan
+from flamecore.post import CONTROL, Post
 from flamecore.pump import Ended, FrontPump
 from flamecore.rear import Encode, Sink
+from flamecore.rear_host import RearHost, patient
 from flamecore.recovery import Journal, Kept, load_journal, load_manifest, load_state
 from flamecore.stats import Histogram, NodeStats
 from flamecore.transport import Endpoint

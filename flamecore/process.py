@@ -21,7 +21,6 @@ from typing import Any, Final
 from flamecore import __version__, logs
 from flamecore.codec import Codec
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
-from flamecore.host import CONTROL, Post
 from flamecore.incarnation import Home, Incarnation
 from flamecore.job import collector_at_rest
 from flamecore.messages import (
@@ -41,6 +40,7 @@ from flamecore.messages import (
     Stop,
 )
 from flamecore.options import options_of
+from flamecore.post import CONTROL, Post
 from flamecore.registry import Registry
 from flamecore.runner import leave, run
 from flamecore.scope import plain

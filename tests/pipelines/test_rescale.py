@@ -19,8 +19,8 @@ import pytest
 
 from flamecore.codec import Codec
 from flamecore.errors import JobError
-from flamecore.host import CONTROL
 from flamecore.messages import Rescale
+from flamecore.post import CONTROL
 from flamecore.process import Process
 from flamecore.transport import TransportContext
 

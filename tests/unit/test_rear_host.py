@@ -13,12 +13,13 @@ from flamecore.collect import Collector
 from flamecore.config import make_config
 from flamecore.errors import SinkError
 from flamecore.front import EdgeContext
-from flamecore.host import Post, RearHost
 from flamecore.launch import build, lay_out
 from flamecore.layers import Layer
 from flamecore.messages import Delivered, Released
 from flamecore.meta import GlobalTime
+from flamecore.post import Post
 from flamecore.rear import Encode, Guarantee, Sink
+from flamecore.rear_host import RearHost
 from flamecore.transport import Delivery, Endpoint
 
 

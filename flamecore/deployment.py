@@ -29,13 +29,14 @@ from flamecore.epoch import Epoch, FaultError, TurnError
 from flamecore.errors import FlameError, JobError
 from flamecore.hashing import owned_ranges
 from flamecore.hosting import Host
-from flamecore.job import check_importable, collector_at_rest, open_history
+from flamecore.job import collector_at_rest
 from flamecore.jobregistry import RegistryContext
 from flamecore.life import Life
 from flamecore.logs import logger
 from flamecore.members import Members
 from flamecore.messages import Begin, Halt, Join, Load, Rescale, Status, Stop, Upgrade
 from flamecore.observe import Observers
+from flamecore.opening import check_importable, open_history
 from flamecore.placement import SUPERVISOR, TOKEN, node_options
 from flamecore.post import CONTROL, Post
 from flamecore.private import private_folder

@@ -14,11 +14,11 @@ from typing import Any
 from flamecore.codec import Codec
 from flamecore.config import decode_config
 from flamecore.errors import ConfigError
-from flamecore.job import make_plan
 from flamecore.launch import lay_out
 from flamecore.layout import Layout
 from flamecore.messages import Assignment, Resume
 from flamecore.node import Node
+from flamecore.opening import make_plan
 from flamecore.rear import encoders_of
 from flamecore.recovery import Kept
 from flamecore.reference import at_hand, load_flow

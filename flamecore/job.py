@@ -12,74 +12,27 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from flamecore.acker import Acker, AckerPlan
-from flamecore.clock import ClockName
 from flamecore.codec import Codec
 from flamecore.commits import Commits, StateSettings
 from flamecore.control import Control
-from flamecore.errors import GraphError, JobError, SinkError
+from flamecore.errors import JobError
 from flamecore.front import Source
-from flamecore.graph import Graph, is_local, user_functions
-from flamecore.history import History
+from flamecore.graph import Graph
 from flamecore.messages import Prepared
-from flamecore.meta import FrontId
 from flamecore.node import Node
 from flamecore.observe import Observers
-from flamecore.patience import Patience
-from flamecore.phases import Phases
-from flamecore.plan import DEAD_LETTERS, OnError, Plan
+from flamecore.opening import check_importable, make_plan, open_history, open_sinks
+from flamecore.plan import DEAD_LETTERS
 from flamecore.post import CONTROL, Post
 from flamecore.rear import Sink, encoders_of
 from flamecore.recovery import Kept
+from flamecore.settings import JobSettings
 from flamecore.stats import JobReport, JobStats, summed
 from flamecore.store import Store
 from flamecore.transport import Endpoint, Transport, TransportContext
-
-
-@dataclass(frozen=True, slots=True)
-class JobSettings:
-    """How a job runs.
-
-    Attributes:
-        name: For errors, logs and frames.
-        workers: How many share the work.
-        owners: How many of them own key groups; None: see `flamecore.plan.owning_workers`.
-        clock: "sequence" (replay gives the same times) or "wall" (fronts interleave by arrival).
-        barrier: Whether outputs wait for the minimum time; without it there can be no grouping.
-        max_in_flight: Records admitted and not yet delivered, over all fronts.
-        on_error: What becomes of records a user function fails on.
-        source_policies: For each source, what becomes of malformed records; "fail" where nothing is said.
-        phases: Of sources and sinks.
-        dead_letter: Where dead letters go.
-        heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
-        seed: Seed of random ids, for tests; None: unpredictable.
-        sink_timeout_s, source_timeout_s: How long sinks and sources may take; see `flamecore.config.JobTable`.
-        state: How state is kept; None: it is not.
-    """
-
-    name: str = "job"
-    workers: int = 1
-    owners: int | None = None
-    clock: ClockName = "sequence"
-    barrier: bool = True
-    max_in_flight: int = 8192
-    on_error: OnError = "fail"
-    source_policies: Mapping[str, OnError] = field(default_factory=dict)
-    phases: Phases = field(default_factory=Phases)
-    dead_letter: Sink | None = None
-    heartbeat_interval_s: float = 0.05
-    seed: int | None = None
-    sink_timeout_s: float = 1800.0
-    source_timeout_s: float = 60.0
-    state: StateSettings | None = None
-
-    @property
-    def patience(self) -> Patience:
-        """New watches over what its sources and sinks take."""
-        return Patience(self.name, self.sink_timeout_s, self.source_timeout_s)
 
 
 class AnyJob(Protocol):
@@ -277,127 +230,6 @@ class Job:
         """End the job with the first error there is."""
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(error)
-
-
-def make_plan(
-    graph: Graph,
-    sources: Mapping[str, Source],
-    settings: JobSettings,
-    *,
-    fronts: Sequence[tuple[str, int, str]] | None = None,
-    history: History | None = None,
-    start: int = 0,
-) -> Plan:
-    """The plan of a job: numbers its fronts.
-
-    Args:
-        graph, sources, settings: As for `Job`.
-        fronts: (source, partition number, partition) in the order of numbers, if another process has found them.
-        history: Of the state that the job goes on from, which has looked at its store.
-        start: The time fronts start from, if another process has found it.
-
-    Raises:
-        SourceError: A source cannot be found.
-    """
-    if history is not None:
-        start = history.start
-        states = history.find_fronts(graph, sources)
-        fronts = [(front.source, front.partition, front.partition_name) for front in states]
-    elif fronts is None:
-        fronts = [
-            (source.name, number, partition)
-            for source in graph.sources
-            for number, partition in enumerate(sources[source.name].partitions())
-        ]
-    return Plan(
-        graph,
-        settings.workers,
-        tuple(FrontId(source, number) for source, number, _ in fronts),
-        partitions=tuple(partition for _, _, partition in fronts),
-        barrier=settings.barrier,
-        on_error=settings.on_error,
-        dead_letters=settings.dead_letter is not None,
-        policies=settings.source_policies,
-        clock=settings.clock,
-        max_in_flight=settings.max_in_flight,
-        heartbeat_interval_s=settings.heartbeat_interval_s,
-        start=start,
-        kept=settings.state is not None,
-        seed=settings.seed,
-        owning=settings.owners,
-    )
-
-
-async def open_history(
-    stack: AsyncExitStack, store: Store | None, graph: Graph, settings: JobSettings
-) -> History | None:
-    """Open the store of a job that keeps state, and look what is there.
-
-    Raises:
-        StoreError, JobError: As `History.look`.
-    """
-    if store is None:
-        return None
-    stack.push_async_callback(store.aclose)
-    await store.open()
-    history = History(store, graph, settings.workers, settings.phases)
-    await history.look()
-    return history
-
-
-async def open_sinks(
-    stack: AsyncExitStack, sinks: Mapping[str, Sink], history: History | None, patience: Patience | None = None
-) -> dict[str, int]:
-    """Open the sinks; returns up to which time each holds its output already.
-
-    Args:
-        stack: Closes them.
-        sinks: By name.
-        history: Of the job's state, if it keeps any.
-        patience: Of the job, with its sinks.
-
-    Raises:
-        SinkError: One cannot be opened, or not in time, or has lost what the state relies on.
-    """
-    patience = patience or Patience()
-    held = {}
-    for name, sink in sinks.items():
-        snapshot = history.snapshot if history is not None else None
-        # One that is new has held nothing yet.
-        known = history is None or snapshot is None or history.phases.of_sink(name) in snapshot.sinks
-        if history is not None:
-            sink.continues(history.identity, continued=history.continued and known)
-        watch = patience.sink(name)
-        held[name] = await watch.call(sink.open(), "open")
-        stack.push_async_callback(patience.close, watch, sink.aclose)
-        if history is None or snapshot is None or not known or sink.guarantee != "exactly_once":
-            continue
-        if held[name] < history.start:
-            raise SinkError(
-                f"sink {name!r} holds its output up to {held[name]}, and the state goes on from {history.start}",
-                hint="Bring back what the sink held; or delete the state, to make all outputs again.",
-                sink=name,
-            )
-    return held
-
-
-def check_importable(graph: Graph, transport: Transport) -> None:
-    """Refuse a graph that the workers of this transport could not get hold of.
-
-    Raises:
-        GraphError: They live in other processes, and the flow is not an attribute of a module they could import.
-    """
-    if not transport.capabilities.multi_process or graph.reference is not None:
-        return
-    for vertex in graph.vertices:
-        for function in user_functions(vertex):
-            if is_local(function):
-                raise GraphError(
-                    f"{vertex!r} uses {function.__qualname__}, which the workers of transport "
-                    f"{transport.name!r} cannot import",
-                    hint="Make the flow a module-level variable of an importable file, or use transport 'inproc'.",
-                    vertex=vertex.name,
-                )
 
 
 @contextmanager

@@ -31,8 +31,8 @@ from flamecore.transport import Transport, TransportContext
 
 if TYPE_CHECKING:
     from flamecore.commits import StateSettings
-    from flamecore.job import JobSettings
     from flamecore.phases import Phases
+    from flamecore.settings import JobSettings
 
 
 @dataclasses.dataclass(slots=True)
@@ -81,7 +81,7 @@ class Layout:
     @property
     def settings(self) -> JobSettings:
         """How the job runs."""
-        from flamecore.job import JobSettings
+        from flamecore.settings import JobSettings
 
         job = self.config.job
         return JobSettings(

@@ -12,10 +12,11 @@ import msgspec
 from flamecore.codec import Codec
 from flamecore.graph import Graph
 from flamecore.history import History
-from flamecore.job import JobSettings, make_plan, open_sinks
+from flamecore.opening import make_plan, open_sinks
 from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.rear import Sink
 from flamecore.reference import importable
+from flamecore.settings import JobSettings
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout
@@ -125,7 +126,7 @@ class Life:
         return {**layout.sinks, **({DEAD_LETTERS: layout.dead_letter} if layout.dead_letter is not None else {})}
 
     async def open_sinks(self) -> None:
-        """Open those that are not open. Raises as `flamecore.job.open_sinks`."""
+        """Open those that are not open. Raises as `flamecore.opening.open_sinks`."""
         closed = {name: sink for name, sink in self.sinks.items() if name not in self.held}
         self.held |= await open_sinks(self._edges, closed, self.history, self.patience)
 

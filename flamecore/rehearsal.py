@@ -15,8 +15,8 @@ from flamecore.codec import Codec
 from flamecore.config import DeployTable
 from flamecore.epoch import acker_plan
 from flamecore.hashing import KEY_GROUPS, owned_ranges
-from flamecore.job import check_importable, make_plan
 from flamecore.layout import Layout
+from flamecore.opening import check_importable, make_plan
 from flamecore.placement import SUPERVISOR, TOKEN, check_findable, join_command, placed, refusals
 from flamecore.plan import Plan
 from flamecore.reference import importable

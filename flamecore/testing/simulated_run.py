@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from flamecore.clock import Front
 from flamecore.commits import StateSettings
-from flamecore.job import Job, JobSettings
+from flamecore.job import Job
 from flamecore.node import Node
+from flamecore.settings import JobSettings
 from flamecore.testing.simulated_network import Network, SimulatedTransport
 from flamecore.testing.simulated_store import SimulatedStore
 from flamecore.testing.simulated_supervisor import SimulatedSupervisor

@@ -18,9 +18,9 @@ from flamecore.codec import Codec
 from flamecore.epoch import Epoch, FaultError, acker_plan
 from flamecore.errors import FlameError, JobError
 from flamecore.history import History
-from flamecore.job import make_plan, open_history, open_sinks
 from flamecore.node import Node
 from flamecore.observe import Observers
+from flamecore.opening import make_plan, open_history, open_sinks
 from flamecore.patience import Patience
 from flamecore.plan import Plan
 from flamecore.recovery import Kept

@@ -17,7 +17,8 @@ import pytest
 import flamecore as fc
 from flamecore.front import EdgeContext
 from flamecore.graph import Broadcast, ByHash, ByKey, Graph, Grouping, Map, Merge, Sink, Source, ToAll
-from flamecore.job import Job, JobSettings
+from flamecore.job import Job
+from flamecore.settings import JobSettings
 from flamecore.testing.flows import acker_named
 from flamecore.testing.reference import interpret
 from flamestream_edges.memory import MemorySink, MemorySource

@@ -170,6 +170,7 @@ class Crashes:
     async def _once(self) -> bool:
         """One run. Returns whether the story is at its end."""
         self.runs += 1
+        self._damages.run_begins()
         run = self.run = Run(self, f"{self.runs}")
         how = await run.play()
         self.run = None

@@ -29,7 +29,12 @@ class Damages:
     def __init__(self, disk: dict[str, bytes], random: Random) -> None:
         self.refused = ""
         self.taken: dict[str, bytes] = {}
+        self._put_back: frozenset[str] = frozenset()  # while this run has been under way
         self._disk, self._random = disk, random
+
+    def run_begins(self) -> None:
+        """What it finds is as it is now."""
+        self._put_back = frozenset()
 
     def strike(self) -> str:
         """Damage something. Returns what has been done, in words that begin with one that says which kind it is."""
@@ -72,10 +77,15 @@ class Damages:
             self._disk[blob] = data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]
 
     def accounts_for(self, error: CorruptError) -> bool:
-        """Whether a run had to end with that error. If so, what it lacks is put back."""
-        if not self.taken or (error.blob and error.blob not in self.taken):
+        """Whether a run had to end with that error. If so, what it lacks is put back.
+
+        One that was abandoned may end so while the next one is under way, which has read the same.
+        """
+        known = self.taken.keys() | self._put_back
+        if not known or (error.blob and error.blob not in known):
             return False
         self._disk.update(self.taken)
+        self._put_back = frozenset(known)
         self.taken = {}
         return True
 

@@ -209,10 +209,12 @@ def owners(workers: int, owning: int | None = None) -> tuple[int, ...]:
         owning: So many of them own key groups, the last ones: the first ones host the fronts. None: all do.
 
     Raises:
-        ValueError: There are no workers, or more of them than key groups.
+        ValueError: There are no workers, or more of them than key groups, or none of them owns any.
     """
     if not 0 < workers <= KEY_GROUPS:
         raise ValueError(f"between 1 and {KEY_GROUPS} workers can share the key groups, not {workers}")
+    if owning is not None and owning < 1:
+        raise ValueError(f"at least 1 of the workers owns key groups, not {owning}")
     owning = workers if owning is None else min(owning, workers)
     return tuple(workers - owning + group * owning // KEY_GROUPS for group in range(KEY_GROUPS))
 

@@ -61,14 +61,15 @@ class Plan:
     owning: int | None = None
 
     def __post_init__(self) -> None:
-        owners(self.workers)  # refuses an impossible number
+        owners(self.workers, self.owning)  # refuses impossible numbers
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
 
     @property
     def owners(self) -> tuple[int, ...]:
         """Which worker owns each key group."""
-        return owners(self.workers, self.owning or owning_workers(self.graph, self.workers))
+        owning = owning_workers(self.graph, self.workers) if self.owning is None else self.owning
+        return owners(self.workers, owning)
 
     @property
     def rears(self) -> tuple[str, ...]:

@@ -4,21 +4,22 @@ Which worker goes on with an item must follow from its order alone wherever the 
 its tombstone has to go the same way. There the times are dealt out evenly.
 
 What comes straight from the fronts comes once. There every worker gets a *share*, which follows how busy the workers
-are: who also owns key groups, or runs on a slower machine, is dealt less, so that all are done at the same time.
-Outputs do not depend on it.
+are: one that also owns key groups, or is on a slower machine, is dealt less, down to nothing. Only the worker that
+deals, which hosts the front, keeps an even share at the least. Outputs do not depend on it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from flamecore.clock import STOPWATCH
 from flamecore.messages import Busy
 from flamecore.meta import MAX_TIME, decode_time, encode_time
-from flamecore.operations import Run
+
+P = ParamSpec("P")
 
 Part = tuple[list[bytes], list[Any]]
 """(orders, payloads): what of a run goes to one worker."""
@@ -109,16 +110,16 @@ class Shares:
         ends[-1] = count
         return ends
 
-    def timed(self, run: Run) -> Run:
-        """The run of what it deals out to itself."""
+    def timed(self, work: Callable[P, None]) -> Callable[P, None]:
+        """The step or run of what it deals out to itself."""
         clock = self._clock
 
-        def timed_run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        def timed_work(*args: P.args, **kwargs: P.kwargs) -> None:
             began = clock()
-            run(orders, trace, payloads)
+            work(*args, **kwargs)
             self._spent += clock() - began
 
-        return timed_run
+        return timed_work
 
     def note(self, word: Busy) -> None:
         """A worker has said how busy it is; the word of the one that deals is what shares are changed at."""

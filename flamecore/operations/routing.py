@@ -107,7 +107,8 @@ def routed(
     place = place_finder(route, owners, workers)
     parted: Parting
     if isinstance(route, ByTime) and shares is not None:
-        place, parted, run_here = _next_of(shares), DealingByLoad(shares), shares.timed(run_here)
+        place, parted = _next_of(shares), DealingByLoad(shares)
+        here, run_here = shares.timed(here), shares.timed(run_here)
     elif isinstance(route, ByTime):
         parted = DealingByTime(workers)
     elif isinstance(route, ByKey):

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 import flamecore as fc
 from flamecore.clock import STOPWATCH
+from flamecore.graph import ByTime, Map
 from flamecore.messages import Busy
 from flamecore.meta import FrontId, GlobalTime
+from flamecore.operations import each
 from flamecore.operations.dealing import DealingByLoad, DealingByTime, Shares
 from flamecore.operations.models import compile_worker
-from flamecore.operations.routing import Outbox
+from flamecore.operations.routing import Outbox, routed
 from flamecore.plan import Plan
 
 counts = st.lists(st.integers(0, 40), max_size=30)
@@ -144,6 +146,29 @@ def test_nothing_changes_while_nobody_is_busy() -> None:
     for _ in range(8):
         machine.go_on()
     assert machine.shares.shares == [0.5, 0.5]
+
+
+def test_what_goes_item_by_item_is_timed_as_runs_are() -> None:
+    """Otherwise it would seem to cost nothing, and all of it would be moved at once."""
+    now = 0.0
+    watch = STOPWATCH.set(lambda: now)
+    shares = Shares(2, 0)
+    STOPWATCH.reset(watch)
+
+    def work(*_: Any) -> None:
+        nonlocal now
+        now += 0.008
+
+    outboxes = [Outbox() for _ in range(2)]
+    vertex = Map("map", route=ByTime(), index=1, function=abs)
+    step, _ = routed(vertex, work, each(work), worker=0, owners=(), outboxes=outboxes, fail=work, shares=shares)
+    for turn in range(2):
+        for time in range(100):
+            step(GlobalTime(100 * turn + time, 1).encode(), 0, True, time)
+        shares.note(Busy(1, 1.0, 1.0))
+        shares.note(Busy(0, 0.4, 1.0))
+    assert 0.6 < shares.shares[0] < 0.8
+    assert 40 < sum(len(orders) for _, _, _, orders, _ in outboxes[1].take()) <= 100
 
 
 def test_who_deals_nothing_changes_nothing() -> None:

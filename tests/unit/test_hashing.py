@@ -107,6 +107,12 @@ def test_impossible_numbers_of_workers_are_refused(workers: int) -> None:
         owners(workers)
 
 
+@pytest.mark.parametrize("owning", [0, -1])
+def test_somebody_owns_key_groups(owning: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        owners(2, owning)
+
+
 # -- keys -----------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ the processes that are well stay, and so do the sinks. A job that keeps none end
 
 What is heard of nodes is `flamecore.reception`'s, what is done about them `flamecore.crew`'s, and `flamecore.turnout`
 waits for them; `flamecore.changes` makes what clients ask for, and `flamecore.life` is what goes from epoch to epoch.
+What is told of the job is `flamecore.account`'s, and how long it stands still between epochs `flamecore.standstill`'s.
 """
 
 from __future__ import annotations
@@ -18,17 +19,16 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from flamecore import events
+from flamecore.account import Account
 from flamecore.changes import Changes
-from flamecore.claim import Claim, Member
+from flamecore.claim import Claim
 from flamecore.codec import Codec
 from flamecore.crew import Crew, wanted
 from flamecore.epoch import Epoch, FaultError, TurnError
 from flamecore.errors import FlameError, JobError
-from flamecore.hashing import owned_ranges
-from flamecore.hosting import Host
 from flamecore.job import collector_at_rest
 from flamecore.jobregistry import RegistryContext
 from flamecore.life import Life
@@ -45,15 +45,13 @@ from flamecore.remains import Remains
 from flamecore.restarts import Restarts
 from flamecore.revision import Revision
 from flamecore.snapshot import Manifest
-from flamecore.stats import JobReport, JobStats, NodeStats, Rates, summed
+from flamecore.standstill import MOVE_S, Standstill
+from flamecore.stats import JobReport, JobStats
 from flamecore.transport import Transport, TransportContext
 from flamecore.turnout import Turnout
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout
-
-_MOVE_S: Final = 5.0
-"""How long to wait for a first delivery, before it is said that the job goes on."""
 
 
 class Deployment:
@@ -84,19 +82,16 @@ class Deployment:
         self._draining = asyncio.Event()
         self._started: float | None = None
         self._ended: float | None = None
-        self._past: list[NodeStats] = []
-        self._snapshot: Manifest | None = None
+        self._account = Account(self.id, self._members)
         self._epochs = 0
         self._restarts = Restarts(self._deploy.restarts, self._deploy.restart_window_s)
-        self._still_since: float | None = None
-        self._rates = Rates()
         self._ruin: BaseException | None = None
         self._remains = Remains()
-        self._host: Host | None = None
         # From when it runs:
         self._life: Life
         self._crew: Crew
         self._changes: Changes
+        self._standstill: Standstill
         self._transport: Transport
         self._claim: Claim
 
@@ -130,30 +125,11 @@ class Deployment:
 
     def stats(self) -> JobStats:
         """A look at the job: the nodes report twice a second."""
-        elapsed = (self._ended or time.monotonic()) - (self._started or time.monotonic())
-        own = [self.epoch.node.stats()] if self.epoch is not None else []
-        counts = summed([*self._past, *self._members.reports.values(), *own], elapsed)
-        return replace(counts, where=self._host.described(self._members.sites) if self._host is not None else {})
+        return self._account.stats((self._ended or time.monotonic()) - (self._started or time.monotonic()))
 
     def described(self) -> dict[str, Any]:
         """Who is in the job, what each hosts, and how far it is. Holds no secret."""
-        stats, snapshot = self.stats(), self._snapshot
-        state: dict[str, Any] = {}
-        if self._life.history is not None:
-            state = {
-                "faults": self._restarts.faults,
-                "snapshot": None
-                if snapshot is None
-                else {"number": snapshot.number, "time": snapshot.time, "age_s": time.time() - snapshot.created},
-            }
-        return {
-            "job": self.id,
-            "nodes": self._members.described(),
-            "key_groups": owned_ranges(self._life.plan.owners),
-            **state,
-            **self._rates.described(stats),
-            **dict(stats.rows()),
-        }
+        return self._account.described(self.stats(), self._life, self._restarts.faults)
 
     # -- its start and its end -------------------------------------------------------------------------------------
 
@@ -194,13 +170,14 @@ class Deployment:
             "folder": folder,
             "control": control,
         }
-        host = self._host = self._layout.host(self._reception.died, self._end)
+        host = self._account.host = self._layout.host(self._reception.died, self._end)
         crew = self._crew = Crew(members, host, post, None if self._deploy.start == "join" else bootstrap)
         self._changes = Changes(self, life, crew, self._revise)
+        self._standstill = Standstill(self.id, self._changes.done)
         stack.push_async_callback(self._end_rest)
         reception = self._reception
         watching = reception.watch(crew, self._deploy.silence_timeout_s)
-        for work in (reception.listen(crew), watching, self._rates.watch(self.stats)):
+        for work in (reception.listen(crew), watching, self._account.watch(self.stats)):
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             stack.push_async_callback(_cancelled, task)
@@ -251,10 +228,11 @@ class Deployment:
                 failing=self.drain,
                 taken=self._taken,
             )
+            self._account.node = epoch.node
             try:
                 return await self._live(epoch)
             except TurnError:
-                self._still_since = self._still_since or time.monotonic()
+                self._standstill.begin()
                 await self._changes.turn(epoch)
             except FaultError as fault:
                 if not await self._changes.turn_back(fault.error, epoch):
@@ -282,7 +260,7 @@ class Deployment:
             lambda: crew.late,
         )
         nodes = crew.assign(life, epoch.name)
-        self._publish()
+        self._account.publish(self._claim, life.plan)
         await self.until(
             lambda: members.opened >= nodes, epoch, "opened what they read", lambda: nodes - members.opened
         )
@@ -302,34 +280,13 @@ class Deployment:
             crew.tell(name, Begin())
         epoch.begin()
         if self._epochs > 1:
-            self._remains.see_to(asyncio.create_task(self._tell_when_moved(epoch)))
+            self._remains.see_to(asyncio.create_task(self._standstill.tell_when_over(epoch)))
         draining = asyncio.create_task(self._tell_when_draining())
         try:
             await epoch.outcome
         finally:
             await _cancelled(draining)
         await epoch.aclose()
-
-    def _publish(self) -> None:
-        """Say in the registry who has which part."""
-        members, plan = self._members, self._life.plan
-        self._claim.publish(
-            members={
-                name: Member(
-                    role=node.role,
-                    location=node.location,
-                    pid=node.pid,
-                    parts=members.parts_of(name),
-                    version=node.version,
-                )
-                for name, node in members.nodes.items()
-            },
-            key_groups=owned_ranges(plan.owners),
-            fronts=tuple(
-                (front.source, partition, f"worker/{plan.host_of(number)}")
-                for number, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True), 1)
-            ),
-        )
 
     async def _recover(self, epoch: Epoch, fault: FaultError) -> None:
         """End the epoch, and find what the next one goes on from.
@@ -339,7 +296,7 @@ class Deployment:
         """
         self._check()
         history, now = self._life.history, time.monotonic()
-        self._still_since = self._still_since or now
+        self._standstill.begin()
         if history is None:
             raise fault.error
         self._restarts.note(fault.error)
@@ -348,7 +305,7 @@ class Deployment:
         await self.halt(epoch)
         if fault.blob and not history.refuse(fault.blob):
             raise fault.error
-        barren = not epoch.moved.is_set() and now < epoch.created + _MOVE_S
+        barren = not epoch.moved.is_set() and now < epoch.created + MOVE_S
         await asyncio.sleep(self._restarts.pause_s(barren=barren))
         await self._life.go_back()
 
@@ -356,9 +313,7 @@ class Deployment:
         """End an epoch everywhere: nobody runs anything any more, or is taken for dead."""
         members, crew = self._members, self._crew
         reached = await epoch.halt(self._remains.see_to)
-        own = epoch.node.stats()
-        self._past += [replace(node, min_times={}) for node in (*members.reports.values(), own)]
-        members.reports.clear()
+        self._account.close_epoch()
         self._life.hold(reached)
         survivors = set(members.parts)
         crew.tell_if_there(survivors, Halt())
@@ -371,29 +326,12 @@ class Deployment:
             for name in survivors - members.halted:
                 crew.take_for_dead(name)
 
-    async def _tell_when_moved(self, epoch: Epoch) -> None:
-        """Say how long the job stood still: until something was delivered, or, if nothing comes, until it could be."""
-        began = time.monotonic()
-        moved = asyncio.create_task(epoch.moved.wait())
-        await asyncio.wait((moved, epoch.outcome), timeout=_MOVE_S, return_when=asyncio.FIRST_COMPLETED)
-        moved.cancel()
-        if epoch.outcome.done() and (epoch.outcome.cancelled() or epoch.outcome.exception() is not None):
-            return  # it stands still again
-        since, self._still_since = self._still_since, None
-        assert since is not None
-        took_ms = round(((time.monotonic() if epoch.moved.is_set() else began) - since) * 1000, 1)
-        plan = epoch.plan
-        if self._changes.done(epoch, took_ms):
-            logger().info(events.JOB_TURNED, job=self.id, epoch=epoch.name, workers=plan.workers, pause_ms=took_ms)
-        else:
-            logger().info(events.JOB_RECOVERED, job=self.id, epoch=epoch.name, time=plan.start, took_ms=took_ms)
-
     async def _tell_when_draining(self) -> None:
         await self._draining.wait()
         self._crew.tell_if_there(self._members.hosting("worker"), Stop(True))
 
     def _taken(self, manifest: Manifest) -> None:
-        self._snapshot = manifest
+        self._account.snapshot = manifest
 
     # -- what is heard ---------------------------------------------------------------------------------------------
 

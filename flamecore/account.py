@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flamecore.claim import Claim, Member
+from flamecore.claim import Claim
 from flamecore.hashing import owned_ranges
 from flamecore.hosting import Host
+from flamecore.jobrecord import Member
 from flamecore.life import Life
 from flamecore.members import Members
 from flamecore.node import Node

@@ -29,7 +29,7 @@ _BURST_S: Final = 0.005
 
 
 class TakesPart(Protocol):
-    """What a worker's host needs of its side of snapshots (`flamecore.commits.WorkerCommits`)."""
+    """What a worker's host needs of its side of snapshots (`flamecore.worker_commits.WorkerCommits`)."""
 
     def prepare(self, message: Prepare) -> None: ...
 

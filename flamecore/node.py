@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from flamecore.acker import Acker
 from flamecore.clock import Front
 from flamecore.collect import Collector
-from flamecore.commits import WorkerCommits
 from flamecore.errors import SinkError
 from flamecore.facts import state_facts
 from flamecore.failure import Failure, exit_error
@@ -37,6 +36,7 @@ from flamecore.recovery import Journal, Kept, load_journal, load_manifest, load_
 from flamecore.stats import Histogram, NodeStats
 from flamecore.transport import Endpoint
 from flamecore.worker import Worker
+from flamecore.worker_commits import WorkerCommits
 
 
 class Binds(Protocol):

@@ -111,7 +111,7 @@ def joining(
 
 def _looked_up(config: JobConfig, job: str, token: str) -> dict[str, Any] | None:
     """Where a job is, by the server's registry. None if that knows nothing of it, and was not asked for by name."""
-    from flamecore.claim import find, key_of, read
+    from flamecore.jobrecord import find, key_of, read
     from flamecore.jobregistry import RegistryContext
     from flamecore.options import registry_of
     from flamecore.registry import Registry

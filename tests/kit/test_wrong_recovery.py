@@ -17,7 +17,7 @@ import flamecore as fc
 from flamecore import history, recovery, scope, snapshot
 from flamecore.clock import Front
 from flamecore.collect import Collector
-from flamecore.commits import Commits, WorkerCommits
+from flamecore.commits import Commits
 from flamecore.control import Control
 from flamecore.found import Found, look
 from flamecore.hashing import KEY_GROUPS, owners
@@ -33,6 +33,7 @@ from flamecore.testing import Trouble, assert_exactly_once
 from flamecore.testing.simulated_edges import SimulatedSink
 from flamecore.vertices import Vertex
 from flamecore.worker import Outgoing, Worker
+from flamecore.worker_commits import WorkerCommits
 
 Patch = pytest.MonkeyPatch
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from flamecore.claim import JobRecord, key_of, read
+from flamecore.jobrecord import JobRecord, key_of, read
 
 if find_spec("nats") is None:
     pytest.skip("the client of nats is not installed", allow_module_level=True)

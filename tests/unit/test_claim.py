@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flamecore.claim import PREFIX, Claim, JobRecord, Member, find, key_of, read
+from flamecore.claim import Claim
 from flamecore.errors import ClaimedError, ConfigError, RegistryError
+from flamecore.jobrecord import PREFIX, JobRecord, Member, find, key_of, read
 from flamecore.jobregistry import MAX_KEY, Entry, JobRegistry, RegistryContext
 from flamestream_inproc.registry import Held, SupervisorRegistry
 

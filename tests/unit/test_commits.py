@@ -13,7 +13,7 @@ import flamecore as fc
 from flamecore.acker import Report, Reporter, SingleListener
 from flamecore.clock import ClockName, Front
 from flamecore.codec import Codec
-from flamecore.commits import Commits, StateSettings, WorkerCommits
+from flamecore.commits import Commits, StateSettings
 from flamecore.control import Control
 from flamecore.errors import CorruptError, JobError, StoreError
 from flamecore.front import Batch, Reader, Rejected
@@ -35,6 +35,7 @@ from flamecore.recovery import (
 from flamecore.snapshot import FrontState, Manifest, Part, commit_blob, journal_blob, part_blob, seal
 from flamecore.store import StoreContext
 from flamecore.worker import Given, Worker
+from flamecore.worker_commits import WorkerCommits
 from flamestream_stores.memory import Memory
 
 
@@ -237,7 +238,7 @@ def test_where_nothing_has_changed_there_is_no_part() -> None:
 
 
 def test_a_large_snapshot_is_stored_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flamecore.commits._PART_BYTES", 100)
+    monkeypatch.setattr("flamecore.worker_commits._PART_BYTES", 100)
 
     async def body(bench: Bench) -> None:
         words = [f"word {number}" for number in range(100)]

@@ -9,16 +9,16 @@ import asyncio
 import ctypes
 import json
 import os
-import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from flamecore import __version__, logs
+from flamecore import logs
+from flamecore.attendance import Attendance
 from flamecore.codec import Codec
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.incarnation import Home, Incarnation
@@ -28,7 +28,6 @@ from flamecore.messages import (
     Begin,
     Halt,
     Halted,
-    Join,
     Left,
     Load,
     NodeFailed,
@@ -36,15 +35,10 @@ from flamecore.messages import (
     Opened,
     Ready,
     Refusal,
-    Status,
     Stop,
 )
-from flamecore.options import options_of
 from flamecore.post import CONTROL, Post
-from flamecore.registry import Registry
 from flamecore.runner import leave, run
-from flamecore.scope import plain
-from flamecore.transport import Transport, TransportContext
 
 _REPORT_S: Final = 0.5
 _SAME_REPORT_S: Final = 5.0
@@ -59,21 +53,25 @@ class Process:
     """One node process.
 
     Args:
-        bootstrap: How to join: transport and its options, job, epoch, token, names, and where the control is.
+        bootstrap: How to join (see `flamecore.attendance.Attendance`); and, where the flow's own files are not, the
+            folder with a copy of its source: `flow_folder`.
 
     Attributes:
-        welcome: Whether the control has answered.
+        name: Of the node.
     """
 
     def __init__(self, bootstrap: Mapping[str, Any]) -> None:
-        self.bootstrap = bootstrap
         self.name: str = bootstrap["node"]
-        self.welcome = False
-        self._locations: dict[str, str] = {CONTROL: bootstrap["control"]}
-        self._over: asyncio.Future[None] | None = None
+        self._attendance = Attendance(bootstrap, self._lost)
+        self._spare = Path(bootstrap["flow_folder"]) if bootstrap.get("flow_folder") else None
         self._incarnation: Incarnation | None = None
         self._failed: BaseException | None = None
         self._post: Post | None = None
+
+    @property
+    def welcome(self) -> bool:
+        """Whether the control has answered."""
+        return self._attendance.welcome
 
     async def run(self) -> None:
         """Until told to end.
@@ -82,10 +80,9 @@ class Process:
             FlameError: It cannot join, or a part failed and the job did not go on.
         """
         codec = Codec()
-        async with self._joined(codec) as (transport, post, over):
-            self._post = post
-            spare = self.bootstrap.get("flow_folder")
-            home = Home(transport, codec, self._part_failed, Path(spare) if spare else None)
+        async with self._attendance.joined(codec) as (transport, post):
+            self._post, over = post, self._attendance.over
+            home = Home(transport, codec, self._part_failed, self._spare)
             reports = asyncio.create_task(self._report(post))
             commands = asyncio.create_task(self._obey(home, post, over))
             for task in (reports, commands):
@@ -109,109 +106,6 @@ class Process:
             if self._failed is not None:
                 raise self._failed
 
-    async def look(self) -> dict[str, Any]:
-        """Ask the control how the job is, and leave.
-
-        Raises:
-            FlameError: It cannot be reached, or does not answer.
-        """
-        async with self._joined(Codec()) as (_, post, over):
-            return _facts(await self._heard(post, over, _LOOK_TIMEOUT_S))
-
-    async def ask(self, request: Any, limit_s: float) -> dict[str, Any]:
-        """Ask the control for something, wait until it is done, and leave.
-
-        Args:
-            request: A message of `flamecore.messages`.
-            limit_s: How long it may take.
-
-        Returns:
-            What there is to say of it.
-
-        Raises:
-            JobError: It is refused, or takes too long.
-            FlameError: The control cannot be reached.
-        """
-        async with self._joined(Codec()) as (_, post, over):
-            post.send(CONTROL, request)
-            return _facts(await self._heard(post, over, limit_s))
-
-    @asynccontextmanager
-    async def _joined(self, codec: Codec) -> AsyncIterator[tuple[Transport, Post, asyncio.Future[None]]]:
-        """Listen, and tell the control where."""
-        over = self._over = asyncio.get_running_loop().create_future()
-        transport = self._make_transport(codec)
-        try:
-            location = await transport.start()
-            # One of the same name may have been here before, and may still be.
-            address = f"node/{self.name}.{secrets.token_hex(4)}"
-            if self.bootstrap["role"] in ("observer", "operator"):
-                address = f"client/{self.name}"
-            post = Post(await transport.bind(address), self._end)
-            try:
-                attempt, site = self.bootstrap.get("attempt", 0), self.bootstrap.get("site", "")
-                role = self.bootstrap["role"]
-                post.send(CONTROL, Join(self.name, role, location, os.getpid(), __version__, attempt, site))
-                yield transport, post, over
-            finally:
-                await post.aclose()
-        finally:
-            await transport.aclose()
-
-    def _make_transport(self, codec: Codec) -> Transport:
-        registry = Registry()
-        driver = registry.get("transport", self.bootstrap["transport"])
-        options = options_of(driver, self.bootstrap["options"], f"transport.{self.bootstrap['transport']}")
-        made: Transport = driver(
-            options,
-            TransportContext(
-                job=self.bootstrap["job"],
-                epoch=self.bootstrap["epoch"],
-                codec=codec,
-                node=self.name,
-                token=self.bootstrap["token"],
-                folder=self.bootstrap["folder"],
-                locate=self._locate,
-                lost=self._lost,
-            ),
-        )
-        return made
-
-    def _locate(self, address: str) -> str:
-        try:
-            return self._locations[plain(address)]
-        except KeyError:
-            raise PeerGoneError(f"nobody has said where {address} is", address=self.name, peer=address) from None
-
-    async def _heard(self, post: Post, over: asyncio.Future[None], limit_s: float) -> Any:
-        """What the control says next.
-
-        Raises:
-            FlameError: This node has come to its end before that: the control cannot be reached, or is gone.
-            JobError: It says nothing.
-        """
-        receiving = asyncio.create_task(post.endpoint.receive())
-        until = time.monotonic() + limit_s
-        try:
-            while (left_s := until - time.monotonic()) > 0:
-                pause_s = min(left_s, _SIGN_S)
-                await asyncio.wait((receiving, over), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
-                if receiving.done():
-                    return receiving.result().message
-                if over.done():
-                    await over
-                try:  # a control that has closed meanwhile is noticed only by who sends to it
-                    post.send(CONTROL, NodeReport(self.name, {}))
-                except PeerGoneError as error:
-                    raise JobError(f"job {self.bootstrap['job']!r} is not there: {error.what}") from error
-        finally:
-            receiving.cancel()
-            await asyncio.wait((receiving,))
-        raise JobError(
-            f"job {self.bootstrap['job']!r} has not answered {self.name} within {limit_s:g} s",
-            hint="Does its supervisor run, and wait for nodes still?",
-        )
-
     # -- what the control says -------------------------------------------------------------------------------------
 
     async def _obey(self, home: Home, post: Post, over: asyncio.Future[None]) -> None:
@@ -223,7 +117,7 @@ class Process:
             except TimeoutError:
                 raise self._failed or JobError(f"{self.name} was given nothing to do for {limit:g} s") from None
             limit = None
-            self.welcome = True
+            self._attendance.welcome = True
             if isinstance(message, Refusal):
                 raise JobError(message.text)
             if isinstance(message, Stop) and not message.drain:
@@ -243,7 +137,7 @@ class Process:
             self._failed = None
             post.send(CONTROL, Halted(self.name))
         elif isinstance(message, Assignment):
-            self._locations.update(message.locations)
+            self._attendance.locations.update(message.locations)
             self._incarnation = await home.let(message)
             post.send(CONTROL, Opened(self.name, message.epoch))
         elif incarnation is None:
@@ -284,48 +178,26 @@ class Process:
             error: Why it cannot go on.
             lost: Location of the process that is gone, if that is why.
         """
-        if self._failed is not None or self._over is None or self._over.done():
+        if self._failed is not None or self._attendance.over.done():
             return None
         self._failed = error
         if self._post is None or not isinstance(error, FlameError):
-            return self._end(error)
+            return self._attendance.end(error)
         text, blob = str(error), getattr(error, "blob", "")
         try:
             self._post.send(CONTROL, NodeFailed(self.name, type(error).__name__, text, blob, lost))
         except FlameError as gone:
-            self._end(gone)
+            self._attendance.end(gone)
 
-    def _lost(self, location: str, error: Exception) -> None:
-        if not location:
-            return self._end(error)
-        lost = JobError(f"{self.name} lost its connection to {location}: {error}")
-        if location == self.bootstrap["control"]:
-            return self._end(lost)
-        parts = (place for address, place in self._locations.items() if not address.startswith("node/"))
-        if self._incarnation is None or location not in parts:
-            return None  # it has no part in what runs now
-        self._part_failed(PeerGoneError(lost.what, address=self.name, peer=location), location)
-        return None
+    def _lost(self, error: PeerGoneError) -> None:
+        locations = self._attendance.locations
+        parts = (place for address, place in locations.items() if not address.startswith("node/"))
+        if self._incarnation is not None and error.peer in parts:  # otherwise it has no part in what runs now
+            self._part_failed(error, error.peer)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._end(error)
-
-    def _end(self, error: BaseException) -> None:
-        if isinstance(error, PeerGoneError) and getattr(error, "peer", "") == CONTROL:
-            any_more = " any more" if self.welcome else ""
-            what = f"job {self.bootstrap['job']!r} has no supervisor{any_more}: {error.what}"
-            error = PeerGoneError(what, hint=error.hint, address=self.name, peer=CONTROL)
-        if self._over is not None and not self._over.done():
-            self._over.set_exception(error)
-
-
-def _facts(answer: Any) -> dict[str, Any]:
-    if isinstance(answer, Refusal):
-        raise JobError(answer.text)
-    if not isinstance(answer, Status):
-        raise JobError(f"the job answered with a {type(answer).__name__}")
-    return answer.facts
+            self._attendance.end(error)
 
 
 def _end_with_parent(parent: int) -> None:

@@ -24,11 +24,11 @@ def command(ctx: click.Context, /, address: str, workers: int, **options: Any) -
 
     Key groups move to the workers that are to have them. Nothing is lost, and nothing comes twice.
     """
+    from flamecore.client import Client
     from flamecore.messages import Rescale
-    from flamecore.process import Process
 
     with joining(address, name=None, role="operator", **options) as bootstrap:
-        facts = asyncio.run(Process(bootstrap).ask(Rescale(workers), _LIMIT_S))
+        facts = asyncio.run(Client(bootstrap).ask(Rescale(workers), _LIMIT_S))
     if wants_json(ctx):
         print_json(facts)
     else:

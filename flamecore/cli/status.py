@@ -18,10 +18,10 @@ from flamecore.cli.output import json_option, print_json, wants_json
 @click.pass_context
 def command(ctx: click.Context, /, address: str, **options: Any) -> None:
     """Show a running job: its nodes and what they host, key groups, minimum time, counts and rates."""
-    from flamecore.process import Process
+    from flamecore.client import Client
 
     with joining(address, name=None, role="observer", **options) as bootstrap:
-        facts = asyncio.run(Process(bootstrap).look())
+        facts = asyncio.run(Client(bootstrap).look())
     if wants_json(ctx):
         print_json(facts)
         return

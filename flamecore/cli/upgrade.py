@@ -33,10 +33,10 @@ def command(ctx: click.Context, /, address: str, app: str, job: str | None, acce
     the former has done all that it has read. A version that cannot be imported, that changes what a running job cannot
     change, or that would lose state, is refused, and the job goes on as it was.
     """
+    from flamecore.client import Client
     from flamecore.config import encode_config
     from flamecore.messages import Upgrade
     from flamecore.placement import node_options
-    from flamecore.process import Process
 
     if options["workers"] is not None:
         raise click.UsageError("an upgrade keeps the number of workers; change it with flamestream rescale", ctx)
@@ -51,7 +51,7 @@ def command(ctx: click.Context, /, address: str, app: str, job: str | None, acce
     ) as bootstrap:
         # The place where the job listens is not for this process.
         bootstrap["options"] = node_options(bootstrap["options"])
-        facts = asyncio.run(Process(bootstrap).ask(asked, _LIMIT_S))
+        facts = asyncio.run(Client(bootstrap).ask(asked, _LIMIT_S))
     if wants_json(ctx):
         print_json(facts)
         return

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from flamecore.client import Client
 from flamecore.codec import Codec
 from flamecore.errors import JobError
 from flamecore.messages import Rescale
 from flamecore.post import CONTROL
-from flamecore.process import Process
 from flamecore.transport import TransportContext
 
 pytestmark = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
@@ -174,7 +174,7 @@ def test_who_waits_for_a_supervisor_that_leaves_without_a_word_is_told(tmp_path:
         supervisor = GrpcTransport(None, TransportContext(codec=Codec(), node="supervisor", **facts))
         control = await supervisor.start()
         heard = await supervisor.bind(CONTROL)
-        client = Process(
+        client = Client(
             {**facts, "transport": "grpc", "options": {}, "node": "c", "role": "operator", "control": control}
         )
         asking = asyncio.create_task(client.ask(Rescale(2), 60))

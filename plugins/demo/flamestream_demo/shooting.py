@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import IO, Any, Final, NamedTuple
 
 from flamecore import events
+from flamecore.client import Client
 from flamecore.errors import FlameError, JobError
 from flamecore.placement import TOKEN
-from flamecore.process import Process
 from flamestream_demo.follower import Follower
 from flamestream_demo.pages import topics
 
@@ -212,7 +212,7 @@ class Target:
             "node": f"demo-{secrets.token_hex(3)}",
             "role": "observer",
         }
-        facts = asyncio.run(Process(bootstrap).look())
+        facts = asyncio.run(Client(bootstrap).look())
         nodes: dict[str, dict[str, Any]] = facts["nodes"]
         return {name: node for name, node in nodes.items() if node["parts"]}
 

@@ -1,0 +1,95 @@
+"""A client of a job that runs elsewhere: asks its control for something, and leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flamecore.attendance import Attendance
+from flamecore.codec import Codec
+from flamecore.errors import JobError, PeerGoneError
+from flamecore.messages import NodeReport, Refusal, Status
+from flamecore.post import CONTROL, Post
+
+_LOOK_TIMEOUT_S: Final = 5.0
+_SIGN_S: Final = 0.5
+"""How often the control is given a sign while it is waited for."""
+
+
+class Client:
+    """Asks one thing of one job.
+
+    Args:
+        bootstrap: How to reach it: see `flamecore.attendance.Attendance`. Its role is "observer", which asks nothing
+            but how the job is, or "operator".
+    """
+
+    def __init__(self, bootstrap: Mapping[str, Any]) -> None:
+        self._attendance = Attendance(bootstrap)
+
+    async def look(self) -> dict[str, Any]:
+        """Ask the control how the job is, and leave.
+
+        Raises:
+            FlameError: It cannot be reached, or does not answer.
+        """
+        async with self._attendance.joined(Codec()) as (_, post):
+            return _facts(await self._heard(post, _LOOK_TIMEOUT_S))
+
+    async def ask(self, request: Any, limit_s: float) -> dict[str, Any]:
+        """Ask the control for something, wait until it is done, and leave.
+
+        Args:
+            request: A message of `flamecore.messages`.
+            limit_s: How long it may take.
+
+        Returns:
+            What there is to say of it.
+
+        Raises:
+            JobError: It is refused, or takes too long.
+            FlameError: The control cannot be reached.
+        """
+        async with self._attendance.joined(Codec()) as (_, post):
+            post.send(CONTROL, request)
+            return _facts(await self._heard(post, limit_s))
+
+    async def _heard(self, post: Post, limit_s: float) -> Any:
+        """What the control says next.
+
+        Raises:
+            FlameError: It cannot be reached, or is gone.
+            JobError: It says nothing.
+        """
+        name, job, over = self._attendance.name, self._attendance.job, self._attendance.over
+        receiving = asyncio.create_task(post.endpoint.receive())
+        until = time.monotonic() + limit_s
+        try:
+            while (left_s := until - time.monotonic()) > 0:
+                pause_s = min(left_s, _SIGN_S)
+                await asyncio.wait((receiving, over), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                if receiving.done():
+                    return receiving.result().message
+                if over.done():
+                    await over
+                try:  # a control that has closed meanwhile is noticed only by who sends to it
+                    post.send(CONTROL, NodeReport(name, {}))
+                except PeerGoneError as error:
+                    raise JobError(f"job {job!r} is not there: {error.what}") from error
+        finally:
+            receiving.cancel()
+            await asyncio.wait((receiving,))
+        raise JobError(
+            f"job {job!r} has not answered {name} within {limit_s:g} s",
+            hint="Does its supervisor run, and wait for nodes still?",
+        )
+
+
+def _facts(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, Refusal):
+        raise JobError(answer.text)
+    if not isinstance(answer, Status):
+        raise JobError(f"the job answered with a {type(answer).__name__}")
+    return answer.facts

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flamecore.building import Builder
 from flamecore.config import JobConfig, make_config
 from flamecore.flow import Flow
 from flamecore.layers import Layer, keys_of
@@ -49,7 +50,7 @@ def lay_out(
         problems: Takes what is wrong, besides what it holds already.
     """
     found = Problems() if problems is None else problems
-    return Layout(config, flow, registry or Registry(), given or {}, found).build()
+    return Builder(config, flow, registry or Registry(), given or {}, found).build()
 
 
 def prepare(

@@ -168,8 +168,7 @@ class Changes:
         request.revision = revision = importing.result()
         if self._request is not request:
             return revision.forget()
-        assert revision.layout.graph is not None
-        plan = replace(life.plan, graph=revision.layout.graph)
+        plan = replace(life.plan, graph=revision.layout.sound_graph)
         fresh: set[str] = set()
         turning = False
         try:

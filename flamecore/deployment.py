@@ -63,10 +63,9 @@ class Deployment:
     """
 
     def __init__(self, layout: Layout, revise: Callable[[Layout, Upgrade], Revision]) -> None:
-        assert layout.graph is not None
         self._layout = layout  # as it was when the job began; what is of the whole job stays as it is there
         self._deploy = layout.config.deploy
-        self._codec = Codec.of(layout.graph)
+        self._codec = Codec.of(layout.sound_graph)
         self._revise = revise
         # A job that others are to reach goes by its name; of any other there may be several at once.
         reachable = self._deploy.start == "join" or TOKEN in os.environ
@@ -136,11 +135,11 @@ class Deployment:
     async def _start(self, stack: AsyncExitStack) -> None:
         """Have the right to run, find where to go on from, and listen. The stack ends all of it."""
         layout, members = self._layout, self._members
-        assert layout.graph is not None
+        graph = layout.sound_graph
         folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         claim = self._claim = await self._claimed(stack, token)
-        history = await open_history(stack, layout.store(), layout.graph, layout.settings)
+        history = await open_history(stack, layout.store(), graph, layout.settings)
         sinks = AsyncExitStack()
         transport = self._transport = layout.transport(
             TransportContext(
@@ -155,7 +154,7 @@ class Deployment:
             )
         )
         stack.push_async_callback(self._close, transport)
-        check_importable(layout.graph, transport)
+        check_importable(graph, transport)
         life = self._life = Life(layout, self._codec, history, sinks)
         control = members.locations[CONTROL] = await transport.start()
         claim.publish(run=self.id, transport=layout.config.transport.use, control=control)

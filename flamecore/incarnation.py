@@ -38,13 +38,12 @@ class Incarnation:
     """
 
     def __init__(self, home: Home, assignment: Assignment, layout: Layout) -> None:
-        assert layout.graph is not None
         self.assignment = assignment
         self._home = home
         self._layout = layout
         settings = replace(layout.settings, workers=assignment.total)
         fronts = [front[:3] for front in assignment.fronts]
-        self.plan = make_plan(layout.graph, layout.sources, settings, fronts=fronts, start=assignment.start)
+        self.plan = make_plan(layout.sound_graph, layout.sources, settings, fronts=fronts, start=assignment.start)
         scope, encoders = Scope(home.transport, assignment.epoch), encoders_of(layout.sinks)
         self.node = Node(self.plan, scope, fail=home.failed, encoders=encoders, patience=settings.patience)
 
@@ -120,8 +119,7 @@ class Home:
         key = (assignment.config, assignment.flow)
         if key not in self._layouts:
             layout = self._layouts[key] = _layout(assignment, self._spare)
-            assert layout.graph is not None
-            self.codec.learn(layout.graph)
+            self.codec.learn(layout.sound_graph)
         incarnation = Incarnation(self, assignment, self._layouts[key])
         try:
             await incarnation.open()

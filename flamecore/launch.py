@@ -71,7 +71,6 @@ def build(layout: Layout) -> AnyJob:
         FlameError: The first of the problems; the others are its notes.
     """
     layout.problems.raise_first()
-    assert layout.graph is not None
     transport = layout.transport(TransportContext(job=layout.name, token=os.environ.get(TOKEN, "")))
     if not layout.given:
         layout.problems.extend(refusals(layout.config, transport, os.environ))
@@ -86,7 +85,7 @@ def build(layout: Layout) -> AnyJob:
     from flamecore.job import Job
 
     return Job(
-        layout.graph,
+        layout.sound_graph,
         sources=layout.sources,
         sinks=layout.sinks,
         acker=layout.acker,

@@ -68,15 +68,28 @@ class Layout:
         return self.config.job.name or self.flow.name
 
     @property
+    def sound_graph(self) -> Graph:
+        """The graph, of who must have one.
+
+        Raises:
+            FlameError: It cannot work: the first of the problems.
+        """
+        if self.graph is None:
+            raise self.problems[0]
+        return self.graph
+
+    @property
     def code(self) -> str:
         """A fingerprint of the flow's source, as it lies on the disk now."""
-        assert self.graph is not None
-        return code_of(self.flow, [function for vertex in self.graph.vertices for function in user_functions(vertex)])
+        return code_of(self.flow, self._functions)
 
     def copy(self) -> dict[str, bytes]:
         """The flow's source, for where its files are not: see `flamecore.reference.copy_of`."""
-        assert self.graph is not None
-        return copy_of(self.flow, [function for vertex in self.graph.vertices for function in user_functions(vertex)])
+        return copy_of(self.flow, self._functions)
+
+    @property
+    def _functions(self) -> list[Callable[..., Any]]:
+        return [function for vertex in self.sound_graph.vertices for function in user_functions(vertex)]
 
     @property
     def settings(self) -> JobSettings:

@@ -58,8 +58,7 @@ class Life:
     @property
     def graph(self) -> Graph:
         """What runs."""
-        assert self.layout.graph is not None
-        return self.layout.graph
+        return self.layout.sound_graph
 
     def _new_plan(self) -> Plan:
         return make_plan(self.graph, self.layout.sources, self.settings, history=self.history)
@@ -106,11 +105,10 @@ class Life:
 
     def adopt(self, layout: Layout, code: str, place: tuple[str, str]) -> None:
         """Go on with another version. Its sinks are opened when an epoch begins."""
-        assert layout.graph is not None
         assert self.history is not None
         self.layout, self.code, self.place = layout, code, place
-        self._codec.relearn(layout.graph)
-        self.history.graph, self.history.phases = layout.graph, layout.settings.phases
+        self._codec.relearn(layout.sound_graph)
+        self.history.graph, self.history.phases = layout.sound_graph, layout.settings.phases
 
     # -- sinks -----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -52,22 +53,17 @@ def aside(function: Callable[[], T]) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
-    def tell(result: T | None, error: BaseException | None) -> None:
-        if outcome.cancelled():
-            return
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)  # type: ignore[arg-type]
+    def tell(say: Callable[[], None]) -> None:
+        if not outcome.cancelled():
+            say()
 
     def call() -> None:
-        result, error = None, None
         try:
-            result = function()
-        except BaseException as raised:  # noqa: BLE001 - it is whoever waits for it that is told
-            error = raised
+            say = partial(outcome.set_result, function())
+        except BaseException as error:  # noqa: BLE001 - it is whoever waits for it that is told
+            say = partial(outcome.set_exception, error)
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, result, error)
+            loop.call_soon_threadsafe(tell, say)
 
     threading.Thread(target=call, name="aside", daemon=True).start()
     return outcome

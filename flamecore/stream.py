@@ -107,10 +107,10 @@ class Stream(Generic[T]):
         def chosen(payload: T) -> int:
             return next((i for i, predicate in enumerate(predicates) if predicate(payload)), len(predicates))
 
-        return tuple(
-            self.filter(lambda payload, way=way: chosen(payload) == way, name=f"{base}.{way}")  # type: ignore[misc]
-            for way in range(len(predicates) + 1)
-        )
+        def goes(way: int) -> Callable[[T], bool]:
+            return lambda payload: chosen(payload) == way
+
+        return tuple(self.filter(goes(way), name=f"{base}.{way}") for way in range(len(predicates) + 1))
 
     def broadcast(self, count: int, *, name: str | None = None) -> tuple[Stream[T], ...]:
         """Copies of the stream. The i-th copy of an item sorts before the (i+1)-th and before the next item."""

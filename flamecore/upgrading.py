@@ -41,12 +41,11 @@ def revise(old: Layout, asked: Upgrade) -> Revision:
 async def _plan(old: Layout, new: Layout, *, accepted: bool) -> StatePlan | None:
     store = old.store()
     assert store is not None
-    assert new.graph is not None
     await store.open()
     try:
         if not (await look(store)).snapshots:
             return None
-        plan = await plan_of(store, new.graph, new.sources, new.sink_names, new.settings.phases)
+        plan = await plan_of(store, new.sound_graph, new.sources, new.sink_names, new.settings.phases)
         if plan.loss and not accepted:
             text = "\n    ".join(["part of the state would be lost:", *plan.lines()])
             raise JobError(text, hint="To accept that: flamestream upgrade --accept.")

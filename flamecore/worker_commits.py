@@ -180,8 +180,8 @@ class WorkerCommits:
         while True:
             await self._told.wait()
             self._told.clear()
-            message = self._committed
-            assert message is not None
+            if (message := self._committed) is None:
+                continue
             for number, position in message.positions:
                 if position is not None and number in self._readers:
                     told = self._readers[number].acknowledge(position)

@@ -39,8 +39,7 @@ def command(ctx: click.Context, /, app: str, accept: bool, **options: Any) -> No
     config = read_app(app, Options(**options))
     layout = lay_out(config, load_app_flow(app, config))
     layout.problems.raise_first()
-    graph = layout.graph
-    assert graph is not None
+    graph = layout.sound_graph
 
     async def act(store: Store) -> tuple[StatePlan | None, bool]:
         from flamecore.stateplan import plan_of

@@ -224,7 +224,6 @@ class Compiler:
             return self.stateful(vertex, grouping)
         if isinstance(vertex, Sink):
             return self.sink(vertex)
-        assert not isinstance(vertex, Source)
         raise TypeError(f"{vertex!r} is no operation")
 
     def ident_of(self, vertex: Vertex) -> int:

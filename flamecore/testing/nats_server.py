@@ -79,9 +79,9 @@ class NatsServer:
         if max_payload is not None:
             self._settings["max_payload"] = max_payload
         if tls is not None:
-            files = {"cert_file": str(tls.certificate), "key_file": str(tls.key)}
+            files: dict[str, Any] = {"cert_file": str(tls.certificate), "key_file": str(tls.key)}
             if tls.ca is not None:
-                files |= {"ca_file": str(tls.ca), "verify": True}  # type: ignore[dict-item]
+                files |= {"ca_file": str(tls.ca), "verify": True}
             self._settings["tls"] = files
         known = [{"user": user, "password": password} for user, password in (users or {}).items()]
         known += [{"nkey": key} for key in nkeys]

@@ -8,6 +8,7 @@ variable, as workers in other processes need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final, Literal, NamedTuple
 
@@ -147,10 +148,7 @@ def keep_three(
 
 def unequal_fronts(flow: Flow) -> None:
     """Three sources of unequal length on different workers: what arrives is in nobody's order."""
-    x, y, z = (
-        flow.source(f"fronts_{name}", int).map(lambda value, name=name: Reading(name, value))  # type: ignore[misc]
-        for name in ("x", "y", "z")
-    )
+    x, y, z = (flow.source(f"fronts_{name}", int).map(partial(Reading, name)) for name in ("x", "y", "z"))
     x.merge(y, z).key_by(lambda reading: reading.value % 3).stateful_map(NOTHING_READ, keep_three).sink("fronts")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, Final, Protocol
@@ -105,7 +105,7 @@ class RowsReader(Reader):
         self._batch: Any = None
         self._at = 0
         self._files: list[tuple[int, str]] = []
-        self._rows: Iterator[Rows] | None = None
+        self._rows: Generator[Rows] | None = None
         self._done: list[Taken] = []
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"source {source}")
@@ -240,7 +240,7 @@ class RowsReader(Reader):
                     waiting.exception()  # nobody asked for it
             rows, self._rows = self._rows, None
             if rows is not None:
-                await asyncio.get_running_loop().run_in_executor(self._thread, rows.close)  # type: ignore[attr-defined]
+                await asyncio.get_running_loop().run_in_executor(self._thread, rows.close)
             if self._ended and self._once and not self._keep:
                 await asyncio.to_thread(self.spool.clear)
             self._ended = True

@@ -161,16 +161,13 @@ def refuse_unhashable(hint: Any) -> str | None:
 
 
 class HashRange(NamedTuple):
-    """A range of hashes, both ends inclusive. Empty when `first` is greater than `last`."""
+    """A range of hashes, both ends inclusive."""
 
     first: int
     last: int
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, int) and self.first <= value <= self.last
-
-
-EMPTY_RANGE: Final = HashRange(INT32_MAX, INT32_MIN)
 
 
 def covering(count: int) -> tuple[HashRange, ...]:

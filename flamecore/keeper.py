@@ -70,7 +70,6 @@ class Keeper:
         self._begun = 0  # the number of the snapshot in which this sweep began; 0: it has not
         self._own = 0  # how many parts have been written since
         self._todo: list[tuple[str, int, int]] = []  # what is left of it: operation, from where, to where
-        self._names_in_section = dict.fromkeys(operations, _LEAST)
 
     def take(self, number: int, changes: Changes) -> Iterator[tuple[Section, bytes]]:
         """Take what a cut has found, right after it. What the sweep comes to is read at once.

@@ -77,10 +77,6 @@ class Plan:
         names = tuple(sink.name for sink in self.graph.sinks)
         return (*names, DEAD_LETTERS) if self.dead_letters else names
 
-    def number_of(self, front: FrontId) -> int:
-        """The number of a front: its rank, from 1."""
-        return self.fronts.index(front) + 1
-
     def host_of(self, number: int) -> int:
         """The worker that hosts a front."""
         return (number - 1) % self.workers

@@ -44,8 +44,6 @@ _REPORT_S: Final = 0.5
 _SAME_REPORT_S: Final = 5.0
 """How often a node reports, and how often at least if it has nothing new to say."""
 _ASSIGN_TIMEOUT_S: Final = 60.0
-_LOOK_TIMEOUT_S: Final = 5.0
-_SIGN_S: Final = 0.5
 _PR_SET_PDEATHSIG: Final = 1
 
 

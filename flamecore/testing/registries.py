@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from flamecore.errors import FlameError
-from flamecore.jobregistry import MAX_KEY, Entry, JobRegistry
+from flamecore.jobregistry import MAX_KEY, MAX_VALUE, Entry, JobRegistry
 from flamecore.testing.laws import LawBroken
 
 __all__ = ["CHECKS", "LawBroken", "Make", "RegistryTests", "check_registry"]
@@ -118,7 +118,7 @@ async def check_content(make: Make) -> None:
     async with Bench(make) as bench:
         key = f"{bench.prefix}{'k' * (MAX_KEY - len(bench.prefix))}"
         await bench.holds("content", key, None)
-        values = [b"one", b"", bytes(range(256)), "ß\0".encode(), b"x" * 100_000]
+        values = [b"one", b"", bytes(range(256)), "ß\0".encode(), b"x" * MAX_VALUE]
         revision = await bench.made(key, values[0])
         await bench.holds("content", key, values[0], revision)
         for number, value in enumerate(values[1:]):

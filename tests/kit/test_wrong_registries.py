@@ -40,6 +40,13 @@ class ShortKeys(Wrong):
         return await super().get(key)
 
 
+class ShortValues(Wrong):
+    """Has room for 64 KiB under a key."""
+
+    def _put(self, key: str, value: bytes) -> int:
+        return super()._put(key, value[: 64 * 2**10])
+
+
 class KeepsToItself(Wrong):
     """Others do not see what it does."""
 
@@ -188,6 +195,7 @@ class TakesItsEntriesAlong(Wrong):
 WRONG: Final[Mapping[type[Wrong], Mapping[str, str]]] = {
     LosesZeros: {"content": "content"},
     ShortKeys: {"content": "content"},
+    ShortValues: {"content": "content"},
     KeepsToItself: {
         "content": "content",
         "create": "create",

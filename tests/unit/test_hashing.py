@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.hashing import (
-    EMPTY_RANGE,
     INT32_MAX,
     INT32_MIN,
     KEY_GROUPS,
@@ -65,11 +64,6 @@ def test_case_21_every_hash_is_in_one_range(count: int, edge: int) -> None:
 def test_case_21_no_ranges_cover_nothing(count: int) -> None:
     with pytest.raises(ValueError, match="positive"):
         covering(count)
-
-
-def test_the_empty_range_holds_nothing() -> None:
-    assert (EMPTY_RANGE.first, EMPTY_RANGE.last) == (2**31 - 1, -(2**31))
-    assert not any(number in EMPTY_RANGE for number in (INT32_MIN, -1, 0, 1, INT32_MAX))
 
 
 @given(st.integers(INT32_MIN, INT32_MAX))

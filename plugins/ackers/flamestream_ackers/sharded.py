@@ -26,19 +26,15 @@ from flamestream_ackers.tracker import XorTracker
 Vector = tuple[int, ...]
 
 
-def shard_of(time: int, shards: int, offset: int = 0) -> int:
-    """Which shard keeps the acks of `time`.
+def rounded(time: int, shard: int, shards: int, offset: int = 0) -> int:
+    """What the promise "nothing below `time`" means to one shard: the first time from `time` on that is its own.
 
     Args:
-        time: Of the items handed over.
+        time: Of the promise.
+        shard: Which one. It keeps the acks of every time that is itself modulo `shards`, with the offset added.
         shards: How many there are.
         offset: Shifts the assignment; the same on all workers. Acks name no front, so it cannot depend on one.
     """
-    return (offset + time) % shards
-
-
-def rounded(time: int, shard: int, shards: int, offset: int = 0) -> int:
-    """What the promise "nothing below `time`" means to one shard: the first time from `time` on that is its own."""
     return time + (shard - offset - time) % shards
 
 

@@ -11,7 +11,7 @@ from flamecore.errors import ConfigError, TimeRegressionError
 from flamecore.meta import MAX_TIME, MIN_TIME
 from flamecore.testing.acker_simulation import SEGMENTS
 from flamestream_ackers.local import Local
-from flamestream_ackers.sharded import rounded, shard_of
+from flamestream_ackers.sharded import rounded
 
 Build = Callable[..., Callable[[AckerPlan], Acker]]
 PLAN = AckerPlan(2, SEGMENTS[1], (1, 2))
@@ -182,6 +182,10 @@ def test_the_end_of_a_front_goes_to_every_shard_and_it_may_begin_again(sharded: 
 def test_f23_no_heartbeat_is_rounded_past_the_end_of_time(sharded: Reporter) -> None:
     sharded.heartbeat(1, MAX_TIME)
     assert [report.heartbeats for _, report in sharded.flush(0.0)] == [((1, MAX_TIME),)] * 2
+
+
+def shard_of(time: int, shards: int, offset: int = 0) -> int:
+    return (offset + time) % shards
 
 
 def test_case_36_shards_and_rounding() -> None:

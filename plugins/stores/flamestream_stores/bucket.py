@@ -59,7 +59,7 @@ class Bucket:
     def __init__(self, store: str, url: str, folder: str, options: Mapping[str, Any]) -> None:
         self.shown = f"{url.rstrip('/')}/{folder}"
         self._store = store
-        self._protocol, _, self._top = url.partition("://")
+        self._protocol = url.partition("://")[0]
         self._options = options
         self._files: Any = None
         self._root = ""

@@ -104,7 +104,7 @@ class GraphError(FlameError):
 class OperationError(FlameError):
     """A user function failed on a record.
 
-    The text is at most 15 lines (`flamecore.failure.operation_error` composes it). The user's exception
+    The text is at most 15 lines (`flamecore.failure.Failure.raised` composes it). The user's exception
     is `__cause__`. Fields: `vertex`, `record`, `key`, `global_time`, `position`, `worker`.
     """
 

@@ -14,7 +14,7 @@ from flamecore.cli.exits import Exit, exit_of
 from flamecore.cli.output import print_error
 from flamecore.errors import FlameError
 from flamecore.names import nearest
-from flamecore.registry import Registry
+from flamecore.registry import Provider, Registry
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "run": "Run a flow: a script, a module, or a job file.",
@@ -32,6 +32,12 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "state": "Look a key up in the state of a job.",
 }
 """The commands that come with the core; each has a module of its name in this package."""
+
+_IN_THE_WHEEL: Final[Mapping[str, str]] = {
+    "certs": "Make certificates for TLS between the processes of a job.",
+    "demo": "See it work: an inverted index of the Python language reference.",
+}
+"""What is said of plugins' commands that come in the same wheel. To list commands, no plugin is imported."""
 
 
 class FlameGroup(click.Group):
@@ -63,8 +69,8 @@ class FlameGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
-        providers = {p.name: f"Provided by {p.distribution} {p.version}." for p in _registry(ctx).providers("command")}
-        rows = [(name, BUILT_IN.get(name) or providers.get(name, "")) for name in self.list_commands(ctx)]
+        plugins = {provider.name: _words_of(provider) for provider in _registry(ctx).providers("command")}
+        rows = [(name, BUILT_IN.get(name) or plugins.get(name, "")) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -88,6 +94,11 @@ class FlameGroup(click.Group):
             ctx.exit(exit_of(error))
         except KeyboardInterrupt:
             ctx.exit(Exit.STOPPED)
+
+
+def _words_of(provider: Provider) -> str:
+    own = _IN_THE_WHEEL.get(provider.name) if provider.distribution == "flamestream" else None
+    return own or f"Provided by {provider.distribution} {provider.version}."
 
 
 def _registry(ctx: click.Context) -> Registry:

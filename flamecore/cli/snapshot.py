@@ -85,7 +85,7 @@ def show(ctx: click.Context, /, number: int | None, **which: Any) -> None:
         click.echo("\n".join(_lines(manifest)))
 
 
-@command.command("verify")
+@command.command("verify", short_help="Read every byte, and say what is damaged.")
 @state_options
 @json_option
 @verbose_option
@@ -107,7 +107,7 @@ def verify(ctx: click.Context, /, **which: Any) -> None:
         ctx.exit(Exit.FAILED)
 
 
-@command.command("prune")
+@command.command("prune", short_help="Delete what nothing goes back to.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @state_options
 @json_option

@@ -16,7 +16,7 @@ def command() -> None:
     """Certificates for TLS between the processes of a job."""
 
 
-@command.command("init")
+@command.command("init", short_help="Make certificates for a test cluster.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--hosts",

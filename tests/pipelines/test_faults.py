@@ -32,14 +32,11 @@ def the_error(said: str) -> str:
 
 def test_a_worker_that_stands_still_is_replaced(tmp_path: Path, over: list[str]) -> None:
     words = Words(tmp_path, over)
-    run = words.start(deploy__silence_timeout_s=1)
-    try:
+    with words.running(deploy__silence_timeout_s=1) as run:
         wait_for(lambda: words.delivered() > 100, run)
         os.kill(run.nodes()[1].pid, signal.SIGSTOP)
         assert ended(run) == 0, run.said()
         assert not wait_until_gone(run.met)
-    finally:
-        run.end()
     assert "worker-1 has not been heard of for 1 s" in run.said()
     words.check()
 
@@ -47,22 +44,16 @@ def test_a_worker_that_stands_still_is_replaced(tmp_path: Path, over: list[str])
 def test_a_supervisor_that_stood_still_stops_when_another_has_taken_over(tmp_path: Path, over: list[str]) -> None:
     """Both have one state and one sink. The newer one goes on; the other writes nothing more, and says why."""
     words = Words(tmp_path, over)
-    first = words.start()
-    second = None
-    try:
+    with words.running() as first:
         wait_for(lambda: words.delivered() > 300, first)
         first.nodes()
         words.stand_still(first.process)
-        second = words.start()
-        wait_for(lambda: words.delivered() > 600, second)
-        first.process.send_signal(signal.SIGCONT)
-        assert ended(first) == 1, first.said()
-        assert ended(second) == 0, second.said()
-        assert not wait_until_gone(first.met | second.met)
-    finally:
-        first.end()
-        if second is not None:
-            second.end()
+        with words.running() as second:
+            wait_for(lambda: words.delivered() > 600, second)
+            first.process.send_signal(signal.SIGCONT)
+            assert ended(first) == 1, first.said()
+            assert ended(second) == 0, second.said()
+            assert not wait_until_gone(first.met | second.met)
     assert "another run" in the_error(first.said())
     words.check()
 
@@ -102,18 +93,15 @@ def test_a_disk_that_is_full(
     tmp_path: Path, grpc: list[str], small_disk: Path, out: str, settings: dict[str, str]
 ) -> None:
     words = Words(tmp_path, grpc, out=out)
-    run = words.start(**settings)
-    try:
+    with words.running(**settings) as run:
         assert ended(run) == 1, run.said()
         assert not wait_until_gone(run.met)
-    finally:
-        run.end()
     error = the_error(run.said())
     assert "Make room" in error, error
     assert "disk/" in error, error
     (small_disk / "filler").unlink()
-    run = words.start(**settings)
-    assert ended(run) == 0, run.said()
+    with words.running(**settings) as run:
+        assert ended(run) == 0, run.said()
     words.check()
 
 
@@ -123,11 +111,8 @@ def test_a_disk_that_is_full(
 def interrupted(folder: Path, over: list[str], clock: str) -> Words:
     """A job that was killed on its way, whole, with its state in files."""
     words = Words(folder, [*over, "state.use=directory", f"job.clock={clock}"])
-    run = words.start(state__use=None)
-    try:
+    with words.running(state__use=None) as run:
         wait_for(lambda: len(newest(folder, "commit")) > 1 and words.delivered() > 800, run)
-    finally:
-        run.end()
     return words
 
 
@@ -157,11 +142,8 @@ def test_a_damaged_snapshot_is_not_the_last(
 ) -> None:
     words = interrupted(tmp_path, grpc, "sequence")
     damage(newest(tmp_path, kind)[-1])
-    run = words.start(state__use=None)
-    try:
+    with words.running(state__use=None) as run:
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     words.check()
 
 
@@ -174,20 +156,14 @@ def test_what_there_is_one_of_alone_is_asked_for(
     path = newest(tmp_path, kind)[-1]
     whole = path.read_bytes()
     damage(path)
-    run = words.start(state__use=None)
-    try:
+    with words.running(state__use=None) as run:
         assert ended(run) == 1, run.said()
-    finally:
-        run.end()
     error = the_error(run.said())
     assert f"{kind}/" in error, error
     assert "Bring the state back from a copy" in error, error
     path.write_bytes(whole)
-    run = words.start(state__use=None)
-    try:
+    with words.running(state__use=None) as run:
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     words.check()
 
 
@@ -200,8 +176,7 @@ def test_a_clock_that_jumps_by_an_hour(tmp_path: Path, grpc: list[str]) -> None:
     set_by = tmp_path / "clock"
     words.environ["SOAK_CLOCK"] = str(set_by)
     words.environ["PYTHONPATH"] = str(Path(processes.__file__).parent / "clock")
-    run = words.start()
-    try:
+    with words.running() as run:
         wait_for(lambda: words.delivered() > 300, run)
         set_by.write_text("3600")
         wait_for(lambda: words.delivered() > 800, run)
@@ -214,6 +189,4 @@ def test_a_clock_that_jumps_by_an_hour(tmp_path: Path, grpc: list[str]) -> None:
         set_by.write_text("7200")
         assert not run.over(), "it is started again"
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     words.check()

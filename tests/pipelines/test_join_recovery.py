@@ -23,11 +23,8 @@ def test_workers_that_come_before_their_supervisor_wait_for_it(joined: Joined) -
         joined.worker(name)
     if "transport.use=nats" in words.over:  # where the server says at once that nobody is there
         wait_for(lambda: all("nobody runs job 'words' yet" in joined.said(name) for name in ("w0", "w1")))
-    run = words.start(**joined.settings)
-    try:
+    with words.running(**joined.settings) as run:
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     words.check()
 
 
@@ -35,16 +32,11 @@ def test_workers_that_come_before_their_supervisor_wait_for_it(joined: Joined) -
 def test_another_worker_comes_in_place_of_one_that_was_killed(joined: Joined, again: str) -> None:
     """Under another name, or under the same, as a service that is started again comes back."""
     words = joined.words
-    run = words.start(**joined.settings)
-    try:
-        joined.worker("w0")
-        victim = joined.worker("w1")
-        wait_for(lambda: words.delivered() > 100, run)
+    with words.running(**joined.settings) as run:
+        _, victim = joined.pair(run)
         victim.kill()
         joined.worker(again)
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     assert run.said().count("job.faulted") == 1
     words.check()
 
@@ -52,26 +44,18 @@ def test_another_worker_comes_in_place_of_one_that_was_killed(joined: Joined, ag
 def test_a_worker_that_is_started_again_before_its_end_was_noticed(joined: Joined) -> None:
     """The former one stands still, so its connections do too: the new one says that it is there in its place."""
     words = joined.words
-    run = words.start(**joined.settings)
-    try:
-        joined.worker("w0")
-        former = joined.worker("w1")
-        wait_for(lambda: words.delivered() > 100, run)
+    with words.running(**joined.settings) as run:
+        _, former = joined.pair(run)
         words.stand_still(former)
         joined.worker("w1")
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     words.check()
 
 
 def test_a_worker_that_stood_still_has_no_say_any_more(joined: Joined) -> None:
     words = joined.words
-    run = words.start(**joined.settings, deploy__silence_timeout_s=1)
-    try:
-        joined.worker("w0")
-        stuck = joined.worker("w1")
-        wait_for(lambda: words.delivered() > 100, run)
+    with words.running(**joined.settings, deploy__silence_timeout_s=1) as run:
+        _, stuck = joined.pair(run)
         words.stand_still(stuck)
         wait_for(lambda: "has not been heard of for 1 s" in run.said(), run)
         joined.worker("w2")
@@ -80,24 +64,19 @@ def test_a_worker_that_stood_still_has_no_say_any_more(joined: Joined) -> None:
         stuck.send_signal(signal.SIGCONT)
         assert stuck.wait(20) in (0, 1), "it is told that it is not missed"
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     words.check()
     assert run.said().count("job.faulted") == 1, "what the late one said did no harm"
 
 
 def test_a_job_with_a_worker_to_spare_is_drained(joined: Joined) -> None:
     words = joined.words
-    run = words.start(**joined.settings)
     names = ["w0", "w1", "w2"]
-    try:
+    with words.running(**joined.settings) as run:
         for name in names:
             joined.worker(name)
         wait_for(lambda: joined.nodes() == names and words.delivered() > 0, run)
         run.process.send_signal(signal.SIGINT)
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     delivered = words.outputs()
     assert 0 < len(delivered) < 3 * len(words.lines)
     assert delivered == words.wanted()[: len(delivered)]
@@ -106,8 +85,7 @@ def test_a_job_with_a_worker_to_spare_is_drained(joined: Joined) -> None:
 def test_two_workers_of_one_name(joined: Joined) -> None:
     """The former one is told why it has no part; the job says who it waits for, and the other hears of its end."""
     words = joined.words
-    run = words.start(**joined.settings, deploy__start_timeout_s=4)
-    try:
+    with words.running(**joined.settings, deploy__start_timeout_s=4) as run:
         first = joined.worker("w0")
         wait_for(lambda: joined.nodes() == ["w0"], run)
         second = joined.worker("w0")
@@ -115,22 +93,16 @@ def test_two_workers_of_one_name(joined: Joined) -> None:
         assert "another process has joined by the name of w0" in joined.said("w0")
         assert ended(run) == 1, run.said()
         assert second.wait(20) == 0, joined.said("w0")
-    finally:
-        run.end()
     assert "after 4 s not all workers have joined (of 2 workers: w0)" in run.said()
     assert "flamestream check says the commands" in run.said()
 
 
 def test_no_worker_from_elsewhere_outlives_its_supervisor(joined: Joined) -> None:
     words = joined.words
-    run = words.start(**joined.settings)
-    try:
-        workers = [joined.worker(name) for name in ("w0", "w1")]
-        wait_for(lambda: words.delivered() > 0, run)
+    with words.running(**joined.settings) as run:
+        workers = joined.pair(run)
         run.process.kill()
         assert [worker.wait(10) for worker in workers] == [1, 1]
-    finally:
-        run.end()
     for name in ("w0", "w1"):
         said = joined.said(name)
         assert "Traceback" not in said
@@ -141,31 +113,22 @@ def test_no_worker_from_elsewhere_outlives_its_supervisor(joined: Joined) -> Non
 def test_a_worker_that_is_told_to_end_is_named(joined: Joined, how: signal.Signals, code: int) -> None:
     """And not those who find that it is gone."""
     words = joined.words
-    run = words.start(**joined.settings, state__use=None, job__guarantee=None)
-    try:
-        workers = [joined.worker(name) for name in ("w0", "w1")]
-        wait_for(lambda: words.delivered() > 100, run)
-        workers[1].send_signal(how)
-        assert workers[1].wait(20) == code, joined.said("w1")
+    with words.running(**joined.settings, state__use=None, job__guarantee=None) as run:
+        staying, leaving = joined.pair(run)
+        leaving.send_signal(how)
+        assert leaving.wait(20) == code, joined.said("w1")
         assert ended(run) == 1, run.said()
-        assert workers[0].wait(20) in (0, 1)
-    finally:
-        run.end()
+        assert staying.wait(20) in (0, 1)
     assert "error: w1 was told to end, where it runs" in run.said()
 
 
 def test_another_worker_comes_in_place_of_one_that_was_told_to_end(joined: Joined) -> None:
     words = joined.words
-    run = words.start(**joined.settings)
-    try:
-        joined.worker("w0")
-        leaving = joined.worker("w1")
-        wait_for(lambda: words.delivered() > 100, run)
+    with words.running(**joined.settings) as run:
+        _, leaving = joined.pair(run)
         leaving.terminate()
         assert leaving.wait(20) == 0, joined.said("w1")
         joined.worker("w2")
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     assert run.said().count("job.faulted") == 1
     words.check()

@@ -20,17 +20,14 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="fi
 def test_a_death_before_what_is_new_has_begun(tmp_path: Path, over: list[str]) -> None:
     """A job that was done goes on with a file that has come since; a worker dies before that is written down."""
     words = Words(tmp_path, over, lines=300)
-    run = words.start()
-    assert ended(run) == 0, run.said()
+    with words.running() as run:
+        assert ended(run) == 0, run.said()
     more = [f"more-{number} w{number % 7}" for number in range(100)]
     words.write("b", more)
-    run = words.start()
-    try:
+    with words.running() as run:
         wait_for(lambda: run.nodes(), run)
         os.kill(run.nodes()[0].pid, signal.SIGKILL)
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     assert "job.faulted" in run.said()
     words.check(more)
 
@@ -38,12 +35,9 @@ def test_a_death_before_what_is_new_has_begun(tmp_path: Path, over: list[str]) -
 def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path: Path, over: list[str]) -> None:
     words = Words(tmp_path, over)
     words.trouble(3, "no more of this")
-    run = words.start(deploy__restarts=2)
-    try:
+    with words.running(deploy__restarts=2) as run:
         assert ended(run) == 1, run.said()
         assert not wait_until_gone(run.met)
-    finally:
-        run.end()
     said = run.said()
     error = said[said.rindex("\nerror: ") :]
     assert "ended with code 3" in error
@@ -51,16 +45,15 @@ def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path: Path, over: l
     assert "3 faults within 60 s" in error
     assert said.count("job.faulted") == 2
     (tmp_path / "trouble").unlink()
-    run = words.start()
-    assert ended(run) == 0, run.said()
+    with words.running() as run:
+        assert ended(run) == 0, run.said()
     words.check()
 
 
 def test_a_state_that_cannot_be_gone_back_to_ends_the_job(tmp_path: Path, over: list[str]) -> None:
     """The epoch has ended by then, and the job has nothing to go on from."""
     words = Words(tmp_path, over)
-    run = words.start(state__interval_s=1000)
-    try:
+    with words.running(state__interval_s=1000) as run:
         wait_for(lambda: words.delivered() > 100, run)
         (database,) = (tmp_path / "state").glob("*.db")
         with closing(sqlite3.connect(database)) as blobs, blobs:
@@ -69,8 +62,6 @@ def test_a_state_that_cannot_be_gone_back_to_ends_the_job(tmp_path: Path, over: 
         os.kill(run.nodes()[0].pid, signal.SIGKILL)
         assert ended(run) == 1, run.said()
         assert not wait_until_gone(run.met)
-    finally:
-        run.end()
     error = run.said()[run.said().rindex("\nerror: ") :]
     assert epoch_blob(99) in error
 
@@ -79,11 +70,10 @@ def test_a_worker_whose_child_outlives_it_is_told_of_with_its_last_words(tmp_pat
     """The child holds the worker's stderr open."""
     words = Words(tmp_path, over)
     words.trouble(4, "I am leaving", leaves_child=True)
-    run = words.start(deploy__restarts=0)
     try:
-        assert ended(run) == 1, run.said()
+        with words.running(deploy__restarts=0) as run:
+            assert ended(run) == 1, run.said()
     finally:
-        run.end()
         if (tmp_path / "child").exists():
             os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
     error = run.said()[run.said().rindex("\nerror: ") :]

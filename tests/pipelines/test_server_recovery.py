@@ -29,16 +29,13 @@ def server() -> Iterator[NatsServer]:
 @pytest.mark.parametrize("store", STORES)
 def test_a_server_that_comes_back(tmp_path: Path, server: NatsServer, store: str) -> None:
     words = Words(tmp_path, ["transport.use=nats", f'transport.nats.servers=["{server.url}"]'])
-    run = words.start(**STORES[store])
-    try:
+    with words.running(**STORES[store]) as run:
         for _ in range(2):
             before = words.delivered()
             wait_for(lambda before=before: words.delivered() > before + 200, run)  # type: ignore[misc]
             server.kill()
             server.start()
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     words.check()
 
 
@@ -46,34 +43,28 @@ def test_a_server_that_comes_back(tmp_path: Path, server: NatsServer, store: str
 def test_a_server_that_comes_back_too_late(tmp_path: Path, server: NatsServer, store: str) -> None:
     over = ["transport.use=nats", f'transport.nats.servers=["{server.url}"]', "transport.nats.reconnect_timeout_s=1"]
     words = Words(tmp_path, over)
-    run = words.start(**STORES[store], deploy__start_timeout_s=5)
-    try:
+    with words.running(**STORES[store], deploy__start_timeout_s=5) as run:
         wait_for(lambda: words.delivered() > 200, run)
         server.kill()
         assert ended(run) == 1, run.said()
         assert not wait_until_gone(run.met)
-    finally:
-        run.end()
     error = run.said()[run.said().rindex("\nerror: ") :]
     assert "has been away for 1 s" in error, error
     assert "Traceback" not in run.said(), run.said()
     server.start()
-    run = words.start(**STORES[store])
-    assert ended(run) == 0, run.said()
+    with words.running(**STORES[store]) as run:
+        assert ended(run) == 0, run.said()
     words.check()
 
 
 def test_a_worker_dies_while_the_server_is_away(tmp_path: Path, server: NatsServer) -> None:
     """Those that are started in its place find no server, again and again; it comes back before the job gives up."""
     words = Words(tmp_path, ["transport.use=nats", f'transport.nats.servers=["{server.url}"]'])
-    run = words.start(deploy__stop_timeout_s=1)
-    try:
+    with words.running(deploy__stop_timeout_s=1) as run:
         wait_for(lambda: words.delivered() > 200, run)
         server.kill()
         os.kill(run.nodes()[0].pid, signal.SIGKILL)
         wait_for(lambda: run.said().count("job.faulted") > 3, run)
         server.start()
         assert ended(run) == 0, run.said()
-    finally:
-        run.end()
     words.check()

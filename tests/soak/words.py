@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -108,6 +108,15 @@ class Words:
     def start(self, **settings: Any) -> Run:
         """Run it."""
         return Run(self.folder, self.arguments(**settings), self.environ)
+
+    @contextmanager
+    def running(self, **settings: Any) -> Iterator[Run]:
+        """Run it, and end it with all its processes if it has not ended by itself."""
+        run = self.start(**settings)
+        try:
+            yield run
+        finally:
+            run.end()
 
     def delivered(self) -> int:
         """How many outputs there are."""
@@ -232,6 +241,12 @@ class Joined:
             )
         self.started.append(process)
         return process
+
+    def pair(self, run: Run) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+        """Start `w0` and `w1`, all that the job waits for, and wait until they are at work."""
+        both = self.worker("w0"), self.worker("w1")
+        wait_for(lambda: self.words.delivered() > 100, run)
+        return both
 
     def nodes(self) -> list[str]:
         """Names of those that are in the job, as it says itself."""

@@ -7,13 +7,12 @@ import errno
 import json
 import os
 import re
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -217,22 +216,17 @@ def test_what_cannot_be_opened(tmp_path: Path, make: Any, hint: str) -> None:
         assert hint in caught.value.hint
 
 
-def test_a_disk_that_is_full_leaves_nothing_of_the_batch(path: Path) -> None:
+def test_a_disk_that_is_full_leaves_nothing_of_the_batch(
+    path: Path, file_limit: Callable[[int], AbstractContextManager[None]]
+) -> None:
     """A limit on the size of files stands for the disk."""
 
     async def run() -> None:
         target = sink(path)
         await target.open()
         await target.write(1, ["a"])
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-        try:
-            with pytest.raises(SinkError, match="cannot be written to: File too large") as caught:
-                await target.write(2, ["x" * 700, "y" * 700])
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            signal.signal(signal.SIGXFSZ, handler)
+        with file_limit(1000), pytest.raises(SinkError, match="cannot be written to: File too large") as caught:
+            await target.write(2, ["x" * 700, "y" * 700])
         assert "bytes are free" in caught.value.hint
         assert path.read_text() == '"a"\n'
         await target.write(2, ["b"])

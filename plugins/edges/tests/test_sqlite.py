@@ -7,10 +7,9 @@ import contextlib
 import dataclasses
 import datetime
 import enum
-import resource
-import signal
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -230,22 +229,17 @@ def test_a_database_that_another_holds(path: Path) -> None:
     assert query(path) == [(1, "y")]
 
 
-def test_a_disk_that_is_full_leaves_nothing_of_the_batch(path: Path) -> None:
+def test_a_disk_that_is_full_leaves_nothing_of_the_batch(
+    path: Path, file_limit: Callable[[int], AbstractContextManager[None]]
+) -> None:
     """A limit on the size of files stands for the disk."""
 
     async def run() -> None:
         target = sink(path, str)
         await target.open()
         await target.write(1, ["a"])
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
-        try:
-            with pytest.raises(SinkError, match="cannot be written to") as caught:
-                await target.write(2, ["x" * 1000] * 1000)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            signal.signal(signal.SIGXFSZ, handler)
+        with file_limit(200_000), pytest.raises(SinkError, match="cannot be written to") as caught:
+            await target.write(2, ["x" * 1000] * 1000)
         assert caught.value.hint
         await target.write(2, ["b"])
         await target.aclose()

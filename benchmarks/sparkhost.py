@@ -117,15 +117,13 @@ def _first_output() -> dict[str, float]:
     from benchmarks.flows.numbered_words import flow
     from flamecore.config import make_config
     from flamecore.launch import build, lay_out
-    from flamecore.layers import Layer, keys_of
+    from flamecore.layers import from_program
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "lines").write_text("0 to be or not to be\n" * 50_000)
-        layer = Layer()
         source = {"source.lines.use": "lines", "source.lines.path": f"{folder}/lines"}
-        for key, value in {"deploy.on": "spark", "job.workers": 2, "sink.counts.use": "memory", **source}.items():
-            layer.put(keys_of(key), value, "the benchmark")
-        layout = lay_out(make_config(layer), flow)
+        settings = {"deploy.on": "spark", "job.workers": 2, "sink.counts.use": "memory", **source}
+        layout = lay_out(make_config(from_program(settings)), flow)
         job = build(layout)
         outputs: list[Any] = layout.sinks["counts"].values  # type: ignore[attr-defined]  # memory
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flamecore.building import Builder
 from flamecore.config import JobConfig, make_config
 from flamecore.flow import Flow
-from flamecore.layers import Layer, keys_of
+from flamecore.layers import from_program
 from flamecore.layout import Layout
 from flamecore.outputs import Outputs
 from flamecore.placement import TOKEN, check_findable, refusals
@@ -117,12 +117,10 @@ def run_embedded(
     Raises:
         FlameError: It cannot work, or has failed.
     """
-    layer = Layer()
     chosen: dict[str, Any] = {"job.workers": workers, "acker.use": acker, "transport.use": transport}
     if state is not None:
         chosen |= {"state.use": "sqlite", "state.path": str(state)}
-    for key, value in {**chosen, **(settings or {})}.items():
-        layer.put(keys_of(key), value, "settings of the program")
+    layer = from_program(chosen | dict(settings or {}))
     graph = flow.graph()
     sources = [source.name for source in graph.sources]
     for name in inputs:

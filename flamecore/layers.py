@@ -134,6 +134,18 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
     return layer
 
 
+def from_program(settings: Mapping[str, Any]) -> Layer:
+    """Settings by dotted key: `{"source.pages.path": "pages.xml"}`. Values are what they are.
+
+    Raises:
+        ConfigError: A key is not of its form.
+    """
+    layer = Layer()
+    for key, value in settings.items():
+        layer.put(keys_of(key), value, "settings of the program")
+    return layer
+
+
 def from_command(
     settings: Iterable[str] = (),
     *,

@@ -14,7 +14,7 @@ import flamecore as fc
 from flamecore.config import make_config
 from flamecore.errors import FlameError, JobError
 from flamecore.launch import prepare
-from flamecore.layers import Layer, keys_of
+from flamecore.layers import from_program
 from flamecore.stats import JobReport
 from flamecore.testing import interpret
 
@@ -53,10 +53,7 @@ class Job:
             **{f"sink.{name}.path": str(self.folder / f"{name}.jsonl") for name in ("counts", "pairs")},
             **{key.replace("__", "."): value for key, value in settings.items()},
         }
-        layer = Layer()
-        for key, value in chosen.items():
-            layer.put(keys_of(key), value, "test")
-        job = prepare(make_config(layer), flow)
+        job = prepare(make_config(from_program(chosen)), flow)
 
         async def live() -> JobReport:
             running = asyncio.create_task(job.run())

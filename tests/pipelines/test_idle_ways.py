@@ -12,7 +12,7 @@ import pytest
 import flamecore as fc
 from flamecore.config import make_config
 from flamecore.launch import prepare
-from flamecore.layers import Layer, keys_of
+from flamecore.layers import from_program
 from flamecore.operations.intake import Intake
 
 MUCH = [number % 97 for number in range(20_000)]
@@ -40,10 +40,7 @@ def test_a_front_that_has_nothing_keeps_nobody_waiting(
 
     monkeypatch.setattr(Intake, "due", noted)
     counts: list[Any] = []
-    layer = Layer()
     settings = {"job.workers": workers, "job.owners": workers, "job.clock": clock, "job.max_in_flight": 100_000}
-    for key, value in settings.items():
-        layer.put(keys_of(key), value, "test")
 
     async def live() -> None:
         forever = asyncio.Event()
@@ -58,7 +55,7 @@ def test_a_front_that_has_nothing_keeps_nobody_waiting(
             yield 0
 
         given = {"busy": busy(), "idle": idle(), "ended": [], "counts": counts}
-        job = prepare(make_config(layer), flow, given=given)
+        job = prepare(make_config(from_program(settings)), flow, given=given)
         running = asyncio.create_task(job.run())
         async with asyncio.timeout(LIMIT_S):
             wanted = len(MUCH)

@@ -17,7 +17,7 @@ from flamecore.clock import WALL_CLOCK
 from flamecore.config import make_config
 from flamecore.errors import ConfigError, JobError
 from flamecore.launch import prepare, run_embedded
-from flamecore.layers import Layer, keys_of
+from flamecore.layers import from_program
 from flamecore.testing import interpret
 
 flow = fc.Flow("phases")
@@ -67,10 +67,7 @@ class Job:
 
     def run(self, phase: int, *, drain_at: int | None = None, **more: Any) -> bool:
         """Returns whether it was drained."""
-        layer = Layer()
-        for key, value in self.config(phase, **more).items():
-            layer.put(keys_of(key), value, "test")
-        job = prepare(make_config(layer), flow)
+        job = prepare(make_config(from_program(self.config(phase, **more))), flow)
 
         async def live() -> bool:
             running = asyncio.create_task(job.run())

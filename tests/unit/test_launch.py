@@ -18,7 +18,7 @@ from flamecore.errors import ConfigError, GraphError, PluginLoadError, SinkError
 from flamecore.front import EdgeContext
 from flamecore.jobregistry import RegistryContext
 from flamecore.launch import lay_out, prepare
-from flamecore.layers import Layer
+from flamecore.layers import Layer, from_program
 from flamecore.layout import Layout
 from flamecore.rear import Guarantee, Sink
 from flamecore.rehearsal import rehearse
@@ -67,10 +67,7 @@ def words() -> fc.Flow:
 
 
 def layer(**settings: Any) -> Layer:
-    made = Layer()
-    for key, value in settings.items():
-        made.put(key.split("__"), value, "test")
-    return made
+    return from_program({key.replace("__", "."): value for key, value in settings.items()})
 
 
 def laid_out(flow: fc.Flow | None = None, given: Any = None, **settings: Any) -> Layout:

@@ -14,7 +14,7 @@ from flamecore.config import make_config
 from flamecore.errors import SinkError
 from flamecore.front import EdgeContext
 from flamecore.launch import build, lay_out
-from flamecore.layers import Layer
+from flamecore.layers import from_program
 from flamecore.messages import Delivered, Released
 from flamecore.meta import GlobalTime
 from flamecore.post import Post
@@ -181,9 +181,7 @@ def run_loud(sink: Sink, workers: int, *, barrier: bool = True) -> list[str]:
     flow = fc.Flow("loud")
     flow.source("words", str).rebalance().map(lambda word: word + "!").sink("out")
     words = [f"word {number}" for number in range(200)]
-    settings = Layer()
-    settings.put(["job", "workers"], workers, "test")
-    settings.put(["job", "barrier"], barrier, "test")
+    settings = from_program({"job.workers": workers, "job.barrier": barrier})
     layout = lay_out(make_config(settings, environ={}), flow, given={"words": words})
     layout.sinks["out"] = sink
     asyncio.run(build(layout).run())

@@ -23,7 +23,7 @@ from flamecore.errors import ConfigError, FlameError, SinkError
 from flamecore.flow import Flow
 from flamecore.front import EdgeContext
 from flamecore.launch import build, lay_out, to_the_end
-from flamecore.layers import Layer, keys_of
+from flamecore.layers import from_program
 from flamecore.rear import Guarantee, Sink
 from flamecore.records.plain import Unencodable
 from flamecore.reference import importable
@@ -237,10 +237,7 @@ def run_on_spark(
     for name, folder in outputs.items():
         where = name if name == DEAD_LETTER else f"sink.{name}"
         chosen |= {f"{where}.use": "spark", f"{where}.path": str(folder), f"{where}.times": True}
-    layer = Layer()
-    for key, value in (chosen | dict(settings)).items():
-        layer.put(keys_of(key), value, "settings of the program")
-    job = build(lay_out(make_config(layer), flow))
+    job = build(lay_out(make_config(from_program(chosen | dict(settings))), flow))
     feeding: list[Feeding] = []
     try:
         feeding.extend(source.start() for source in sources.values())

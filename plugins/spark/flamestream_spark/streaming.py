@@ -23,7 +23,7 @@ from flamecore.errors import ConfigError, JobError
 from flamecore.flow import Flow
 from flamecore.job import AnyJob
 from flamecore.launch import build, lay_out
-from flamecore.layers import Layer, keys_of
+from flamecore.layers import from_program
 from flamecore.layout import Layout
 from flamecore.stats import JobReport
 from flamecore.strict import unknown_key
@@ -96,10 +96,7 @@ def stream(
             outputs[sink.name] = place / "output" / sink.name
             options = {"use": "spark", "path": str(outputs[sink.name]), "times": True}
             chosen |= {f"sink.{sink.name}.{key}": value for key, value in options.items()}
-    layer = Layer()
-    for key, value in (chosen | extra).items():
-        layer.put(keys_of(key), value, "settings of the program")
-    layout = lay_out(make_config(layer), flow)
+    layout = lay_out(make_config(from_program(chosen | extra)), flow)
     job = build(layout)
     queries = {
         name: Query(frame, Spool(place / "spool" / name, name), name, place / "query" / name, dict(trigger or {}))

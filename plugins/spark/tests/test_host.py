@@ -16,7 +16,7 @@ from flamecore.config import make_config
 from flamecore.errors import ConfigError, JobError
 from flamecore.job import AnyJob
 from flamecore.launch import lay_out, prepare
-from flamecore.layers import Layer, keys_of
+from flamecore.layers import from_program
 from flamecore.messages import Rescale
 from flamecore.reference import load_flow
 from flamecore.registry import Registry
@@ -44,7 +44,6 @@ def job_of(
     """A job on Spark that counts words. `settings`: keys with `__` for the dots."""
     (folder / f"{name}.py").write_text(source or WORDS.format(pause=pause))
     (folder / "lines").write_text("".join(f"a b{n % 3} c{n % 50}\n" for n in range(lines)))
-    layer = Layer()
     chosen = {
         "deploy.on": "spark",
         "job.workers": 2,
@@ -54,9 +53,7 @@ def job_of(
         "sink.counts.path": str(folder / "out.db"),
         **{key.replace("__", "."): value for key, value in settings.items()},
     }
-    for key, value in chosen.items():
-        layer.put(keys_of(key), value, "the test")
-    return prepare(make_config(layer, folder=folder), load_flow(f"{name}.py:flow", folder))
+    return prepare(make_config(from_program(chosen), folder=folder), load_flow(f"{name}.py:flow", folder))
 
 
 @pytest.mark.parametrize("cell", [Cell("local", 2, "worker", "spark"), Cell("centralized", 1, "own", "spark")], ids=str)
@@ -195,15 +192,13 @@ def test_a_worker_that_hangs_is_ended_with_its_stage(spark: Any, tmp_path: Path)
 def test_what_no_task_could_do_is_refused_before_anything_starts(
     tmp_path: Path, settings: dict[str, Any], problem: str
 ) -> None:
-    layer = Layer()
     (tmp_path / "lines").touch()
     source = {"source__lines__use": "lines", "source__lines__path": str(tmp_path / "lines")}
     chosen = {"deploy__on": "spark", **source, **settings}
     chosen |= {"transport__grpc__insecure": True}
     if chosen["source__lines__use"] == "stdin":
         del chosen["source__lines__path"]
-    for key, value in chosen.items():
-        layer.put(keys_of(key.replace("__", ".")), value, "the test")
+    layer = from_program({key.replace("__", "."): value for key, value in chosen.items()})
     (tmp_path / "words_refused.py").write_text(WORDS.format(pause=0))
     layout = lay_out(make_config(layer, folder=tmp_path), load_flow("words_refused.py:flow", tmp_path))
     told = [str(each) for each in (*layout.problems, *layout.host().problems())]

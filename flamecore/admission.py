@@ -7,7 +7,7 @@ from typing import Any
 
 from flamecore.clock import Front
 from flamecore.failure import Failure, in_words
-from flamecore.front import Batch
+from flamecore.front import Batch, Rejected
 from flamecore.meta import GlobalTime
 
 
@@ -16,7 +16,7 @@ class Malformed:
 
     __slots__ = ("rejected",)
 
-    def __init__(self, rejected: Any) -> None:
+    def __init__(self, rejected: Rejected) -> None:
         self.rejected = rejected
 
     def failure(self, front: Front, time: int, *, fatal: bool) -> Failure:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from flamecore.attendance import Attendance
 from flamecore.codec import Codec
 from flamecore.errors import JobError, PeerGoneError
-from flamecore.messages import NodeReport, Refusal, Status
+from flamecore.messages import NodeReport, Refusal, Rescale, Status, Upgrade
 from flamecore.post import CONTROL, Post
 
 _LOOK_TIMEOUT_S: Final = 5.0
@@ -38,11 +38,11 @@ class Client:
         async with self._attendance.joined(Codec()) as (_, post):
             return _facts(await self._heard(post, _LOOK_TIMEOUT_S))
 
-    async def ask(self, request: Any, limit_s: float) -> dict[str, Any]:
+    async def ask(self, request: Rescale | Upgrade, limit_s: float) -> dict[str, Any]:
         """Ask the control for something, wait until it is done, and leave.
 
         Args:
-            request: A message of `flamecore.messages`.
+            request: For what.
             limit_s: How long it may take.
 
         Returns:

@@ -13,7 +13,7 @@ from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.hosting import Host, Seat
 from flamecore.life import Life
 from flamecore.members import Members
-from flamecore.messages import Assignment, Stop
+from flamecore.messages import Assignment, Refusal, Status, Stop
 from flamecore.placement import SUPERVISOR, placed
 from flamecore.plan import Plan
 from flamecore.post import CONTROL, Post
@@ -148,7 +148,7 @@ class Crew:
             with suppress(TransportError):
                 self.post.send(self.members.addresses[name], message)
 
-    def answer(self, client: str, message: Any) -> None:
+    def answer(self, client: str, message: Status | Refusal) -> None:
         """Tell a client. Whatever becomes of it, the job goes on."""
         with suppress(TransportError):
             Post(self.post.endpoint, lambda _: None).send(client, message)

@@ -6,7 +6,10 @@ The log is imported when there is something to say: commands start without it.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 _to_stderr = False
 
@@ -17,7 +20,7 @@ def to_stderr() -> None:
     _to_stderr = True
 
 
-def logger() -> Any:
+def logger() -> FilteringBoundLogger:
     """The structured log."""
     import structlog
 
@@ -30,4 +33,5 @@ def logger() -> Any:
             ],
             logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         )
-    return structlog.get_logger()
+    log: FilteringBoundLogger = structlog.get_logger()
+    return log

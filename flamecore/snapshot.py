@@ -16,13 +16,15 @@ Blobs are written once (`flamecore.store`), and each is sealed with a checksum o
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import xxhash
 
 from flamecore.codec import Codec
 from flamecore.errors import CodecError, CorruptError
 from flamecore.hashing import KEY_GROUPS
+
+R = TypeVar("R")
 
 MAGIC: Final = b"FLMB"
 FORMAT: Final = 2
@@ -249,8 +251,7 @@ def decode_manifest(blob: bytes | None, name: str) -> Manifest:
     Raises:
         CorruptError: It is none.
     """
-    manifest: Manifest = _decode(blob, name, Manifest)
-    return manifest
+    return _decode(blob, name, Manifest)
 
 
 def decode_epoch(blob: bytes | None, name: str) -> EpochRecord:
@@ -259,16 +260,15 @@ def decode_epoch(blob: bytes | None, name: str) -> EpochRecord:
     Raises:
         CorruptError: It is none.
     """
-    record: EpochRecord = _decode(blob, name, EpochRecord)
-    return record
+    return _decode(blob, name, EpochRecord)
 
 
-def _decode(blob: bytes | None, name: str, kind: type[Any]) -> Any:
+def _decode(blob: bytes | None, name: str, kind: type[R]) -> R:
     try:
         record = _codec.decode(unseal(blob, name))
     except CodecError as error:
         raise _corrupt(name, error.what) from error
-    if type(record) is not kind:
+    if not isinstance(record, kind):
         raise _corrupt(name, f"it holds a {type(record).__name__} and no {kind.__name__}")
     return record
 

@@ -78,7 +78,7 @@ class Attendance:
 
     def _make_transport(self, codec: Codec) -> Transport:
         bootstrap = self._bootstrap
-        driver: type[Transport] = Registry().get("transport", bootstrap["transport"])
+        driver = Registry().get("transport", bootstrap["transport"])
         options = options_of(driver, bootstrap["options"], f"transport.{bootstrap['transport']}")
         context = TransportContext(
             job=self.job,

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flamecore.config import Choice, Edge, JobConfig
 from flamecore.demands import broken_by
@@ -20,8 +20,11 @@ from flamecore.layout import Layout
 from flamecore.options import options_of, options_table, registry_of, shared, store_of
 from flamecore.plan import DEAD_LETTERS
 from flamecore.rear import Sink
-from flamecore.registry import Kind, Registry
+from flamecore.registry import Registry
 from flamecore.strict import Problems, unknown_key
+
+D = TypeVar("D")
+E = TypeVar("E", Source, Sink)
 
 
 class Builder:
@@ -42,14 +45,17 @@ class Builder:
 
     def build(self) -> Layout:
         """Find and build every part; what is wrong is noted."""
-        graph = store = job_registry = None
+        graph = transport = acker = store = job_registry = None
         with self._problems.noted():
             graph = self._flow.graph(barrier=self._config.job.barrier)
         with self._problems.noted():
             self._settle()
         config = self._config
-        transport = self._strategy("transport", config.transport)
-        acker = self._strategy("acker", config.acker)
+        with self._problems.noted():
+            driver = self._registry.get("transport", config.transport.use)
+            transport = self._strategy("transport", driver, config.transport)
+        with self._problems.noted():
+            acker = self._strategy("acker", self._registry.get("acker", config.acker.use), config.acker)
         if config.state.use is not None:
             with self._problems.noted():
                 store = store_of(config, self._registry)
@@ -100,20 +106,17 @@ class Builder:
     def _settle(self) -> None:
         """Find what nodes are started on, and have it say what is left open."""
         on = self._config.deploy.on
-        driver: type[Host] = self._registry.get("host", on)
+        driver = self._registry.get("host", on)
         name = on.rpartition(":")[2]
         options = options_of(driver, self._config.hosts.get(name, {}), name, self._config.origins)
         self._host = driver, options
         self._drivers["host"] = on
         self._config = driver.settle(options, self._config)
 
-    def _strategy(self, kind: Kind, choice: Choice) -> tuple[type[Any], Any] | None:
-        with self._problems.noted():
-            driver = self._registry.get(kind, choice.use)
-            self._drivers[kind] = choice.use
-            path = f"{kind}.{choice.use.rpartition(':')[2]}"
-            return driver, options_of(driver, options_table(choice), path, self._config.origins)
-        return None
+    def _strategy(self, kind: str, driver: type[D], choice: Choice) -> tuple[type[D], Any]:
+        self._drivers[kind] = choice.use
+        path = f"{kind}.{choice.use.rpartition(':')[2]}"
+        return driver, options_of(driver, options_table(choice), path, self._config.origins)
 
     def _known(self, section: str, edges: Mapping[str, Edge], vertices: Iterable[Vertex]) -> None:
         known = [vertex.name for vertex in vertices]
@@ -127,10 +130,9 @@ class Builder:
                 self._problems.append(unknown_key(path, known, where=where))
 
     def _source(self, name: str, type_: Any) -> Source:
+        edge, given = self._config.source.get(name, Edge()), self._given.get(name)
         if name in self._given:
-            given: Source = self._edge("source", Edge(use="memory"), EdgeContext(name, type_, self._given[name]))
-            return given
-        edge = self._config.source.get(name, Edge())
+            edge = Edge(use="memory")
         if edge.use is None:
             raise ConfigError(
                 f"source {name!r} has no driver",
@@ -138,21 +140,17 @@ class Builder:
                 f"Installed: {', '.join(self._registry.names('source'))}.",
                 path=f"source.{name}.use",
             )
-        source: Source = self._edge("source", edge, EdgeContext(name, type_))
-        return source
+        driver, context = self._registry.get("source", edge.use), EdgeContext(name, type_, given)
+        return self._edge(driver, edge.use, f"source.{name}", edge, context)
 
     def _sink(self, name: str, type_: Any, fingerprint: str) -> Sink:
         edge = self._config.sink.get(name, Edge())
         given = self._given.get(name) if edge.use is None else None
-        if given is not None:
-            edge = Edge(use="memory", options=edge.options)
-        sink: Sink = self._edge("sink", edge, EdgeContext(name, type_, given, fingerprint))
-        return sink
+        use = edge.use or ("stdout" if given is None else "memory")
+        context = EdgeContext(name, type_, given, fingerprint)
+        return self._edge(self._registry.get("sink", use), use, f"sink.{name}", edge, context)
 
-    def _edge(self, kind: Kind, edge: Edge, context: EdgeContext, path: str = "") -> Any:
-        path = path or f"{kind}.{context.name}"
-        use = edge.use or "stdout"
-        driver = self._registry.get(kind, use)
+    def _edge(self, driver: type[E], use: str, path: str, edge: Edge, context: EdgeContext) -> E:
         self._drivers[path] = use
         options = {**shared(self._config, use, driver), **edge.options}
         return driver(options_of(driver, options, path, self._config.origins), context)
@@ -177,8 +175,8 @@ class Builder:
                 path=f"sink.{DEAD_LETTERS}",
             )
         context = EdgeContext(DEAD_LETTERS, dict, None, fingerprint)
-        sink: Sink = self._edge("sink", config.dead_letter, context, DEAD_LETTERS)
-        return sink
+        driver = self._registry.get("sink", config.dead_letter.use)
+        return self._edge(driver, config.dead_letter.use, DEAD_LETTERS, config.dead_letter, context)
 
     def _fingerprint(self, graph: Graph) -> str:
         """What the outputs depend on: the graph, the file that draws it, and the inputs."""

@@ -212,8 +212,7 @@ class Layout:
     def _inner_acker(self, name: str, table: Mapping[str, Any], plan: AckerPlan) -> Acker:
         driver = self.registry.get("acker", name)
         options = {**self.config.acker.tables.get(name, {}), **table}
-        inner: Acker = driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
-        return inner
+        return driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
 
     def described(self) -> dict[str, Any]:
         """What would run where, for people and programs. Holds no secret."""

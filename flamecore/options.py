@@ -42,7 +42,7 @@ def registry_of(config: JobConfig, registry: Registry) -> tuple[type[JobRegistry
     Raises as `Registry.get` and `options_of`.
     """
     use = config.registry.use
-    driver: type[JobRegistry] = registry.get("registry", use)
+    driver = registry.get("registry", use)
     return driver, options_of(
         driver, shared(config, use, driver) | dict(config.registry.options), "registry", config.origins
     )
@@ -57,7 +57,7 @@ def store_of(config: JobConfig, registry: Registry) -> tuple[type[Store], Any]:
     if use is None:
         hint = 'For example: [state] use = "sqlite", path = "state/"; or --set state.use=sqlite --set state.path=state'
         raise ConfigError("no state is kept: nothing says where", hint=hint, path="state.use")
-    driver: type[Store] = registry.get("store", use)
+    driver = registry.get("store", use)
     table = shared(config, use, driver) | dict(config.state.options)
     return driver, options_of(driver, table, "state", config.origins)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, overload
 
 from flamecore.errors import (
     MissingDependencyError,
@@ -28,7 +28,16 @@ from flamecore.names import nearest, suggestion
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    import click
     import pluggy
+
+    from flamecore.acker import Acker
+    from flamecore.front import Source
+    from flamecore.hosting import Host
+    from flamecore.jobregistry import JobRegistry
+    from flamecore.rear import Sink
+    from flamecore.store import Store
+    from flamecore.transport import Transport
 
 API_FLOOR: Final = 1
 """The oldest version of the plugin contract that still works."""
@@ -141,6 +150,24 @@ class Registry:
         found = [Provider(kind, point) for point in self._points[kind]]
         return sorted(found, key=lambda provider: (provider.name, provider.distribution))
 
+    @overload
+    def get(self, kind: Literal["transport"], name: str) -> type[Transport]: ...
+    @overload
+    def get(self, kind: Literal["acker"], name: str) -> type[Acker]: ...
+    @overload
+    def get(self, kind: Literal["source"], name: str) -> type[Source]: ...
+    @overload
+    def get(self, kind: Literal["sink"], name: str) -> type[Sink]: ...
+    @overload
+    def get(self, kind: Literal["store"], name: str) -> type[Store]: ...
+    @overload
+    def get(self, kind: Literal["registry"], name: str) -> type[JobRegistry]: ...
+    @overload
+    def get(self, kind: Literal["host"], name: str) -> type[Host]: ...
+    @overload
+    def get(self, kind: Literal["command"], name: str) -> click.Command: ...
+    @overload
+    def get(self, kind: Kind, name: str) -> Any: ...
     def get(self, kind: Kind, name: str) -> Any:
         """Import a plugin and return what it provides: a driver's class, a command, or the module of an observer.
 

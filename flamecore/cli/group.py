@@ -64,8 +64,7 @@ class FlameGroup(click.Group):
             if close is not None and not ctx.resilient_parsing:
                 ctx.fail(f"No such command {cmd_name!r}. Did you mean {close!r}?")
             return None
-        provided: click.Command = _registry(ctx).get("command", cmd_name)
-        return provided
+        return _registry(ctx).get("command", cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""

@@ -9,7 +9,7 @@ def test_flow():
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flamecore.acker import Acker, AckerPlan
@@ -94,7 +94,7 @@ def compare_outputs(got: Mapping[str, Sequence[Any]], wanted: Mapping[str, Seque
         )
 
 
-def acker_named(name: str) -> Any:
+def acker_named(name: str) -> Callable[[AckerPlan], Acker]:
     """A function from `AckerPlan` to the acker of that name, with default options; inner ackers are found alike."""
     from flamecore.options import options_of
     from flamecore.registry import Registry
@@ -104,7 +104,6 @@ def acker_named(name: str) -> Any:
     def make(inner: str, table: Mapping[str, Any], plan: AckerPlan) -> Acker:
         driver = registry.get("acker", inner)
         linked = AckerPlan(plan.workers, plan.segments, plan.fronts, plan.start, lambda n, t: make(n, t, plan))
-        made: Acker = driver(options_of(driver, table, f"acker.{inner}"), linked)
-        return made
+        return driver(options_of(driver, table, f"acker.{inner}"), linked)
 
     return lambda plan: make(name, {}, plan)

@@ -70,7 +70,7 @@ class Fitting:
         if issubclass(kind, tuple) and arguments and Ellipsis not in arguments:
             each = [self.test_of(one) for one in arguments]
             return lambda value: (
-                isinstance(value, kind) and len(value) == len(each) and all(t(v) for t, v in zip(each, value))  # noqa: B905
+                isinstance(value, kind) and len(value) == len(each) and all(t(v) for t, v in zip(each, value))  # noqa: B905 - are as long
             )
         if issubclass(kind, Mapping) and len(arguments) == 2:
             key, of = map(self.test_of, arguments)

@@ -77,7 +77,7 @@ class ReleasesByGlobalTimeOnly(Wrong):
 
 
 class ReleasesTwice(Wrong):
-    last: Batch = []  # noqa: RUF012 - replaced, never changed
+    last: Batch = []
 
     def release(self, time: int) -> Batch:
         again, self.last = self.last, super().release(time)

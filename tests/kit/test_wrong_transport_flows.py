@@ -22,7 +22,7 @@ class Wrong(InprocTransport):
 
     count = 0
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         _transport: Wrong
 
         def _take(self, delivery: Delivery) -> None:

@@ -54,7 +54,7 @@ class Faulty(InprocEndpoint):
 
 
 class Reorders(Wrong):
-    class endpoint(Faulty):  # noqa: N801
+    class endpoint(Faulty):
         def fault(self, delivery: Delivery) -> None:
             super(Faulty, self)._take(delivery)
             if len(self._queue) > 1 and self._queue[-2].sender == delivery.sender:
@@ -62,14 +62,14 @@ class Reorders(Wrong):
 
 
 class Duplicates(Wrong):
-    class endpoint(Faulty):  # noqa: N801
+    class endpoint(Faulty):
         def fault(self, delivery: Delivery) -> None:
             super(Faulty, self)._take(delivery)
             super(Faulty, self)._take(delivery)
 
 
 class Drops(Wrong):
-    class endpoint(Faulty):  # noqa: N801
+    class endpoint(Faulty):
         def fault(self, delivery: Delivery) -> None:
             pass
 
@@ -84,7 +84,7 @@ class Cuts(Wrong):
 
 
 class MixesSenders(Wrong):
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         def _take(self, delivery: Delivery) -> None:
             super()._take(delivery._replace(sender=self.address))
 
@@ -92,7 +92,7 @@ class MixesSenders(Wrong):
 class NeverWaits(Wrong):
     """Has room without end; so nobody who sends to one that leaves is ever waiting for room."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         def send_nowait(self, to: str, message: Any) -> bool:
             self._peer(to)._take(Delivery(self.address, message))
             return True
@@ -101,7 +101,7 @@ class NeverWaits(Wrong):
 class Overtakes(Wrong):
     """Sends past those who wait."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         def send_nowait(self, to: str, message: Any) -> bool:
             peer = self._peer(to)
             if not peer._senders:
@@ -113,7 +113,7 @@ class Overtakes(Wrong):
 class NeverGoesOn(Wrong):
     """Forgets those who wait."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         def _make_room(self) -> None:
             pass
 
@@ -121,7 +121,7 @@ class NeverGoesOn(Wrong):
 class LosesCancelled(Wrong):
     """Takes a message out before it knows that anybody still wants it."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         async def receive(self) -> Delivery:
             delivery = await super().receive()
             await asyncio.sleep(0)
@@ -131,7 +131,7 @@ class LosesCancelled(Wrong):
 class ForgetsAtClose(Wrong):
     """Takes back what nobody has received yet when the sender closes."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         async def aclose(self) -> None:
             for peer in self._transport.endpoints.values():
                 for delivery in [delivery for delivery in peer._queue if delivery.sender == self.address]:
@@ -142,7 +142,7 @@ class ForgetsAtClose(Wrong):
 class ClosesOnce(Wrong):
     """Fails when it is closed again."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         async def aclose(self) -> None:
             if self._closed:
                 raise PeerGoneError("closed already", address=self.address, peer="")
@@ -152,7 +152,7 @@ class ClosesOnce(Wrong):
 class WorksOn(Wrong):
     """Swallows what is sent from a closed endpoint."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         def send_nowait(self, to: str, message: Any) -> bool:
             return self._closed or super().send_nowait(to, message)
 
@@ -160,7 +160,7 @@ class WorksOn(Wrong):
 class LeavesWaiting(Wrong):
     """Does not wake who waits to receive at an endpoint that closes."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         async def aclose(self) -> None:
             self._receiver = None
             await super().aclose()
@@ -169,7 +169,7 @@ class LeavesWaiting(Wrong):
 class SendsToNobody(Wrong):
     """Swallows what is sent to nobody."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         def send_nowait(self, to: str, message: Any) -> bool:
             return (not self._closed and to not in self._transport.endpoints) or super().send_nowait(to, message)
 
@@ -177,7 +177,7 @@ class SendsToNobody(Wrong):
 class LeavesSendersWaiting(Wrong):
     """Does not wake who waits to send to an endpoint that closes."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         async def aclose(self) -> None:
             self._senders = Waiting()
             await super().aclose()
@@ -192,7 +192,7 @@ class BindsTwice(Wrong):
 class Inherits(Wrong):
     """Leaves to the next of an address what the last has not received."""
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         def __init__(self, address: str, transport: Wrong) -> None:
             super().__init__(address, transport)
             self._queue.extend(getattr(transport, "left", {}).pop(address, ()))
@@ -236,7 +236,7 @@ class RefusesLate(Wrong):
 
     serialise = True
 
-    class endpoint(InprocEndpoint):  # noqa: N801
+    class endpoint(InprocEndpoint):
         def send_nowait(self, to: str, message: Any) -> bool:
             return type(message) is object or super().send_nowait(to, message)
 

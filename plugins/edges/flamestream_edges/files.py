@@ -70,7 +70,7 @@ class FileSource(Source):
         digest.update(msgspec.json.encode([self.name, options]))
         for name in self.partitions():
             try:
-                with open(name, "rb") as file:  # noqa: PTH123
+                with open(name, "rb") as file:
                     size = os.fstat(file.fileno()).st_size
                     head = file.read(_SAMPLE_BYTES)
                     file.seek(max(size - _SAMPLE_BYTES, 0))

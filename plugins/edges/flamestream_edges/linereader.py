@@ -40,7 +40,7 @@ class FileChunks(Chunks):
 
     def __init__(self, name: str, offset: int = 0) -> None:
         self.name = name
-        self.file = open(name, "rb", buffering=0)  # noqa: SIM115, PTH123 – closed by close()
+        self.file = open(name, "rb", buffering=0)  # noqa: SIM115 – closed by close()
         try:
             self.seals = Seals(self.file.fileno(), offset)
             self.file.seek(offset)
@@ -189,7 +189,7 @@ def resume_offset(source: str, name: str, position: Any, size: int = 2) -> tuple
     check_seal(source, name, position, size)
     offset: int = position[0]
     try:
-        with open(name, "rb") as file:  # noqa: PTH123
+        with open(name, "rb") as file:
             file.seek(max(offset - 1, 0))
             around = file.read(3) if offset else b"\n"
     except OSError as error:

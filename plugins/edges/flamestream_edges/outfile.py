@@ -164,7 +164,7 @@ class FileSink(Sink):
             return True
         left = position.length - position.durable
         digest = xxh3_64()
-        with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123
+        with open(self._path, "rb", buffering=0) as file:
             file.seek(position.durable)
             while left and (data := file.read(min(left, _CHUNK))):
                 digest.update(data)
@@ -263,7 +263,7 @@ class FileSink(Sink):
         return Position(0, time, length, self.context.fingerprint, self._owner, self._durable[1], digest)
 
     def _open(self, mode: Literal["wb", "r+b"], length: int) -> None:
-        self._file = open(self._path, mode, buffering=0)  # noqa: SIM115, PTH123 – closed by aclose()
+        self._file = open(self._path, mode, buffering=0)  # noqa: SIM115 – closed by aclose()
         self._file.truncate(length)
         self._length = length
 
@@ -283,7 +283,7 @@ class FileSink(Sink):
 
     def _whole_lines(self) -> int:
         """End the last line of a file to be appended to, if it has no end. Returns its length."""
-        with open(self._path, "r+b") as file:  # noqa: PTH123
+        with open(self._path, "r+b") as file:
             length = file.seek(0, os.SEEK_END)
             if length:
                 file.seek(length - 1)

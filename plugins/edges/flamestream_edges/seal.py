@@ -73,7 +73,7 @@ def check_seal(source: str, name: str, position: Any, length: int) -> None:
         )
     offset, (head, head_length, tail) = numbers[0], found.groups()
     try:
-        with open(name, "rb", buffering=0) as file:  # noqa: PTH123
+        with open(name, "rb", buffering=0) as file:
             descriptor = file.fileno()
             size = os.fstat(descriptor).st_size
             now_head = _sealed_head(descriptor, int(head_length))

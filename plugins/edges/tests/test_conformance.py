@@ -169,7 +169,7 @@ class TestStdinFile(SourceTests):
     @pytest.fixture(autouse=True)
     def standard_input(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / "in.txt").write_text("one\ntwo\nтри")
-        with open(tmp_path / "in.txt") as self.stream:  # noqa: PTH123
+        with open(tmp_path / "in.txt") as self.stream:
             monkeypatch.setattr("sys.stdin", self.stream)
             yield
 

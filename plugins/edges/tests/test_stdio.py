@@ -208,7 +208,7 @@ def test_what_cannot_be_shown_is_an_error_and_nothing_is_shown(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full to stand for a full disk")
 def test_a_full_disk_behind_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = open("/dev/full", "w")  # noqa: SIM115, PTH123 – closing it fails once more, which is seen to below
+    stream = open("/dev/full", "w")  # noqa: SIM115 – closing it fails once more, which is seen to below
     monkeypatch.setattr("sys.stdout", stream)
     with pytest.raises(SinkError, match="No space left"):
         asyncio.run(Stdout(Stdout.Options(), EdgeContext("out")).write(1, ["x"]))

@@ -12,9 +12,9 @@ class TestObjects(TransportFlowTests):
 
 class TestBytes(TransportFlowTests):
     driver = InprocTransport
-    options = {"serialise": True}  # noqa: RUF012
+    options = {"serialise": True}
 
 
 class TestLittleRoom(TransportFlowTests):
     driver = InprocTransport
-    options = {"serialise": True, "room": 1}  # noqa: RUF012
+    options = {"serialise": True, "room": 1}

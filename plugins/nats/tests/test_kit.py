@@ -24,7 +24,7 @@ class _Served(TransportTests):
     """Through one server."""
 
     server: NatsServer
-    options: dict[str, Any] = {}  # noqa: RUF012 - never changed, only replaced
+    options: dict[str, Any] = {}
     token = "t0ken"
 
     @pytest.fixture(autouse=True)
@@ -41,12 +41,12 @@ class TestMuchRoom(_Served):
 
 class TestLittleRoom(_Served):
     most = 100
-    options = {"window_frames": 1}  # noqa: RUF012
+    options = {"window_frames": 1}
 
 
 class TestFewBytes(_Served):
     most = 1000
-    options = {"window_bytes": 2000}  # noqa: RUF012
+    options = {"window_bytes": 2000}
     token = ""
 
 
@@ -66,7 +66,7 @@ class TestBadLuck(_Served):
     """Every fault must have happened in the course of the checks."""
 
     most = 1000
-    options = {"window_frames": 64}  # noqa: RUF012
+    options = {"window_frames": 64}
     happened: ClassVar[Counter[str]] = Counter()
     made: ClassVar[list[Faulty]] = []
 
@@ -151,7 +151,7 @@ class Cuts(Proxied):
 @pytest.mark.parametrize("network", [Drips, Stalls, Cuts])
 class TestBadNetwork(_Served):
     most = 500
-    options = {"window_frames": 64}  # noqa: RUF012
+    options = {"window_frames": 64}
 
     @pytest.fixture(autouse=True)
     def _network(self, network: type[Proxied]) -> None:

@@ -60,10 +60,10 @@ class FlamestreamDataSource(DataSource):
     def reader(self, schema: Any) -> DataSourceReader:
         return FolderReader(self._path())
 
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - as Spark has it
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
         return FolderStream(self._path())
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
         return SpoolWriter(str(self._path()))
 
 
@@ -112,10 +112,10 @@ class FolderStream(DataSourceStreamReader):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initialOffset(self) -> Offset:
         return {"run": "", "time": 0}
 
-    def latestOffset(self, start: Offset, limit: Any) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: Any) -> Offset:
         return output_of(self._folder).latest(start, getattr(limit, "maxFiles", None))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -158,7 +158,7 @@ class SpoolWriter(DataSourceStreamArrowWriter):
                 query = row["query"]
         return Written(parts, query)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         spool = Spool(Path(self._folder), NAME)
         spool.open()
         spool.go_on()
@@ -167,7 +167,7 @@ class SpoolWriter(DataSourceStreamArrowWriter):
         query = next((message.query for message in written if message.query), "")
         spool.complete(batchId, [(name, rows) for _, name, rows in parts], query)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was written is no part of the batch, and goes when that is complete."""
 
 

@@ -134,7 +134,7 @@ class Part:
         self._file.close()
         if self._force:
             force(self._aside)
-        os.rename(self._aside, self._path)  # noqa: PTH104 - executors import as little as they can
+        os.rename(self._aside, self._path)
         about = self.about
         row = (self.name, self._rows, about["partition"], about.get("file"), about.get("start"), query)
         return pa.RecordBatch.from_arrays(
@@ -144,8 +144,8 @@ class Part:
     def discard(self) -> None:
         """Leave nothing behind."""
         self._file.close()
-        if os.path.exists(self._aside):  # noqa: PTH110
-            os.unlink(self._aside)  # noqa: PTH108
+        if os.path.exists(self._aside):
+            os.unlink(self._aside)
 
 
 def force(path: str) -> None:

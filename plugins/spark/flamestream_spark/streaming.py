@@ -155,7 +155,7 @@ class Streaming:
                 query.stop()
 
     @property
-    def isActive(self) -> bool:  # noqa: N802 - as Spark has it
+    def isActive(self) -> bool:
         """Whether it runs."""
         return self._thread.is_alive()
 
@@ -211,7 +211,7 @@ class Streaming:
             total += max((last[1].end if last is not None else 0) - reader.first, 0)
         return total
 
-    def processAllAvailable(self, timeout: float = _STOP_S) -> None:  # noqa: N802 - as Spark has it
+    def processAllAvailable(self, timeout: float = _STOP_S) -> None:
         """Wait until everything has been delivered that is there to be read.
 
         Args:
@@ -234,7 +234,7 @@ class Streaming:
             time.sleep(_LOOK_S)
         self.awaitTermination()
 
-    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - as Spark has it
+    def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until it ends.
 
         Args:

@@ -23,13 +23,13 @@ class FakeSession:
         self.interrupted = threading.Event()
         self.tags: list[str] = []
 
-    def addTag(self, tag: str) -> None:  # noqa: N802 – as Spark calls it
+    def addTag(self, tag: str) -> None:
         self.tags.append(tag)
 
     def range(self, *_: int) -> FakeSession:
         return self
 
-    def mapInArrow(self, *_: Any, barrier: bool) -> FakeSession:  # noqa: N802
+    def mapInArrow(self, *_: Any, barrier: bool) -> FakeSession:
         assert barrier
         return self
 
@@ -41,7 +41,7 @@ class FakeSession:
         assert self.interrupted.wait(20)
         raise RuntimeError("Job 3 cancelled part of cancelled job tag")
 
-    def interruptTag(self, tag: str) -> None:  # noqa: N802
+    def interruptTag(self, tag: str) -> None:
         assert tag in self.tags
         self.interrupted.set()
 
@@ -114,13 +114,13 @@ class FakeTask:
     def get(cls) -> FakeTask:
         return cls()
 
-    def partitionId(self) -> int:  # noqa: N802
+    def partitionId(self) -> int:
         return 0
 
-    def taskAttemptId(self) -> int:  # noqa: N802
+    def taskAttemptId(self) -> int:
         return 5
 
-    def getTaskInfos(self) -> list[Any]:  # noqa: N802
+    def getTaskInfos(self) -> list[Any]:
         return [type("Info", (), {"address": "10.0.0.7:4040"})]
 
 

@@ -54,7 +54,7 @@ class Folder:
                 if entry.name.startswith(_APART):
                     _clear(entry.path)
             descriptor, apart = self._apart()  # says now, not at the first blob, whether it can be written to
-            os.unlink(apart)  # noqa: PTH108
+            os.unlink(apart)
             os.close(descriptor)
         except OSError as error:
             raise self._failed("cannot be used", error) from error
@@ -69,14 +69,14 @@ class Folder:
         except OSError as error:
             if created:
                 with contextlib.suppress(OSError):  # what went wrong first is what is told
-                    os.unlink(path)  # noqa: PTH108
+                    os.unlink(path)
             raise self._failed(f"cannot take {len(data)} bytes", error, name) from error
         return created
 
     def read(self, name: str) -> bytes | None:
         """As `Store.read`."""
         try:
-            with open(self._path(name), "rb", buffering=0) as file:  # noqa: PTH123
+            with open(self._path(name), "rb", buffering=0) as file:
                 return file.readall()
         except FileNotFoundError:
             return None
@@ -101,7 +101,7 @@ class Folder:
         for name in names:
             try:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._path(name))  # noqa: PTH108
+                    os.unlink(self._path(name))
             except OSError as error:
                 raise self._failed("cannot be cleared", error, name) from error
 
@@ -130,7 +130,7 @@ class Folder:
                 raise store_error(self._store, what, hint) from error
         finally:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(apart)  # noqa: PTH108
+                os.unlink(apart)
             os.close(descriptor)
         return True
 
@@ -160,7 +160,7 @@ def _clear(path: str) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)  # noqa: PTH108
+            os.unlink(path)
         finally:
             os.close(descriptor)
 

@@ -1,8 +1,7 @@
 """A record that failed: what is known of it, and the error of at most 15 lines that shows it.
 
-A failure is an item. It has the order of the record that failed, waits in the barrier like every output, and is
-taken back
-if that record turns out to have been a wrong guess of an operation that repairs itself. So the same input fails at
+A failure is an item. It has the order of the record that failed, waits in the barrier like every output, and is taken
+back if that record turns out to have been a wrong guess of an operation that repairs itself. So the same input fails at
 the same record in every run, after exactly the same outputs.
 """
 

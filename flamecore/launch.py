@@ -137,9 +137,7 @@ def to_the_end(job: AnyJob) -> JobReport:
 
     Raises as `flamecore.job.Job.run`.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_in_a_loop():
         return run(job.run())
     # A notebook has a loop of its own in this thread, which waits for this very cell.
     from concurrent.futures import ThreadPoolExecutor
@@ -147,3 +145,11 @@ def to_the_end(job: AnyJob) -> JobReport:
 
     with ThreadPoolExecutor(1, thread_name_prefix="flamestream") as thread:
         return thread.submit(copy_context().run, run, job.run()).result()
+
+
+def _is_in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

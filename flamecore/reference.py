@@ -19,6 +19,7 @@ from flamecore.names import suggestion
 
 _REFERENCE = re.compile(r"(?P<place>.+?)(?::(?P<name>[^\W\d]\w*))?")
 _ENGINE: Final = str(Path(__file__).parent)
+_IMPORTS: Final = str(Path(importlib.__file__).parent)
 _INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
 
 
@@ -228,12 +229,14 @@ def _guarded(place: str, load: Callable[[], ModuleType]) -> ModuleType:
 
 
 def _user_lines(error: BaseException) -> list[str]:
-    frames = traceback.extract_tb(error.__traceback__)
-    return [
+    lines = [
         f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
-        for frame in frames
-        if not frame.filename.startswith((_ENGINE, "<frozen"))
-    ][-5:]
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_ENGINE, _IMPORTS, "<frozen"))
+    ]
+    if isinstance(error, SyntaxError) and error.text:
+        lines.append(f"{error.filename}:{error.lineno}: {error.text.strip()}")
+    return lines[-5:]
 
 
 def _flow_in(module: ModuleType, place: str, name: str | None) -> Flow:

@@ -14,7 +14,15 @@ import flamecore as fc
 from flamecore import registry
 from flamecore.acker import AckerPlan
 from flamecore.config import make_config
-from flamecore.errors import ConfigError, GraphError, PluginLoadError, SinkError, UnknownKeyError, UnknownPluginError
+from flamecore.errors import (
+    ConfigError,
+    GraphError,
+    PluginLoadError,
+    SinkError,
+    SourceError,
+    UnknownKeyError,
+    UnknownPluginError,
+)
 from flamecore.front import EdgeContext
 from flamecore.jobregistry import RegistryContext
 from flamecore.launch import lay_out, prepare
@@ -117,6 +125,13 @@ def test_run_beside_a_running_loop() -> None:
         return words().run(GIVEN)
 
     assert asyncio.run(cell()) == {"counts": COUNTED}
+
+
+def test_an_error_of_a_run_comes_alone() -> None:
+    """Not as one that came up while another was seen to."""
+    with pytest.raises(SourceError) as caught:
+        words().run({"lines": "to be"})
+    assert caught.value.__context__ is None
 
 
 def test_overrides_reach_a_flow_beside_a_running_loop() -> None:

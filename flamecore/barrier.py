@@ -15,11 +15,12 @@ from typing import Any, Final
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError, TimeRegressionError
 from flamecore.meta import Meta, decode_time, encode_time
 from flamecore.operations import Step
+from flamecore.orders import Orders, joined
 
-Held = tuple[Sequence[bytes], int, Sequence[Any]]
+Held = tuple[Orders, int, Sequence[Any]]
 """(orders, trace, payloads): a run."""
 
-Columns = tuple[Sequence[bytes], Sequence[Any]]
+Columns = tuple[Orders, Sequence[Any]]
 """(orders, payloads)."""
 
 _ORDER: Final = itemgetter(0)
@@ -58,14 +59,14 @@ class Barrier:
 
         return step
 
-    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Take several live items of one trace, in ascending order."""
         if orders[0] <= self._latest:
             self._crossed = True
         self._latest = max(self._latest, orders[-1])
         self._runs.append((orders, trace, payloads))
 
-    def _hold(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+    def _hold(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         for order, payload in zip(orders, payloads, strict=True):
             self.step(order, trace, True, payload)
 
@@ -152,7 +153,7 @@ class Barrier:
     def _in_order(self, limit: bytes) -> Columns:
         """What is below `limit`, while everything came in order."""
         runs = self._runs
-        places: list[bytes] = []
+        places: list[Orders] = []
         parts: list[Any] = []
         while runs and runs[0][0][0] < limit:
             orders, trace, payloads = runs.popleft()
@@ -160,9 +161,9 @@ class Barrier:
                 end = bisect_left(orders, limit)
                 runs.appendleft((orders[end:], trace, payloads[end:]))
                 orders, payloads = orders[:end], payloads[:end]
-            places += orders
+            places.append(orders)
             parts += payloads
-        return places, parts
+        return joined(places), parts
 
     def _merged(self, limit: bytes) -> Columns:
         """What is below `limit`, of runs that overlap.

@@ -26,17 +26,18 @@ from flamecore.errors import CodecError
 from flamecore.failure import in_words
 from flamecore.graph import Graph, payload_types
 from flamecore.messages import Delivered, Items, Released
+from flamecore.orders import Note, made, noted
 from flamecore.type_codec import TypeCodec
 
 _MOST_SCHEMAS: Final = 512
 _LONGEST_SCHEMA_KEPT: Final = 4096
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_items_head: Final = msgspec.msgpack.Decoder(tuple[tuple[Ack, ...], list[tuple[int, int, bool, list[bytes]]]]).decode
+_items_head: Final = msgspec.msgpack.Decoder(tuple[tuple[Ack, ...], list[tuple[int, int, bool, Note]]]).decode
 _told: Final = {kind: _encode([[], [lay.TOLD, kind.__name__]]) for kind in (Report, MinTime, Delivered)}
 """The most frequent messages. They carry no payloads, so their own hints are enough to make them again."""
 _tellers: Final = {kind.__name__: msgspec.msgpack.Decoder(kind).decode for kind in _told}
-_released_head: Final = msgspec.msgpack.Decoder(tuple[int, int, list[bytes], list[bytes]]).decode
+_released_head: Final = msgspec.msgpack.Decoder(tuple[int, int, Note, list[bytes]]).decode
 
 
 class Codec:
@@ -133,7 +134,8 @@ class Codec:
     def _items(self, message: Items) -> bytes:
         writer = Writer(self._catalogue)
         pieces = message.pieces
-        writer.columns.append(_encode((message.acks, [piece[:4] for piece in pieces])))
+        heads = [(*piece[:3], noted(piece[3])) for piece in pieces]
+        writer.columns.append(_encode((message.acks, heads)))
         payloads = pieces[0][4] if len(pieces) == 1 else [payload for piece in pieces for payload in piece[4]]
         try:
             return writer.bytes_of([lay.ITEMS, writer.column(payloads)])
@@ -144,7 +146,7 @@ class Codec:
         writer = Writer(self._catalogue)
         worker, time, orders, payloads, failures = message
         failing, failed = zip(*failures, strict=True) if failures else ((), ())
-        writer.columns.append(_encode((worker, time, orders, failing)))
+        writer.columns.append(_encode((worker, time, noted(orders), failing)))
         node = [lay.RELEASED, writer.column(payloads)]
         node.append(writer.column(failed))
         return writer.bytes_of(node)
@@ -216,15 +218,17 @@ def _teller(decode: Callable[[bytes], Any]) -> Callable[[Source], Any]:
 def _items_reader(read: Read) -> Callable[[Source], Items]:
     def read_items(source: Source) -> Items:
         acks, heads = _items_head(source.raw())
-        payloads = iter(read(source, sum([len(orders) for _, _, _, orders in heads])))
-        return Items([(*head, list(islice(payloads, len(head[3])))) for head in heads], acks)
+        pieces = [(*head[:3], made(head[3])) for head in heads]
+        payloads = iter(read(source, sum([len(orders) for _, _, _, orders in pieces])))
+        return Items([(*piece, list(islice(payloads, len(piece[3])))) for piece in pieces], acks)
 
     return read_items
 
 
 def _released_reader(read: Read, read_failures: Read) -> Callable[[Source], Released]:
     def read_released(source: Source) -> Released:
-        worker, time, orders, failing = _released_head(source.raw())
+        worker, time, note, failing = _released_head(source.raw())
+        orders = made(note)
         payloads = list(read(source, len(orders)))
         if len(payloads) != len(orders):
             raise ValueError(f"{len(orders)} orders for {len(payloads)} payloads")

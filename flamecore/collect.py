@@ -7,9 +7,10 @@ delivered in meta order, the same in every deployment.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from flamecore.errors import OrderViolationError
 from flamecore.failure import Failure
 from flamecore.messages import Released
 from flamecore.meta import MIN_TIME, Meta, encode_time
+from flamecore.orders import Orders
+from flamecore.orders import joined as joined_orders
 
 _ORDER = itemgetter(0)
 
@@ -32,7 +35,7 @@ class Complete(NamedTuple):
     time: int
     payloads: list[Any]
     failure: Failure | None = None
-    orders: Sequence[bytes] | None = None
+    orders: Orders | None = None
 
 
 def joined(one: Complete | None, other: Complete | None) -> Complete | None:
@@ -64,7 +67,7 @@ class Collector:
         self.barrier = barrier
         self.time = MIN_TIME
         self._through = [MIN_TIME] * workers
-        self._pending: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in range(workers)]
+        self._pending: list[deque[Columns]] = [deque() for _ in range(workers)]
         self._failures: list[tuple[bytes, Failure]] = []
 
     def receive(self, message: Released) -> Complete | None:
@@ -79,9 +82,8 @@ class Collector:
             reached = self.time if failure is None else failure.at.time
             return self._complete(reached, orders, payloads, failure)
         if len(self._through) > 1:
-            places, parts = self._pending[message.worker]
-            places += orders
-            parts += payloads
+            if orders:
+                self._pending[message.worker].append((orders, payloads))
             if time <= self.time:
                 return None
             orders, payloads = self._take(time)
@@ -92,9 +94,7 @@ class Collector:
         end = len(orders) if failure is None else bisect_left(orders, encode_time(reached))
         return self._complete(reached, orders[start:end], payloads[start:end], failure)
 
-    def _complete(
-        self, time: int, orders: Sequence[bytes], payloads: Sequence[Any], failure: Failure | None
-    ) -> Complete:
+    def _complete(self, time: int, orders: Orders, payloads: Sequence[Any], failure: Failure | None) -> Complete:
         return Complete(time, list(payloads), failure, list(orders) if self._orders else None)
 
     def _failure(self, time: int) -> Failure | None:
@@ -111,16 +111,18 @@ class Collector:
         """
         limit = encode_time(time)
         ready: list[Columns] = []
-        for worker, (orders, payloads) in enumerate(self._pending):  # each in order: a worker never goes back
-            end = bisect_left(orders, limit)
-            if not end:
-                continue
-            if end == len(orders):
-                ready.append((orders, payloads))
-                self._pending[worker] = ([], [])
-            else:
-                ready.append((orders[:end], payloads[:end]))
-                self._pending[worker] = (orders[end:], payloads[end:])
+        for pending in self._pending:  # each in order: a worker never goes back
+            runs: list[Columns] = []
+            while pending and pending[0][0][0] < limit:
+                orders, payloads = pending.popleft()
+                if orders[-1] >= limit:
+                    end = bisect_left(orders, limit)
+                    pending.appendleft((orders[end:], payloads[end:]))
+                    orders, payloads = orders[:end], payloads[:end]
+                runs.append((orders, payloads))
+            if runs:
+                together = list(chain.from_iterable([payloads for _, payloads in runs]))
+                ready.append((joined_orders([orders for orders, _ in runs]), together))
         if len(ready) < 2:
             return ready[0] if ready else ((), ())
         places: list[bytes] = []
@@ -145,7 +147,7 @@ class Collector:
         return places, values
 
 
-def _meet(runs: Sequence[Sequence[bytes]]) -> bool:
+def _meet(runs: Sequence[Orders]) -> bool:
     """Whether an order is in two of them."""
     *before, last = runs
     seen = set(before[0])

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 from flamecore.acker import Ack
 from flamecore.failure import Failure
+from flamecore.orders import Orders
 
-Piece = tuple[int, int, bool, list[bytes], list[Any]]
+Piece = tuple[int, int, bool, Orders, Sequence[Any]]
 """(vertex index, trace, alive, orders, payloads): items of one trace in ascending order, on their way to a vertex of
 another worker; all of them live, or all of them tombstones."""
 
@@ -46,7 +47,7 @@ class Released(NamedTuple):
 
     worker: int
     time: int
-    orders: Sequence[bytes]
+    orders: Orders
     payloads: Sequence[Any]
     failures: Sequence[tuple[bytes, Failure]]
 

@@ -20,10 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from flamecore.orders import Orders
+
 Step = Callable[[bytes, int, bool, Any], None]
 """(order, trace, alive, payload): `alive` is False for a tombstone."""
 
-Run = Callable[[Sequence[bytes], int, Sequence[Any]], None]
+Run = Callable[[Orders, int, Sequence[Any]], None]
 """(orders, trace, payloads): at least one live item, all of one trace, in ascending order. Both sequences belong to
 nobody: whoever takes a run may keep them, and nobody changes them."""
 
@@ -41,7 +43,7 @@ barrier like every output, and taken back if the failing item turns out to be a 
 def each(step: Step) -> Run:
     """The run that steps through its items."""
 
-    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         for order, payload in zip(orders, payloads, strict=True):
             step(order, trace, True, payload)
 

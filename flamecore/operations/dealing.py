@@ -18,10 +18,11 @@ from typing import Any, Final, ParamSpec
 from flamecore.clock import STOPWATCH
 from flamecore.messages import Busy
 from flamecore.meta import MAX_TIME, decode_time, encode_time
+from flamecore.orders import Orders, spelled
 
 P = ParamSpec("P")
 
-Part = tuple[list[bytes], list[Any]]
+Part = tuple[Orders, Sequence[Any]]
 """(orders, payloads): what of a run goes to one worker."""
 
 _SINGLY: Final = 1024
@@ -50,8 +51,9 @@ class DealingByTime:
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    def __call__(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> list[Part]:
-        parts: list[Part] = [([], []) for _ in range(self.workers)]
+    def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
+        parts: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in range(self.workers)]
+        orders = spelled(orders)
         start = 0
         while start < len(orders):
             time = decode_time(orders[start])
@@ -70,11 +72,11 @@ class DealingByLoad:
     def __init__(self, shares: Shares) -> None:
         self.shares = shares
 
-    def __call__(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> list[Part]:
+    def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
         parts: list[Part] = []
         start = 0
         for end in self.shares.deal(len(orders)):
-            parts.append((list(orders[start:end]), list(payloads[start:end])))
+            parts.append((orders[start:end], payloads[start:end]))
             start = end
         return parts
 

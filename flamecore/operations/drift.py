@@ -14,15 +14,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, NoReturn
 
 from flamecore.drawn import route_key
 from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
 from flamecore.hashing import check_key, key_groups
-from flamecore.meta import CHILD, child_codes, encode_child
+from flamecore.meta import CHILD, encode_child
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.states import ABSENT, States
+from flamecore.orders import Orders, children, extended
 from flamecore.vertices import Drift
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
@@ -41,14 +43,14 @@ Entry = tuple[bytes, int, Any, Any]
 Result = tuple[bytes, int, Any, list[Any], Exception | None]
 """(order, trace, payload, outputs, failure): what an entry gives."""
 
-Work = Callable[[Sequence[bytes], int, Sequence[Any]], int]
+Work = Callable[[Orders, int, Sequence[Any]], int]
 """Works on a run that is in order, up to an item that a user function fails on; returns how many it has done."""
 
 
 class InOrder(NamedTuple):
     """A run that came in order; `states` are those before each of its items, `moves` each (key, state after it)."""
 
-    orders: Sequence[bytes]
+    orders: Orders
     trace: int
     payloads: Sequence[Any]
     states: Sequence[Any]
@@ -97,7 +99,7 @@ class DriftStep:
         if not (alive and order > self._latest and self._work((order,), trace, (payload,))):
             self._repair((order,), trace, alive, (payload,))
 
-    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Take several live items of one trace, in ascending order."""
         done = self._work(orders, trace, payloads) if orders[0] > self._latest else 0
         if done < len(orders):
@@ -107,7 +109,7 @@ class DriftStep:
         """The way of items in order, where every item gives one output: its key and the new state."""
         kept, meet, key_of = self.states, self.states.meet, self._key_of
 
-        def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
+        def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
             states = kept.young
             state_of = states.get
             before: list[Any] = []
@@ -125,7 +127,7 @@ class DriftStep:
                 orders, payloads = orders[: len(before)], payloads[: len(before)]
             self._note(orders, trace, payloads, before, outputs)
             if outputs:
-                self._emit_run([order + _FIRST_OUTPUT for order in orders], trace ^ self._ident, outputs)
+                self._emit_run(extended(orders, _FIRST_OUTPUT), trace ^ self._ident, outputs)
             return len(before)
 
         return work
@@ -135,15 +137,15 @@ class DriftStep:
         kept, meet, key_of = self.states, self.states.meet, self._key_of
         advance = self.advance
 
-        def work(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> int:
+        def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
             states = kept.young
             state_of = states.get
             before: list[Any] = []
             moves: list[tuple[Any, Any]] = []
-            places: list[bytes] = []
+            counts: list[int] = []
             outputs: list[Any] = []
             try:
-                for order, payload in zip(orders, payloads, strict=True):
+                for payload in payloads:
                     key = key_of(payload)
                     state = state_of(key, ABSENT)
                     if state is ABSENT:
@@ -153,20 +155,20 @@ class DriftStep:
                     states[key] = after
                     before.append(state)
                     moves.append((key, after))
-                    places += [order + child + _WAY_OUT for child in child_codes(len(found) + 1)[1:]]
+                    counts.append(len(found))
                     outputs += found
             except Exception:  # noqa: BLE001 - as above
                 orders, payloads = orders[: len(before)], payloads[: len(before)]
             self._note(orders, trace, payloads, before, moves)
             if outputs:
-                self._emit_run(places, trace ^ self._ident, outputs)
+                self._emit_run(_places(orders, counts), trace ^ self._ident, outputs)
             return len(before)
 
         return work
 
     def _note(
         self,
-        orders: Sequence[bytes],
+        orders: Orders,
         trace: int,
         payloads: Sequence[Any],
         states: Sequence[Any],
@@ -183,7 +185,7 @@ class DriftStep:
                 self.histories.setdefault(key, []).append((order, trace, payload, state))
         self._notes.clear()
 
-    def _repair(self, orders: Sequence[bytes], trace: int, alive: bool, payloads: Sequence[Any]) -> None:
+    def _repair(self, orders: Orders, trace: int, alive: bool, payloads: Sequence[Any]) -> None:
         """Put items in their places, or take victims out: retract what comes after them, and run that again.
 
         Raises:
@@ -317,6 +319,15 @@ class DriftStep:
     def groups_of(self, keys: Sequence[Any]) -> list[int]:
         """The key group of each key."""
         return key_groups(keys)
+
+
+def _places(orders: Orders, counts: Sequence[int]) -> Orders:
+    """The orders of so many outputs of each entry."""
+    if set(counts) == {1}:
+        return extended(orders, _FIRST_OUTPUT)
+    if not all(counts):
+        orders, counts = list(compress(orders, counts)), list(filter(None, counts))
+    return children(orders, counts, first=1, tail=_WAY_OUT)
 
 
 def _run(

@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from flamecore.operations import Run, Step
+from flamecore.orders import Orders, joined
 
 _PATIENCE_S: Final = 0.1
 """Longest wait for a way that is behind, since anything has gone in."""
@@ -36,7 +37,7 @@ _MUCH: Final = 2_000
 """What comes in greater numbers is better waited with from the beginning: so much as is ahead of a late item is to be
 looked through for it."""
 
-Waiting = tuple[int, bool, Sequence[bytes], Sequence[Any]]
+Waiting = tuple[int, bool, Orders, Sequence[Any]]
 """(trace, alive, orders, payloads): in ascending order."""
 
 
@@ -93,7 +94,7 @@ class Intake:
         self._single = ([order], [payload])
         self._waiting.append((trace, alive, *self._single))
 
-    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Take a run."""
         self._single = None
         self._waiting.append((trace, True, orders, payloads))
@@ -185,7 +186,7 @@ class Intake:
                 heads.append((orders[late], number, late))
         heapify(heads)
         kind: tuple[int, bool] | None = None  # what follows straight, of one trace, goes in together
-        places: list[bytes] = []
+        places: list[Orders] = []
         parts: list[Any] = []
         while heads:
             _, number, start = heappop(heads)
@@ -193,17 +194,17 @@ class Intake:
             end = max(bisect_left(orders, heads[0][0], start), start + 1) if heads else len(orders)
             if end < len(orders):
                 heappush(heads, (orders[end], number, end))
-            if kind is not None and (kind != (trace, alive) or places[-1] >= orders[start]):
-                self._pass(*kind, places, parts)
+            if kind is not None and (kind != (trace, alive) or places[-1][-1] >= orders[start]):
+                self._pass(*kind, joined(places), parts)
                 places, parts = [], []
             kind = (trace, alive)
-            places += orders[start:end]
+            places.append(orders[start:end])
             parts += payloads[start:end]
         if kind is not None:
-            self._passed = places[-1]
-            self._pass(*kind, places, parts)
+            self._passed = places[-1][-1]
+            self._pass(*kind, joined(places), parts)
 
-    def _pass(self, trace: int, alive: bool, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
+    def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[Any]) -> None:
         if alive:
             self._run(orders, trace, payloads)
         else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any, Final
 
 from flamecore.graph import Map
 from flamecore.meta import CHILD, child_codes, encode_child
 from flamecore.operations import Fail, Run, Step
+from flamecore.orders import Orders, children, extended
 
 _ONLY = CHILD[0]
 
@@ -50,7 +52,7 @@ def _one(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> 
 def _filter(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
-            keep = function(payload)
+            keep = bool(function(payload))
         except Exception as error:  # noqa: BLE001 - as above
             return fail(order, trace, alive, payload, error)
         return emit(order + _ONLY, trace ^ ident, alive, payload) if keep else None
@@ -76,8 +78,9 @@ def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
 
 
 def _run_of_many(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
-    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
-        places: list[bytes] = []
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        bases: list[bytes] = []
+        counts: list[int] = []
         outputs: list[Any] = []
         for order, payload in zip(orders, payloads, strict=True):
             try:
@@ -85,50 +88,52 @@ def _run_of_many(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fa
             except Exception as error:  # noqa: BLE001 - as above
                 fail(order, trace, True, payload, error)
                 continue
-            places += [order + child for child in child_codes(len(found))]
+            if not found:
+                continue
+            bases.append(order)
+            counts.append(len(found))
             outputs += found
             if len(outputs) > _LONG:
-                emit(places, trace ^ ident, outputs)
-                places, outputs = [], []
+                emit(children(bases, counts), trace ^ ident, outputs)
+                bases, counts, outputs = [], [], []
         if outputs:
-            emit(places, trace ^ ident, outputs)
+            emit(children(bases, counts), trace ^ ident, outputs)
 
     return run
 
 
 def _run_of_one(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
-    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
-        places: list[bytes] = []
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         outputs: list[Any] = []
-        for order, payload in zip(orders, payloads, strict=True):
+        failed: list[int] = []
+        for payload in payloads:
             try:
-                output = function(payload)
+                outputs.append(function(payload))
             except Exception as error:  # noqa: BLE001 - as above
-                fail(order, trace, True, payload, error)
-                continue
-            places.append(order + _ONLY)
-            outputs.append(output)
+                failed.append(len(outputs) + len(failed))
+                fail(orders[failed[-1]], trace, True, payload, error)
+        if failed:
+            gone = set(failed)
+            orders = [order for at, order in enumerate(orders) if at not in gone]
         if outputs:
-            emit(places, trace ^ ident, outputs)
+            emit(extended(orders, _ONLY), trace ^ ident, outputs)
 
     return run
 
 
 def _run_of_kept(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
-    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
-        places: list[bytes] = []
-        outputs: list[Any] = []
-        for order, payload in zip(orders, payloads, strict=True):
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        kept: list[Any] = []
+        for payload in payloads:
             try:
-                keep = function(payload)
+                kept.append(bool(function(payload)))
             except Exception as error:  # noqa: BLE001 - as above
-                fail(order, trace, True, payload, error)
-                continue
-            if keep:
-                places.append(order + _ONLY)
-                outputs.append(payload)
-        if outputs:
-            emit(places, trace ^ ident, outputs)
+                fail(orders[len(kept)], trace, True, payload, error)
+                kept.append(False)
+        if not all(kept):
+            orders, payloads = list(compress(orders, kept)), list(compress(payloads, kept))
+        if payloads:
+            emit(extended(orders, _ONLY), trace ^ ident, payloads)
 
     return run
 
@@ -156,8 +161,8 @@ def broadcast_run(successors: Sequence[Run]) -> Run:
     """Copy runs to every successor, to one after the other."""
     ways = [(encode_child(number), emit) for number, emit in enumerate(successors)]
 
-    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         for child, emit in ways:
-            emit([order + child for order in orders], trace, payloads)
+            emit(extended(orders, child), trace, payloads)
 
     return run

@@ -19,6 +19,7 @@ from flamecore.messages import Piece
 from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, decode_time, encode_child
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.dealing import DealingByLoad, DealingByTime, Part, Shares, dealt
+from flamecore.orders import Orders, spelled
 
 _PLACES_KEPT: Final = 65_536
 _LONGEST_TEXT: Final = 64
@@ -30,37 +31,35 @@ _QUEUE_LIMIT: Final = 1_000_000
 class Outbox:
     """What is to be sent to one worker, in the order it was put in."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("_single", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
+        self._single: tuple[list[bytes], list[Any]] | None = None  # the last of them, if it may be added to
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def put(self, index: int, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """Add one item for the vertex of that index."""
-        if self.pieces:
-            last_index, last_trace, last_alive, orders, payloads = self.pieces[-1]
+        if self._single is not None:
+            last_index, last_trace, last_alive, _, _ = self.pieces[-1]
+            orders, payloads = self._single
             if last_index == index and last_trace == trace and last_alive is alive and orders[-1] < order:
                 orders.append(order)
                 payloads.append(payload)
                 return
-        self.pieces.append((index, trace, alive, [order], [payload]))
+        self._single = ([order], [payload])
+        self.pieces.append((index, trace, alive, *self._single))
 
-    def put_run(self, index: int, trace: int, orders: list[bytes], payloads: list[Any]) -> None:
-        """Add a run for the vertex of that index. The lists are the outbox's from now on."""
-        if self.pieces:
-            last_index, last_trace, last_alive, last_orders, last_payloads = self.pieces[-1]
-            if last_index == index and last_trace == trace and last_alive and last_orders[-1] < orders[0]:
-                last_orders += orders
-                last_payloads += payloads
-                return
+    def put_run(self, index: int, trace: int, orders: Orders, payloads: Sequence[Any]) -> None:
+        """Add a run for the vertex of that index."""
+        self._single = None
         self.pieces.append((index, trace, True, orders, payloads))
 
     def take(self) -> list[Piece]:
         """Empty it."""
-        pieces, self.pieces = self.pieces, []
+        pieces, self.pieces, self._single = self.pieces, [], None
         return pieces
 
 
@@ -125,8 +124,8 @@ def _to_one(index: int, outbox: Outbox) -> tuple[Step, Run]:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         outbox.put(index, order, trace, alive, payload)
 
-    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
-        outbox.put_run(index, trace, list(orders), list(payloads))
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        outbox.put_run(index, trace, orders, payloads)
 
     return step, run
 
@@ -174,7 +173,7 @@ def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fai
 
 
 def _run_to_place(index: int, here: Run, worker: int, outboxes: Outboxes, part: Parting) -> Run:
-    def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         parts = part(orders, trace, payloads)
         for owner, (places, values) in enumerate(parts):
             if places and owner != worker:
@@ -197,8 +196,8 @@ class _Parting:
     def __init__(self, place: Place, fail: Fail, workers: int) -> None:
         self.place, self.fail, self.workers = place, fail, workers
 
-    def __call__(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> list[Part]:
-        parts: list[Part] = [([], []) for _ in range(self.workers)]
+    def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
+        parts: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in range(self.workers)]
         ways = [(places.append, values.append) for places, values in parts]
         place = self.place
         for order, payload in zip(orders, payloads, strict=True):
@@ -222,20 +221,21 @@ class _PartingTexts(_Parting):
         self._asked = 0  # since they were forgotten the last time
         self._helps = True
 
-    def __call__(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> list[Part]:
+    def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
         if not self._helps or type(payloads[0]) is not str or set(map(type, payloads)) != {str}:
             return super().__call__(orders, trace, payloads)
         self._asked += len(payloads)
         found: list[Any] = list(map(self._places.get, payloads))
         if None in found and not self._find(found, orders, payloads):
             return super().__call__(orders, trace, payloads)
+        orders = spelled(orders)
         if self.workers == 2:  # one pass of C for each list
             other = list(map(not_, found))
             return [
                 (list(compress(orders, other)), list(compress(payloads, other))),
                 (list(compress(orders, found)), list(compress(payloads, found))),
             ]
-        parts: list[Part] = [([], []) for _ in range(self.workers)]
+        parts: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in range(self.workers)]
         ways = [(places.append, values.append) for places, values in parts]
         for order, payload, owner in zip(orders, payloads, found, strict=True):
             add_order, add_payload = ways[owner]
@@ -243,7 +243,7 @@ class _PartingTexts(_Parting):
             add_payload(payload)
         return parts
 
-    def _find(self, found: list[Any], orders: Sequence[bytes], payloads: Sequence[str]) -> bool:
+    def _find(self, found: list[Any], orders: Orders, payloads: Sequence[str]) -> bool:
         """Find the places that are missing; False: one has none."""
         places, place = self._places, self.place
         at = -1

@@ -45,13 +45,21 @@ def test_what_arrives_is_what_was_put_in_order(sent: list[Any]) -> None:
     assert len(outbox) == 0
 
 
-def test_what_follows_is_one_piece() -> None:
-    outbox = Outbox()
-    outbox.put_run(1, 7, [b"a", b"b"], ["a", "b"])
-    outbox.put(1, b"c", 7, True, "c")
-    outbox.put_run(1, 7, [b"d"], ["d"])
+def test_items_that_follow_are_one_piece() -> None:
+    outbox, run = Outbox(), [b"a", b"b"]
+    outbox.put_run(1, 7, run, ["a", "b"])
+    for order in (b"c", b"d"):
+        outbox.put(1, order, 7, True, order.decode())
     outbox.put(1, b"d", 7, False, "d")
-    assert outbox.take() == [(1, 7, True, [b"a", b"b", b"c", b"d"], ["a", "b", "c", "d"]), (1, 7, False, [b"d"], ["d"])]
+    pieces = [
+        (1, 7, True, [b"a", b"b"], ["a", "b"]),
+        (1, 7, True, [b"c", b"d"], ["c", "d"]),
+        (1, 7, False, [b"d"], ["d"]),
+    ]
+    assert outbox.take() == pieces
+    assert run == [b"a", b"b"], "a run is nobody's to add to"
+    outbox.put(1, b"e", 7, False, "e")
+    assert outbox.take() == [(1, 7, False, [b"e"], ["e"])]
 
 
 def test_rebalance_deals_the_first_records_one_by_one_and_all_of_them_evenly() -> None:
@@ -83,7 +91,15 @@ class Ends:
         self.items.append((5, order, trace, alive, payload))
 
     def all(self) -> tuple[Any, ...]:
-        return self.items, self.failed, [outbox.take() for outbox in self.outboxes]
+        sent = [
+            [
+                (index, order, trace, alive, payload)
+                for index, trace, alive, orders, payloads in outbox.take()
+                for order, payload in zip(orders, payloads, strict=True)
+            ]
+            for outbox in self.outboxes
+        ]
+        return self.items, self.failed, sent
 
 
 def first_letter(payload: Any) -> Any:
@@ -115,8 +131,8 @@ def test_where_one_worker_owns_all_nobody_else_looks_at_keys() -> None:
     for ends in (sender, owner):
         ends.run(places, 7, ["a", "", "b"])
         ends.step(b"z", 7, False, "")
-    found = [(5, 7, True, places, ["a", "", "b"]), (5, 7, False, [b"z"], [""])]
-    assert sender.all() == ([], [], [[], [], found])
+    run = [(5, place, 7, True, payload) for place, payload in zip(places, ["a", "", "b"], strict=True)]
+    assert sender.all() == ([], [], [[], [], [*run, (5, b"z", 7, False, "")]])
     assert ([item[4] for item in owner.items], owner.failed) == (["a", "", "b", ""], [])
     assert not any(owner.outboxes)
 

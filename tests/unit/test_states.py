@@ -42,28 +42,32 @@ def test_layers_are_one_dictionary_and_cuts_are_copies_of_it(script: list[tuple[
     """A cut is of some steps ago: what has changed since is told to it."""
     states, now = States(INITIAL, kept=True), dict[int, Any]()
     past: list[dict[int, Any]] = [{}]
+    moved: list[set[int]] = []  # for each step, what has got a state, if only the one it had
     last_cut: dict[int, Any] = {}
     written: dict[int, Any] = {}
     floor = 0  # cuts do not go back
     for what, key, value in script:
+        moved.append(set())
         if what == "put":
             assert take(states, key) == now.get(key, INITIAL)
             states.young[key] = value
             now[key] = value
+            moved[-1].add(key)
         elif what == "drop":
             if key in clean(past[floor]):
+                moved.pop()
                 continue  # what is older than a cut is not taken back
             states.drop(key)
             for each in (now, *past[floor:]):
                 each.pop(key, None)
+            for keys_moved in moved[floor:]:
+                keys_moved.discard(key)
         elif what == "settle":
             states.settle()
         else:
             at = max(len(past) - 1 - value, floor)
             then = past[at]
-            since = {
-                key: then.get(key, INITIAL) for key in {*now, *then} if now.get(key, INITIAL) != then.get(key, INITIAL)
-            }
+            since = {key: then.get(key, INITIAL) for key in set[int]().union(*moved[at:])}
             changed = states.cut(since)
             written.update(changed)
             assert clean(written) == clean(then), "what was written up to now is what there was"

@@ -1,0 +1,140 @@
+"""Derived orders against the list of the same orders: whoever asks gets the same answers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flamecore.codec import Codec
+from flamecore.errors import CodecError
+from flamecore.messages import Items, Released
+from flamecore.meta import GlobalTime, encode_child
+from flamecore.orders import Derived, Orders, children, extended, joined, made, noted, spelled
+
+CODE = encode_child(1) + encode_child(0)
+
+
+def bases_of(count: int, start: int = 0) -> list[bytes]:
+    return [GlobalTime(time, 1).encode() for time in range(start, start + count)]
+
+
+@st.composite
+def derived(draw: st.DrawFn) -> tuple[Orders, list[bytes]]:
+    """Orders, and the same ones in a list."""
+    counts = draw(st.lists(st.one_of(st.integers(1, 3), st.integers(245, 260)), min_size=1, max_size=20))
+    bases = bases_of(len(counts))
+    first = draw(st.integers(0, 2))
+    orders = children(bases, counts, first, CODE[:1])
+    wanted = [
+        base + encode_child(number) + CODE[:1]
+        for base, count in zip(bases, counts, strict=True)
+        for number in range(first, first + count)
+    ]
+    for _ in range(draw(st.integers(0, 2))):
+        orders, wanted = extended(orders, CODE), [order + CODE for order in wanted]
+    if draw(st.booleans()):
+        again = [draw(st.integers(1, 2))] * len(wanted)
+        orders = children(orders, again)
+        wanted = [order + encode_child(number) for order in wanted for number in range(again[0])]
+    return orders, wanted
+
+
+@given(derived(), st.data())
+def test_they_answer_as_a_list_does(both: tuple[Orders, list[bytes]], data: st.DataObject) -> None:
+    orders, wanted = both
+    length = len(wanted)
+    assert len(orders) == length
+    for at in (0, -1, data.draw(st.integers(-length, length - 1))):
+        assert orders[at] == wanted[at]
+    for at in (length, -length - 1):
+        with pytest.raises(IndexError):
+            orders[at]
+    places = st.integers(-length - 2, length + 2)
+    start, stop, step = data.draw(st.tuples(places, places, st.sampled_from((1, 1, 1, 2, -1))))
+    assert list(orders[start:stop:step]) == wanted[start:stop:step]
+    for bound in (data.draw(st.sampled_from(wanted)), GlobalTime(data.draw(st.integers(0, 20)), 0).encode()):
+        assert bisect_left(orders, bound) == bisect_left(wanted, bound)
+        assert bisect_right(orders, bound) == bisect_right(wanted, bound)
+    if data.draw(st.booleans()):
+        spelled(orders)
+        assert orders[start:stop] == wanted[start:stop]
+    assert [*orders] == wanted
+    assert orders == wanted
+    assert orders != wanted[1:]
+    assert repr(orders) == repr(wanted)
+
+
+@given(derived(), st.lists(st.integers(0, 5000), max_size=4))
+def test_what_is_cut_and_joined_is_what_it_was(both: tuple[Orders, list[bytes]], cuts: list[int]) -> None:
+    orders, wanted = both
+    places = sorted({0, len(wanted), *[cut for cut in cuts if cut < len(wanted)]})
+    parts = [orders[start:end] for start, end in pairwise(places)]
+    assert joined(parts) == wanted
+
+
+def test_cuts_between_records_spell_nothing_out() -> None:
+    orders = children(bases_of(100), [10] * 100)
+    parts = [orders[:300], orders[300:310], orders[310:]]
+    assert [type(part) for part in parts] == [Derived] * 3
+    together = joined(parts)
+    assert type(together) is Derived
+    assert (together.bases, together.counts) == (bases_of(100), [10] * 100)
+    for each in (orders, *parts, together):
+        assert type(each) is Derived
+        assert each._spelled is None
+
+
+def test_runs_that_were_made_in_different_ways_are_joined_too() -> None:
+    bases = bases_of(80)
+    parts = [bases[:40], children(bases[40:60], [2] * 20), extended(bases[60:], CODE)]
+    assert joined(parts) == [order for part in parts for order in part]
+    assert joined([]) == []
+
+
+def test_few_are_spelled_out_at_once() -> None:
+    assert type(children(bases_of(2), [1, 2])) is list
+    assert type(extended(bases_of(2), CODE)) is list
+
+
+@given(derived())
+def test_they_cross_as_they_are_noted(both: tuple[Orders, list[bytes]]) -> None:
+    orders, wanted = both
+    codec = Codec()
+    for one in (orders, spelled(orders)):
+        payloads = list(range(len(wanted)))
+        items = codec.decode(codec.encode(Items([(1, 2, True, one, payloads), (3, 2, True, [b"x"], [1])], ())))
+        assert items == Items([(1, 2, True, wanted, payloads), (3, 2, True, [b"x"], [1])], ())
+        assert codec.decode(codec.encode(Released(0, 5, one, payloads, ()))) == Released(0, 5, wanted, payloads, [])
+
+
+def test_ten_words_of_a_line_take_no_more_than_the_line() -> None:
+    orders, codec = children(bases_of(100), [10] * 100), Codec()
+    items = Items([(1, 2, True, orders, [0] * 1000)], ())
+    assert len(codec.encode(items)) < 3000
+    assert len(codec.encode(Items([(1, 2, True, spelled(orders), [0] * 1000)], ()))) > 15_000
+
+
+@pytest.mark.parametrize(
+    ("counts", "first"),
+    [([], 0), ([1], 0), ([1, 0], 0), ([1, -1], 0), ([2**62, 2**62], 0), ([1, 2**40], 0), ([1, 1], -1), ([1, 1], 2**63)],
+)
+def test_notes_that_make_no_sense_are_refused(counts: list[int], first: int) -> None:
+    codec = Codec()
+    honest = codec.encode(Released(0, 5, children(bases_of(40), [2] * 40), [0] * 80, ()))
+    broken = Derived(bases_of(40), [2] * 40)
+    broken.bases, broken.counts, broken.first = bases_of(2), counts, first
+    bad = codec.encode(Released(0, 5, broken, [0] * 80, ()))
+    assert len(codec.decode(honest).orders) == 80
+    with pytest.raises(CodecError):
+        codec.decode(bad)
+
+
+def test_a_note_takes_no_more_room_than_it_has() -> None:
+    claimed = made((bases_of(2), [2**30, 2**30], 0, b""))
+    assert len(claimed) == 2**31
+    assert claimed[-1] == bases_of(2)[1] + encode_child(2**30 - 1)
+    assert noted(claimed) == (bases_of(2), [2**30, 2**30], 0, b"")

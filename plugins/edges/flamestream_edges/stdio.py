@@ -164,15 +164,30 @@ def _lines(payloads: Sequence[Any]) -> list[Any]:
     if _PLAIN.issuperset(kinds):
         return list(map("%s\n".__mod__, payloads))
     if kinds == {tuple} and len(set(map(len, payloads))) == 1:
-        # Likes are looked at place by place, and written by one loop of C.
-        columns = zip(*payloads, strict=True)
-        if all(_PLAIN.issuperset(map(type, column)) for column in columns):
-            template = " ".join(["%s"] * len(payloads[0])) + "\n"
-            return list(map(template.__mod__, payloads))
+        lines = _lines_of_pairs(payloads) if len(payloads[0]) == 2 else _lines_of_tuples(payloads)
+        if lines is not None:
+            return lines
     try:
         return [_line(payload) for payload in payloads]
     except Unencodable:
         return [_line_if_any(payload) for payload in payloads]
+
+
+def _lines_of_pairs(pairs: Sequence[tuple[Any, Any]]) -> list[Any] | None:
+    """Lines of pairs, of a key and a value most often; None if they are not all like the first, or not plain."""
+    left, right = map(type, pairs[0])
+    if not _PLAIN.issuperset((left, right)):
+        return None
+    lines = [f"{one} {other}\n" for one, other in pairs if type(one) is left and type(other) is right]
+    return lines if len(lines) == len(pairs) else None
+
+
+def _lines_of_tuples(payloads: Sequence[tuple[Any, ...]]) -> list[Any] | None:
+    """Lines of tuples of one length, looked at place by place and written by one loop of C; None if not all plain."""
+    if not all(_PLAIN.issuperset(map(type, column)) for column in zip(*payloads, strict=True)):
+        return None
+    template = " ".join(["%s"] * len(payloads[0])) + "\n"
+    return list(map(template.__mod__, payloads))
 
 
 def _line_if_any(payload: Any) -> Any:

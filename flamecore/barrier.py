@@ -16,6 +16,7 @@ from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolatio
 from flamecore.meta import Meta, decode_time, encode_time
 from flamecore.operations import Step
 from flamecore.orders import Orders, joined
+from flamecore.rows import chained
 
 Held = tuple[Orders, int, Sequence[Any]]
 """(orders, trace, payloads): a run."""
@@ -154,7 +155,7 @@ class Barrier:
         """What is below `limit`, while everything came in order."""
         runs = self._runs
         places: list[Orders] = []
-        parts: list[Any] = []
+        parts: list[Sequence[Any]] = []
         while runs and runs[0][0][0] < limit:
             orders, trace, payloads = runs.popleft()
             if orders[-1] >= limit:
@@ -162,8 +163,8 @@ class Barrier:
                 runs.appendleft((orders[end:], trace, payloads[end:]))
                 orders, payloads = orders[:end], payloads[:end]
             places.append(orders)
-            parts += payloads
-        return joined(places), parts
+            parts.append(payloads)
+        return joined(places), chained(parts)
 
     def _merged(self, limit: bytes) -> Columns:
         """What is below `limit`, of runs that overlap.

@@ -11,7 +11,7 @@ at once for all, and told once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,7 @@ from flamecore.failure import in_words
 from flamecore.graph import Graph, payload_types
 from flamecore.messages import Delivered, Items, Released
 from flamecore.orders import Note, made, noted
+from flamecore.rows import chained
 from flamecore.type_codec import TypeCodec
 
 _MOST_SCHEMAS: Final = 512
@@ -136,7 +137,7 @@ class Codec:
         pieces = message.pieces
         heads = [(*piece[:3], noted(piece[3])) for piece in pieces]
         writer.columns.append(_encode((message.acks, heads)))
-        payloads = pieces[0][4] if len(pieces) == 1 else [payload for piece in pieces for payload in piece[4]]
+        payloads = chained([piece[4] for piece in pieces])
         try:
             return writer.bytes_of([lay.ITEMS, writer.column(payloads)])
         except CodecError as error:
@@ -193,9 +194,9 @@ class Codec:
         kind = root[0] if type(root) is list else root
         reader: Callable[[Source], Any]
         if kind == lay.ITEMS:
-            reader = _items_reader(*map(compiler.compile, root[1:]))
+            reader = _items_reader(*map(compiler.payloads, root[1:]))
         elif kind == lay.RELEASED:
-            reader = _released_reader(*map(compiler.compile, root[1:]))
+            reader = _released_reader(*map(compiler.payloads, root[1:]))
         elif kind == lay.TOLD:
             reader = _teller(_tellers[root[1]])
         else:
@@ -219,8 +220,12 @@ def _items_reader(read: Read) -> Callable[[Source], Items]:
     def read_items(source: Source) -> Items:
         acks, heads = _items_head(source.raw())
         pieces = [(*head[:3], made(head[3])) for head in heads]
-        payloads = iter(read(source, sum([len(orders) for _, _, _, orders in pieces])))
-        return Items([(*piece, list(islice(payloads, len(piece[3])))) for piece in pieces], acks)
+        ends = list(accumulate([len(orders) for _, _, _, orders in pieces], initial=0))
+        payloads = read(source, ends[-1])
+        if len(payloads) != ends[-1]:
+            raise ValueError(f"{ends[-1]} orders for {len(payloads)} payloads")
+        parts = [payloads] if len(pieces) == 1 else [payloads[start:end] for start, end in pairwise(ends)]
+        return Items([(*piece, part) for piece, part in zip(pieces, parts, strict=True)], acks)
 
     return read_items
 
@@ -229,7 +234,7 @@ def _released_reader(read: Read, read_failures: Read) -> Callable[[Source], Rele
     def read_released(source: Source) -> Released:
         worker, time, note, failing = _released_head(source.raw())
         orders = made(note)
-        payloads = list(read(source, len(orders)))
+        payloads = read(source, len(orders))
         if len(payloads) != len(orders):
             raise ValueError(f"{len(orders)} orders for {len(payloads)} payloads")
         failures = list(zip(failing, read_failures(source, len(failing)), strict=True))

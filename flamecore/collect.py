@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from flamecore.messages import Released
 from flamecore.meta import MIN_TIME, Meta, encode_time
 from flamecore.orders import Orders
 from flamecore.orders import joined as joined_orders
+from flamecore.rows import chained
 
 _ORDER = itemgetter(0)
 
@@ -121,21 +122,21 @@ class Collector:
                     orders, payloads = orders[:end], payloads[:end]
                 runs.append((orders, payloads))
             if runs:
-                together = list(chain.from_iterable([payloads for _, payloads in runs]))
-                ready.append((joined_orders([orders for orders, _ in runs]), together))
+                places = joined_orders([orders for orders, _ in runs])
+                ready.append((places, chained([payloads for _, payloads in runs])))
         if len(ready) < 2:
             return ready[0] if ready else ((), ())
-        places: list[bytes] = []
+        ordered: list[bytes] = []
         values: list[Any] = []
         for some, parts in ready:
-            places += some
+            ordered += some
             values += parts
         # Each payload is given its order as its key, one after the other, and no pairs are made. Sorting is a merge:
         # what is in order already is kept together.
-        values.sort(key=partial(next, iter(places)))
+        values.sort(key=partial(next, iter(ordered)))
         if _meet([some for some, _ in ready]):
-            places.sort()
-            twice = next(one for one, other in pairwise(places) if one == other)
+            ordered.sort()
+            twice = next(one for one, other in pairwise(ordered) if one == other)
             raise OrderViolationError(
                 f"sink {self.name!r}: two valid items have one order ({Meta.decode(twice)})",
                 hint="A user function on their way is not deterministic.",
@@ -143,8 +144,8 @@ class Collector:
                 record=None,
             )
         if self._orders or self._failures or self.held > MIN_TIME:
-            places.sort()
-        return places, values
+            ordered.sort()
+        return ordered, values
 
 
 def _meet(runs: Sequence[Orders]) -> bool:

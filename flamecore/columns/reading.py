@@ -20,6 +20,7 @@ from flamecore.columns.classes import Enumeration, Record
 from flamecore.columns.layout import unreadable
 from flamecore.columns.standard import Standard
 from flamecore.errors import CodecError
+from flamecore.rows import Rows
 from flamecore.type_codec import TypeCodec
 
 Read = Callable[["Source", int], Sequence[Any]]
@@ -128,6 +129,21 @@ class Compiler:
         def read(source: Source, count: int) -> list[tuple[Any, ...]]:
             source.enter(count)
             return list(zip(*[one(source, count) for one in reads], strict=True))
+
+        return read
+
+    def payloads(self, node: Any) -> Read:
+        """As `compile`, for the payloads of a message: what is tuples of one width stays columns."""
+        if type(node) is not list or node[0] != lay.TUPLE or len(node) < 2:
+            return self.compile(node)
+        reads = [self.compile(inner, 1) for inner in node[1:]]
+
+        def read(source: Source, count: int) -> Rows:
+            source.enter(count)
+            columns = [one(source, count) for one in reads]
+            if set(map(len, columns)) != {count}:
+                raise ValueError(f"columns of {[*map(len, columns)]} values, not {count}")
+            return Rows(columns)
 
         return read
 

@@ -18,6 +18,7 @@ from flamecore.columns.catalogue import Catalogue
 from flamecore.columns.classes import Dataclasses, Enumeration, Record, Structs, Tuples, unset
 from flamecore.columns.standard import INTEGERS, Standard
 from flamecore.errors import CodecError
+from flamecore.rows import Rows
 from flamecore.type_codec import TypeCodec
 
 Path = tuple[()] | tuple["Path", int | str | tuple[str]]
@@ -78,6 +79,9 @@ class Writer:
         self._room -= len(values)
         if self._room < 0 or depth > lay.MAX_DEPTH:
             raise _beyond(values, depth, path)
+        if type(values) is Rows and values:
+            places = enumerate(values.columns)
+            return [lay.TUPLE, *[self.column(part, depth + 1, (path, place)) for place, part in places]]
         kinds = set(map(type, values))
         if len(kinds) != 1:
             return self._union(values, depth, path) if kinds else lay.NOTHING

@@ -25,13 +25,13 @@ from flamecore.meta import CHILD, encode_child
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.states import ABSENT, States
 from flamecore.orders import Orders, children, extended
+from flamecore.rows import Rows
 from flamecore.vertices import Drift
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
 _FIRST_OUTPUT: Final = CHILD[1] + _WAY_OUT
 
 _ORDER: Final = itemgetter(0)
-_KEY: Final = itemgetter(0)
 _IDENTITY: Final = itemgetter(0, 1)
 
 Item = tuple[bytes, int, Any]
@@ -48,13 +48,13 @@ Work = Callable[[Orders, int, Sequence[Any]], int]
 
 
 class InOrder(NamedTuple):
-    """A run that came in order; `states` are those before each of its items, `moves` each (key, state after it)."""
+    """A run that came in order, with the key of each of its items, and the state before it."""
 
     orders: Orders
     trace: int
     payloads: Sequence[Any]
+    keys: Sequence[Any]
     states: Sequence[Any]
-    moves: Sequence[tuple[Any, Any]]
 
 
 class DriftStep:
@@ -112,8 +112,9 @@ class DriftStep:
         def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
             states = kept.young
             state_of = states.get
+            keys: list[Any] = []
             before: list[Any] = []
-            outputs: list[Any] = []
+            afters: list[Any] = []
             try:
                 for payload in payloads:
                     key = key_of(payload)
@@ -121,13 +122,14 @@ class DriftStep:
                     if state is ABSENT:
                         state = meet(key)
                     states[key] = after = accumulate(state, payload)
+                    keys.append(key)
                     before.append(state)
-                    outputs.append((key, after))
+                    afters.append(after)
             except Exception:  # noqa: BLE001 - the item that fails is worked on alone, where that is seen to
                 orders, payloads = orders[: len(before)], payloads[: len(before)]
-            self._note(orders, trace, payloads, before, outputs)
-            if outputs:
-                self._emit_run(extended(orders, _FIRST_OUTPUT), trace ^ self._ident, outputs)
+            self._note(orders, trace, payloads, keys, before)
+            if keys:
+                self._emit_run(extended(orders, _FIRST_OUTPUT), trace ^ self._ident, Rows((keys, afters)))
             return len(before)
 
         return work
@@ -140,8 +142,8 @@ class DriftStep:
         def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
             states = kept.young
             state_of = states.get
+            keys: list[Any] = []
             before: list[Any] = []
-            moves: list[tuple[Any, Any]] = []
             counts: list[int] = []
             outputs: list[Any] = []
             try:
@@ -153,13 +155,13 @@ class DriftStep:
                     after, results = advance(state, payload)
                     found = list(results)
                     states[key] = after
+                    keys.append(key)
                     before.append(state)
-                    moves.append((key, after))
                     counts.append(len(found))
                     outputs += found
             except Exception:  # noqa: BLE001 - as above
                 orders, payloads = orders[: len(before)], payloads[: len(before)]
-            self._note(orders, trace, payloads, before, moves)
+            self._note(orders, trace, payloads, keys, before)
             if outputs:
                 self._emit_run(_places(orders, counts), trace ^ self._ident, outputs)
             return len(before)
@@ -171,17 +173,17 @@ class DriftStep:
         orders: Orders,
         trace: int,
         payloads: Sequence[Any],
+        keys: Sequence[Any],
         states: Sequence[Any],
-        moves: Sequence[tuple[Any, Any]],
     ) -> None:
         if orders:
             self._latest = orders[-1]
-            self._notes.append(InOrder(orders, trace, payloads, states, moves))
+            self._notes.append(InOrder(orders, trace, payloads, keys, states))
 
     def _sort_notes(self) -> None:
         """Sort what came in order into the histories of its keys."""
-        for orders, trace, payloads, states, moves in self._notes:
-            for order, payload, state, (key, _) in zip(orders, payloads, states, moves, strict=True):
+        for orders, trace, payloads, keys, states in self._notes:
+            for order, payload, key, state in zip(orders, payloads, keys, states, strict=True):
                 self.histories.setdefault(key, []).append((order, trace, payload, state))
         self._notes.clear()
 
@@ -299,11 +301,11 @@ class DriftStep:
         self.forget(before)
         since: dict[Any, Any] = {}  # for each key the state before the first of its entries from that time on
         for note in reversed(self._notes):
-            moves, states = note.moves, note.states
+            keys, states = note.keys, note.states
             if note.orders[0] < before:
                 start = bisect_left(note.orders, before)
-                moves, states = moves[start:], states[start:]
-            since.update(zip(map(_KEY, reversed(moves)), reversed(states), strict=True))
+                keys, states = keys[start:], states[start:]
+            since.update(zip(reversed(keys), reversed(states), strict=True))
         since.update((key, history[0][3]) for key, history in self.histories.items())  # older than the notes
         changed = self.states.cut(since)
         return [changed] if changed else []

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from flamecore.operations import Run, Step
 from flamecore.orders import Orders, joined
+from flamecore.rows import chained
 
 _PATIENCE_S: Final = 0.1
 """Longest wait for a way that is behind, since anything has gone in."""
@@ -187,7 +188,7 @@ class Intake:
         heapify(heads)
         kind: tuple[int, bool] | None = None  # what follows straight, of one trace, goes in together
         places: list[Orders] = []
-        parts: list[Any] = []
+        parts: list[Sequence[Any]] = []
         while heads:
             _, number, start = heappop(heads)
             trace, alive, orders, payloads = ready[number]
@@ -195,14 +196,14 @@ class Intake:
             if end < len(orders):
                 heappush(heads, (orders[end], number, end))
             if kind is not None and (kind != (trace, alive) or places[-1][-1] >= orders[start]):
-                self._pass(*kind, joined(places), parts)
+                self._pass(*kind, joined(places), chained(parts))
                 places, parts = [], []
             kind = (trace, alive)
             places.append(orders[start:end])
-            parts += payloads[start:end]
+            parts.append(payloads[start:end])
         if kind is not None:
             self._passed = places[-1][-1]
-            self._pass(*kind, joined(places), parts)
+            self._pass(*kind, joined(places), chained(parts))
 
     def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[Any]) -> None:
         if alive:

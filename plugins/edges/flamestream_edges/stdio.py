@@ -16,6 +16,7 @@ from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.plugin import hookimpl
 from flamecore.rear import Encode, Guarantee, Sink
 from flamecore.records.plain import Unencodable, encode, encode_lines
+from flamecore.rows import Rows
 from flamestream_edges.files import line_encoding
 from flamestream_edges.linereader import Chunks, LineReader
 from flamestream_edges.lines import text_decoder
@@ -160,34 +161,22 @@ _PLAIN = frozenset(_SHOW)
 
 def _lines(payloads: Sequence[Any]) -> list[Any]:
     """A line for each payload; one that there is none for stays as it is."""
-    kinds = set(map(type, payloads))
-    if _PLAIN.issuperset(kinds):
-        return list(map("%s\n".__mod__, payloads))
-    if kinds == {tuple} and len(set(map(len, payloads))) == 1:
-        lines = _lines_of_pairs(payloads) if len(payloads[0]) == 2 else _lines_of_tuples(payloads)
-        if lines is not None:
-            return lines
+    rows = payloads if type(payloads) is Rows else None
+    if rows is None:
+        kinds = set(map(type, payloads))
+        if _PLAIN.issuperset(kinds):
+            return list(map("%s\n".__mod__, payloads))
+        if kinds == {tuple} and len(set(map(len, payloads))) == 1 and payloads[0]:
+            rows = Rows(tuple(zip(*payloads, strict=True)))
+    if rows is not None and all(_PLAIN.issuperset(set(map(type, column))) for column in rows.columns):
+        # Likes are looked at place by place, and written by one loop.
+        if len(rows.columns) == 2:  # by far the most frequent, and this is the quickest
+            return [f"{one} {other}\n" for one, other in rows]
+        return list(map((" ".join(["%s"] * len(rows.columns)) + "\n").__mod__, rows))
     try:
         return [_line(payload) for payload in payloads]
     except Unencodable:
         return [_line_if_any(payload) for payload in payloads]
-
-
-def _lines_of_pairs(pairs: Sequence[tuple[Any, Any]]) -> list[Any] | None:
-    """Lines of pairs, of a key and a value most often; None if they are not all like the first, or not plain."""
-    left, right = map(type, pairs[0])
-    if not _PLAIN.issuperset((left, right)):
-        return None
-    lines = [f"{one} {other}\n" for one, other in pairs if type(one) is left and type(other) is right]
-    return lines if len(lines) == len(pairs) else None
-
-
-def _lines_of_tuples(payloads: Sequence[tuple[Any, ...]]) -> list[Any] | None:
-    """Lines of tuples of one length, looked at place by place and written by one loop of C; None if not all plain."""
-    if not all(_PLAIN.issuperset(map(type, column)) for column in zip(*payloads, strict=True)):
-        return None
-    template = " ".join(["%s"] * len(payloads[0])) + "\n"
-    return list(map(template.__mod__, payloads))
 
 
 def _line_if_any(payload: Any) -> Any:

@@ -165,11 +165,13 @@ class Intake:
         ready: list[Waiting] = waiting if limit is None else []
         if limit is not None:
             for trace, alive, orders, payloads in waiting:
-                end = len(orders) if orders[-1] <= limit else bisect_right(orders, limit)
+                if orders[-1] <= limit:
+                    ready.append((trace, alive, orders, payloads))
+                    continue
+                end = bisect_right(orders, limit)
                 if end:
                     ready.append((trace, alive, orders[:end], payloads[:end]))
-                if end < len(orders):
-                    self._waiting.append((trace, alive, orders[end:], payloads[end:]))
+                self._waiting.append((trace, alive, orders[end:], payloads[end:]))
         self._seen = len(self._waiting)
         return ready
 
@@ -199,8 +201,9 @@ class Intake:
                 self._pass(*kind, joined(places), chained(parts))
                 places, parts = [], []
             kind = (trace, alive)
-            places.append(orders[start:end])
-            parts.append(payloads[start:end])
+            whole = start == 0 and end == len(orders)
+            places.append(orders if whole else orders[start:end])
+            parts.append(payloads if whole else payloads[start:end])
         if kind is not None:
             self._passed = places[-1][-1]
             self._pass(*kind, joined(places), chained(parts))

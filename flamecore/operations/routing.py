@@ -19,7 +19,8 @@ from flamecore.messages import Piece
 from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, decode_time, encode_child
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.dealing import DealingByLoad, DealingByTime, Part, Shares, dealt
-from flamecore.orders import Orders, spelled
+from flamecore.orders import Orders, joined, spelled
+from flamecore.rows import chained
 
 _PLACES_KEPT: Final = 65_536
 _LONGEST_TEXT: Final = 64
@@ -58,9 +59,17 @@ class Outbox:
         self.pieces.append((index, trace, True, orders, payloads))
 
     def take(self) -> list[Piece]:
-        """Empty it."""
+        """Empty it. What follows straight is one piece."""
         pieces, self.pieces, self._single = self.pieces, [], None
-        return pieces
+        groups: list[list[Piece]] = []
+        for piece in pieces:
+            if groups and groups[-1][-1][:3] == piece[:3] and groups[-1][-1][3][-1] < piece[3][0]:
+                groups[-1].append(piece)
+            else:
+                groups.append([piece])
+        return [
+            (*group[0][:3], joined([one[3] for one in group]), chained([one[4] for one in group])) for group in groups
+        ]
 
 
 Outboxes = Sequence[Outbox]

@@ -45,18 +45,20 @@ def test_what_arrives_is_what_was_put_in_order(sent: list[Any]) -> None:
     assert len(outbox) == 0
 
 
-def test_items_that_follow_are_one_piece() -> None:
+def test_what_follows_is_one_piece() -> None:
     outbox, run = Outbox(), [b"a", b"b"]
     outbox.put_run(1, 7, run, ["a", "b"])
-    for order in (b"c", b"d"):
-        outbox.put(1, order, 7, True, order.decode())
+    outbox.put(1, b"c", 7, True, "c")
+    outbox.put_run(1, 7, [b"d"], ["d"])
     outbox.put(1, b"d", 7, False, "d")
-    pieces = [
-        (1, 7, True, [b"a", b"b"], ["a", "b"]),
-        (1, 7, True, [b"c", b"d"], ["c", "d"]),
+    outbox.put_run(1, 7, [b"d"], ["d"])
+    outbox.put_run(1, 7, [b"d"], ["D"])
+    assert outbox.take() == [
+        (1, 7, True, [b"a", b"b", b"c", b"d"], ["a", "b", "c", "d"]),
         (1, 7, False, [b"d"], ["d"]),
+        (1, 7, True, [b"d"], ["d"]),
+        (1, 7, True, [b"d"], ["D"]),
     ]
-    assert outbox.take() == pieces
     assert run == [b"a", b"b"], "a run is nobody's to add to"
     outbox.put(1, b"e", 7, False, "e")
     assert outbox.take() == [(1, 7, False, [b"e"], ["e"])]

@@ -16,7 +16,7 @@ from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolatio
 from flamecore.meta import Meta, decode_time, encode_time
 from flamecore.operations import Step
 from flamecore.orders import Orders, joined
-from flamecore.rows import chained
+from flamecore.payloads import chained
 
 Held = tuple[Orders, int, Sequence[Any]]
 """(orders, trace, payloads): a run."""

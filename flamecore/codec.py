@@ -27,7 +27,7 @@ from flamecore.failure import in_words
 from flamecore.graph import Graph, payload_types
 from flamecore.messages import Delivered, Items, Released
 from flamecore.orders import Note, made, noted
-from flamecore.rows import chained
+from flamecore.payloads import chained
 from flamecore.type_codec import TypeCodec
 
 _MOST_SCHEMAS: Final = 512

@@ -21,7 +21,7 @@ from flamecore.messages import Released
 from flamecore.meta import MIN_TIME, Meta, encode_time
 from flamecore.orders import Orders
 from flamecore.orders import joined as joined_orders
-from flamecore.rows import chained
+from flamecore.payloads import chained
 
 _ORDER = itemgetter(0)
 
@@ -34,7 +34,7 @@ class Complete(NamedTuple):
     """
 
     time: int
-    payloads: list[Any]
+    payloads: Sequence[Any]
     failure: Failure | None = None
     orders: Orders | None = None
 
@@ -43,9 +43,9 @@ def joined(one: Complete | None, other: Complete | None) -> Complete | None:
     """What can be delivered of two that follow each other."""
     if one is None or other is None:
         return one or other
-    one.payloads.extend(other.payloads)
+    payloads = chained([one.payloads, other.payloads])
     orders = None if one.orders is None or other.orders is None else [*one.orders, *other.orders]
-    return Complete(other.time, one.payloads, other.failure, orders)
+    return Complete(other.time, payloads, other.failure, orders)
 
 
 class Collector:
@@ -93,10 +93,12 @@ class Collector:
         reached = time if failure is None else failure.at.time
         start = bisect_left(orders, encode_time(self.held)) if self.held > MIN_TIME else 0
         end = len(orders) if failure is None else bisect_left(orders, encode_time(reached))
-        return self._complete(reached, orders[start:end], payloads[start:end], failure)
+        if start or end < len(orders):
+            orders, payloads = orders[start:end], payloads[start:end]
+        return self._complete(reached, orders, payloads, failure)
 
     def _complete(self, time: int, orders: Orders, payloads: Sequence[Any], failure: Failure | None) -> Complete:
-        return Complete(time, list(payloads), failure, list(orders) if self._orders else None)
+        return Complete(time, payloads, failure, list(orders) if self._orders else None)
 
     def _failure(self, time: int) -> Failure | None:
         """The first record below `time` that ends the job."""
@@ -125,7 +127,7 @@ class Collector:
                 places = joined_orders([orders for orders, _ in runs])
                 ready.append((places, chained([payloads for _, payloads in runs])))
         if len(ready) < 2:
-            return ready[0] if ready else ((), ())
+            return ready[0] if ready else ([], [])
         ordered: list[bytes] = []
         values: list[Any] = []
         for some, parts in ready:

@@ -70,8 +70,8 @@ class RearHost:
         self._timer: asyncio.TimerHandle | None = None
         self._delivered = delivered
         self._translate = translate
-        encoded = translate is None and collector.name in encoders_of({collector.name: sink})
-        self._store = sink.write_encoded if encoded else sink.write
+        self._encoded = translate is None and collector.name in encoders_of({collector.name: sink})
+        self._store = sink.write_encoded if self._encoded else sink.write
 
     async def run(self) -> None:
         """Until cancelled, or a failed record is reached."""
@@ -90,6 +90,8 @@ class RearHost:
             if payloads:
                 if self._translate is not None:
                     payloads = [self._translate(payload) for payload in payloads]
+                elif not self._encoded:
+                    payloads = list(payloads)
                 async with self._writing:
                     await self._write(complete.time, complete.orders, payloads)
                 self.count += len(payloads)

@@ -55,6 +55,8 @@ ITEMS, RELEASED = 21, 22
 """[ITEMS, node], [RELEASED, node, node]: messages of the engine that carry payloads, at the root only."""
 TOLD: Final = 23
 """[TOLD, name]: messages of the engine that carry none, at the root only: one column, the message as an array."""
+LINES: Final = 24
+"""Texts of which each ends with a newline, and has no other, as payloads of a message: one column, the UTF-8 of all."""
 
 MAX_DEPTH: Final = 200
 """Deepest nesting of nodes."""

@@ -20,7 +20,7 @@ from flamecore.columns.classes import Enumeration, Record
 from flamecore.columns.layout import unreadable
 from flamecore.columns.standard import Standard
 from flamecore.errors import CodecError
-from flamecore.rows import Rows
+from flamecore.payloads import Lines, Rows
 from flamecore.type_codec import TypeCodec
 
 Read = Callable[["Source", int], Sequence[Any]]
@@ -133,7 +133,9 @@ class Compiler:
         return read
 
     def payloads(self, node: Any) -> Read:
-        """As `compile`, for the payloads of a message: what is tuples of one width stays columns."""
+        """As `compile`, for the payloads of a message: tuples of one width stay columns, and lines one text."""
+        if node == lay.LINES:
+            return _read_lines
         if type(node) is not list or node[0] != lay.TUPLE or len(node) < 2:
             return self.compile(node)
         reads = [self.compile(inner, 1) for inner in node[1:]]
@@ -322,6 +324,14 @@ def _sequences(make: Callable[[Any], Any], *, distinct: bool = False) -> Callabl
         return read
 
     return compile_
+
+
+def _read_lines(source: Source, count: int) -> Lines:
+    source.enter(count)
+    lines = Lines(str(source.raw(), "utf-8"))
+    if len(lines) != count:
+        raise unreadable(f"bytes with {len(lines)} lines where {count} belong")
+    return lines
 
 
 def _decode_of(codec: TypeCodec, version: Any) -> Callable[[Any], Any]:

@@ -18,7 +18,7 @@ from flamecore.columns.catalogue import Catalogue
 from flamecore.columns.classes import Dataclasses, Enumeration, Record, Structs, Tuples, unset
 from flamecore.columns.standard import INTEGERS, Standard
 from flamecore.errors import CodecError
-from flamecore.rows import Rows
+from flamecore.payloads import Lines, Rows
 from flamecore.type_codec import TypeCodec
 
 Path = tuple[()] | tuple["Path", int | str | tuple[str]]
@@ -79,6 +79,8 @@ class Writer:
         self._room -= len(values)
         if self._room < 0 or depth > lay.MAX_DEPTH:
             raise _beyond(values, depth, path)
+        if type(values) is Lines:
+            return self._lines(values, depth, path)
         if type(values) is Rows and values:
             places = enumerate(values.columns)
             return [lay.TUPLE, *[self.column(part, depth + 1, (path, place)) for place, part in places]]
@@ -108,6 +110,13 @@ class Writer:
             hint = "Clean it where it is read, or hand it on as bytes."
             raise _refused(what, hint, "str", path) from error
         return node
+
+    def _lines(self, lines: Lines, depth: int, path: Path) -> Node:
+        try:
+            self.columns.append(lines.text.encode())
+        except UnicodeEncodeError:
+            return self._plain(lay.STR, list(lines), depth, path)  # tells of the one
+        return lay.LINES
 
     def _union(self, values: Sequence[Any], depth: int, path: Path) -> Node:
         kinds = list(map(type, values))

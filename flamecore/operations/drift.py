@@ -25,7 +25,7 @@ from flamecore.meta import CHILD, encode_child
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.states import ABSENT, States
 from flamecore.orders import Orders, children, extended
-from flamecore.rows import Rows
+from flamecore.payloads import Rows
 from flamecore.vertices import Drift
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]

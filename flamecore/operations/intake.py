@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from flamecore.operations import Run, Step
 from flamecore.orders import Orders, joined
-from flamecore.rows import chained
+from flamecore.payloads import chained
 
 _PATIENCE_S: Final = 0.1
 """Longest wait for a way that is behind, since anything has gone in."""

@@ -20,7 +20,7 @@ from flamecore.meta import GLOBAL_TIME_BYTES, TRACE_MASK, decode_time, encode_ch
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.dealing import DealingByLoad, DealingByTime, Part, Shares, dealt
 from flamecore.orders import Orders, joined, spelled
-from flamecore.rows import chained
+from flamecore.payloads import chained
 
 _PLACES_KEPT: Final = 65_536
 _LONGEST_TEXT: Final = 64

@@ -13,10 +13,10 @@ import msgspec
 
 from flamecore.errors import SinkError, SourceError
 from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
+from flamecore.payloads import Lines, Rows
 from flamecore.plugin import hookimpl
 from flamecore.rear import Encode, Guarantee, Sink
 from flamecore.records.plain import Unencodable, encode, encode_lines
-from flamecore.rows import Rows
 from flamestream_edges.files import line_encoding
 from flamestream_edges.linereader import Chunks, LineReader
 from flamestream_edges.lines import text_decoder
@@ -159,24 +159,32 @@ _SHOW: dict[type, Callable[[Any], str]] = {str: str, int: str, float: str}
 _PLAIN = frozenset(_SHOW)
 
 
-def _lines(payloads: Sequence[Any]) -> list[Any]:
+def _lines(payloads: Sequence[Any]) -> Sequence[Any]:
     """A line for each payload; one that there is none for stays as it is."""
-    rows = payloads if type(payloads) is Rows else None
-    if rows is None:
-        kinds = set(map(type, payloads))
-        if _PLAIN.issuperset(kinds):
-            return list(map("%s\n".__mod__, payloads))
-        if kinds == {tuple} and len(set(map(len, payloads))) == 1 and payloads[0]:
-            rows = Rows(tuple(zip(*payloads, strict=True)))
-    if rows is not None and all(_PLAIN.issuperset(set(map(type, column))) for column in rows.columns):
-        # Likes are looked at place by place, and written by one loop.
-        if len(rows.columns) == 2:  # by far the most frequent, and this is the quickest
-            return [f"{one} {other}\n" for one, other in rows]
-        return list(map((" ".join(["%s"] * len(rows.columns)) + "\n").__mod__, rows))
+    columns = _columns(payloads)
+    if columns and all(_PLAIN.issuperset(set(map(type, column))) for column in columns):
+        # Likes are looked at place by place, and written by one call of C.
+        cells: list[Any] = [None] * (len(columns) * len(payloads))
+        for place, column in enumerate(columns):
+            cells[place :: len(columns)] = column
+        template = " ".join(["%s"] * len(columns)) + "\n"
+        lines = Lines(template * len(payloads) % tuple(cells))
+        if len(lines) == len(payloads):  # there is no newline within any
+            return lines
     try:
         return [_line(payload) for payload in payloads]
     except Unencodable:
         return [_line_if_any(payload) for payload in payloads]
+
+
+def _columns(payloads: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    """What stands at each place of the payloads; nothing if they are not all of one width."""
+    if type(payloads) is Rows:
+        return payloads.columns
+    kinds = set(map(type, payloads))
+    if kinds != {tuple}:
+        return () if tuple in kinds else (payloads,)
+    return tuple(zip(*payloads, strict=True)) if len(set(map(len, payloads))) == 1 else ()
 
 
 def _line_if_any(payload: Any) -> Any:
@@ -188,6 +196,8 @@ def _line_if_any(payload: Any) -> Any:
 
 def _joined(lines: Sequence[Any]) -> str:
     """The lines as one text. Raises Unencodable where there is none for a payload."""
+    if type(lines) is Lines:
+        return lines.text
     try:
         return "".join(lines)
     except TypeError:

@@ -27,6 +27,10 @@ _MOST: Final = 2**32
 _FEW: Final = 32
 """So many are spelled out at once: that takes no longer than to note them."""
 
+_LONG: Final = 128
+"""Bytes of what is noted once and stands in many: of more, orders are spelled out, so that a small message does not
+stand for a great deal. Only going round a cycle makes them so long."""
+
 
 class Derived(Sequence[bytes]):
     """Orders made of others. Equal to any sequence of the same ones.
@@ -110,14 +114,16 @@ class Derived(Sequence[bytes]):
 def children(bases: Orders, counts: Sequence[int], first: int = 0, tail: bytes = b"") -> Orders:
     """The orders of what comes of some items. Arguments as for `Derived`; the others may be derived themselves."""
     orders = Derived(spelled(bases), counts, first, tail)
-    return orders if len(orders) > _FEW else orders.spelled()
+    return orders if len(orders) > _FEW and not _is_long(orders) else orders.spelled()
 
 
 def extended(orders: Orders, code: bytes) -> Orders:
     """The same orders, each with a code behind it."""
-    if type(orders) is Derived:
+    if type(orders) is Derived and len(orders.tail) + len(code) <= _LONG:
         return Derived(orders.bases, orders.counts, orders.first, orders.tail + code)
-    return Derived(orders, None, 0, code) if len(orders) > _FEW else [order + code for order in orders]
+    if len(orders) <= _FEW or len(code) > _LONG:
+        return [order + code for order in orders]
+    return Derived(spelled(orders), None, 0, code)
 
 
 def joined(parts: Sequence[Orders]) -> Orders:
@@ -153,8 +159,15 @@ def made(note: Note) -> Orders:
         ValueError: There are none such.
     """
     bases, counts, first, tail = note
-    if counts is None:
-        return Derived(bases, None, 0, tail) if tail else bases
-    if not counts or len(counts) != len(bases) or min(counts) < 1 or not 0 <= first <= _MOST:
+    if counts is None and not tail:
+        return bases
+    if counts is not None and (not counts or len(counts) != len(bases) or min(counts) < 1 or not 0 <= first <= _MOST):
         raise ValueError(f"{len(bases)} orders of which {counts!r:.80} are made, from child id {first} on")
-    return Derived(bases, counts, first, tail)
+    orders = Derived(bases, counts, first, tail)
+    if _is_long(orders):
+        raise ValueError(f"orders that are made of more than {_LONG} bytes")
+    return orders
+
+
+def _is_long(orders: Derived) -> bool:
+    return len(orders.tail) > _LONG or (orders.counts is not None and max(map(len, orders.bases)) > _LONG)

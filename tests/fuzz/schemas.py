@@ -52,15 +52,27 @@ class Maker:
     def _root(self) -> Any:
         kind = self._script.number() % 12
         if kind == 0:
-            self._columns.append(_encode([[[0, 1, 2]], [[0, 5, True, [b"o"] * self._count()]]]))
-            return [lay.ITEMS, self._node(1, 1)]
+            self._columns.append(_encode([[[0, 1, 2]], [[0, 5, True, self._orders(self._count())]]]))
+            return [lay.ITEMS, self._payloads(1)]
         if kind == 1:
-            self._columns.append(_encode([0, 5, [b"o"], []]))
-            return [lay.RELEASED, self._node(1, 1), self._node(0, 1)]
+            self._columns.append(_encode([0, 5, self._orders(1), []]))
+            return [lay.RELEASED, self._payloads(1), self._node(0, 1)]
         if kind == 2:
             self._columns.append(_encode([self._plain() for _ in range(self._count())]))
             return [lay.TOLD, ("Report", "MinTime", "Delivered", "Items", 5)[self._script.number() % 5]]
         return self._node(1, 0)
+
+    def _orders(self, count: int) -> Any:
+        """So many orders, perhaps as what they are made of."""
+        if self._script.number() % 2:
+            return [[b"o"] * count, None, 0, b""]
+        return [[b"o"], [count], self._script.number() - 8, b"t" * self._script.number()]
+
+    def _payloads(self, count: int) -> Any:
+        if self._script.number() % 4:
+            return self._node(count, 1)
+        self._columns.append(b"line\n" * count)
+        return lay.LINES
 
     def _count(self) -> int:
         return self._script.number() % _MOST

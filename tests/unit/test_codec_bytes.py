@@ -27,6 +27,8 @@ from flamecore.columns import layout as lay
 from flamecore.errors import CodecError
 from flamecore.failure import Failure
 from flamecore.messages import Delivered, Items, Released
+from flamecore.orders import children, extended
+from flamecore.payloads import Lines, Rows
 from flamecore.type_codec import TypeCodec
 
 encode = msgspec.msgpack.encode
@@ -79,6 +81,8 @@ SENT: list[Any] = [
     [Struct(1, "b"), Money(5), Money(7)],
     [datetime(2020, 1, 2, fold=1), timedelta(1), Decimal("1.5"), UUID(int=3), 1 + 2j, bytearray(b"x")],
     Items([(3, 5, True, [b"o", b"p"], ["word", ("pair", 1)]), (1, 0, False, [b"q"], [None])], (Ack(0, 1, 2),)),
+    Items([(3, 5, True, children([b"o", b"p"] * 20, [2] * 40, 1, b"t"), Rows((["a"] * 80, [1] * 80)))], ()),
+    Released(1, 5, extended([b"o"] * 40, b"t"), Lines("x\n" * 40), []),
     Released(1, 5, [b"o"], [("word", 1)], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
     Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
     MinTime(0, 5, (1, 2)),
@@ -228,7 +232,19 @@ CLAIMS = {
     "tuples in tuples": claimed(NESTED_TUPLE, encode([None])),
     "arrays in arrays": b"\x01" + b"\x91" * 100_000,
     "many pieces": claimed([lay.ITEMS, lay.NOTHING], b"\x92\x90" + ARRAY),
-    "many orders": claimed([lay.RELEASED, 0, 0], b"\x94\x00\x00" + ARRAY),
+    "many orders": claimed([lay.RELEASED, 0, 0], b"\x94\x00\x00\x94" + ARRAY),
+    "many made of one": claimed([lay.RELEASED, 1, 0], encode([0, 0, [[b"o"], [2**60], 0, b""], []]), ARRAY),
+    "many made of two": claimed([lay.RELEASED, 1, 0], encode([0, 0, [[b"o"] * 2, [2**62] * 2, 0, b""], []]), ARRAY),
+    "long ones": claimed([lay.RELEASED, 1, 0], encode([0, 0, [[b"o" * 999], [9], 0, b""], []]), encode([None] * 9)),
+    "fewer lines": claimed([lay.RELEASED, lay.LINES, 0], encode([0, 0, [[b"o"] * 2, None, 0, b""], []]), b"x\n"),
+    "half a line": claimed([lay.RELEASED, lay.LINES, 0], encode([0, 0, [[b"o"], None, 0, b""], []]), b"x\ny"),
+    "lines of what is no text": claimed(
+        [lay.RELEASED, lay.LINES, 0], encode([0, 0, [[b"o"], None, 0, b""], []]), b"\xff\n"
+    ),
+    "lines where none belong": claimed([lay.LIST, lay.LINES], encode([1]), b"x\n"),
+    "rows of two lengths": claimed(
+        [lay.ITEMS, [lay.TUPLE, lay.INT, [lay.TUPLE, lay.LINES]]], encode([[], []]), encode([]), encode([1])
+    ),
     "many acks": claimed([lay.TOLD, "Report"], b"\x93\x00\x00" + ARRAY),
     "a text of gigabytes": claimed(lay.STR, b"\x91\xdb\xff\xff\xff\xff"),
     "a dictionary of gigabytes": claimed([lay.DICT, 1, 1], encode([MANY]), ARRAY, ARRAY),

@@ -43,23 +43,28 @@ def derived(draw: st.DrawFn) -> tuple[Orders, list[bytes]]:
     return orders, wanted
 
 
-@given(derived(), st.data())
-def test_they_answer_as_a_list_does(both: tuple[Orders, list[bytes]], data: st.DataObject) -> None:
+anywhere = st.integers(-20_000, 20_000)
+
+
+@given(derived(), anywhere, anywhere, st.sampled_from((1, 1, 1, 2, -1)), st.integers(0, 20), st.booleans())
+def test_they_answer_as_a_list_does(
+    both: tuple[Orders, list[bytes]], start: int, stop: int, step: int, time: int, looked_at: bool
+) -> None:
     orders, wanted = both
     length = len(wanted)
     assert len(orders) == length
-    for at in (0, -1, data.draw(st.integers(-length, length - 1))):
+    for at in (0, -1, start % length, start % length - length):
         assert orders[at] == wanted[at]
     for at in (length, -length - 1):
         with pytest.raises(IndexError):
             orders[at]
-    places = st.integers(-length - 2, length + 2)
-    start, stop, step = data.draw(st.tuples(places, places, st.sampled_from((1, 1, 1, 2, -1))))
-    assert list(orders[start:stop:step]) == wanted[start:stop:step]
-    for bound in (data.draw(st.sampled_from(wanted)), GlobalTime(data.draw(st.integers(0, 20)), 0).encode()):
+    start, stop = start % (length + 3), stop % (length + 3)
+    for bounds in (slice(start, stop, step), slice(start - length, stop), slice(stop - start, None), slice(None, stop)):
+        assert list(orders[bounds]) == wanted[bounds]
+    for bound in (wanted[start % length], GlobalTime(time, 0).encode()):
         assert bisect_left(orders, bound) == bisect_left(wanted, bound)
         assert bisect_right(orders, bound) == bisect_right(wanted, bound)
-    if data.draw(st.booleans()):
+    if looked_at:
         spelled(orders)
         assert orders[start:stop] == wanted[start:stop]
     assert [*orders] == wanted
@@ -131,6 +136,21 @@ def test_notes_that_make_no_sense_are_refused(counts: list[int], first: int) -> 
     assert len(codec.decode(honest).orders) == 80
     with pytest.raises(CodecError):
         codec.decode(bad)
+
+
+def test_long_ones_are_spelled_out() -> None:
+    """A few bytes must not stand for many."""
+    bases, long = bases_of(40), encode_child(0) * 100
+    assert type(extended(bases, long)) is Derived
+    assert type(children([base + long for base in bases], [2] * 40)) is Derived
+    twice = extended(extended(bases, long), long)
+    assert twice == [base + long + long for base in bases]
+    for orders in (extended(bases, long * 2), children([base + long * 2 for base in bases], [2] * 40)):
+        with pytest.raises(ValueError, match="more than 128 bytes"):
+            made((bases, None, 0, long * 2))
+        with pytest.raises(ValueError, match="more than 128 bytes"):
+            made(([long * 2], [2], 0, b""))
+        assert made(noted(orders)) == orders
 
 
 def test_a_note_takes_no_more_room_than_it_has() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from flamecore.codec import Codec
 from flamecore.config import decode_config
 from flamecore.errors import ConfigError
+from flamecore.flow_code import at_hand
 from flamecore.launch import lay_out
 from flamecore.layout import Layout
 from flamecore.messages import Assignment, Resume
@@ -21,7 +22,7 @@ from flamecore.node import Node
 from flamecore.opening import make_plan
 from flamecore.rear import encoders_of
 from flamecore.recovery import Kept
-from flamecore.reference import at_hand, load_flow
+from flamecore.reference import load_flow
 from flamecore.remains import Remains
 from flamecore.scope import Scope
 from flamecore.store import Store

@@ -10,6 +10,7 @@ from flamecore.acker import Acker, AckerPlan
 from flamecore.config import Choice, Edge, JobConfig
 from flamecore.errors import FlameError
 from flamecore.flow import Flow
+from flamecore.flow_code import code_of, copy_of
 from flamecore.front import Source
 from flamecore.graph import Graph, Vertex, user_functions
 from flamecore.hosting import Host, HostContext
@@ -18,7 +19,6 @@ from flamecore.options import options_of, options_table
 from flamecore.placement import node_options
 from flamecore.plan import DEAD_LETTERS
 from flamecore.rear import Sink
-from flamecore.reference import code_of, copy_of
 from flamecore.registry import Registry
 from flamecore.store import Store, StoreContext
 from flamecore.strict import Problems, redacted
@@ -84,7 +84,7 @@ class Layout:
         return code_of(self.flow, self._functions)
 
     def copy(self) -> dict[str, bytes]:
-        """The flow's source, for where its files are not: see `flamecore.reference.copy_of`."""
+        """The flow's source, for where its files are not: see `flamecore.flow_code.copy_of`."""
         return copy_of(self.flow, self._functions)
 
     @property

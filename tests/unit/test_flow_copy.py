@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from flamecore.flow_code import at_hand, code_of, copy_of
 from flamecore.graph import user_functions
-from flamecore.reference import at_hand, code_of, copy_of, importable, load_flow
+from flamecore.reference import importable, load_flow
 
 FLOW = """
 import flamecore as fc
@@ -24,7 +25,8 @@ ELSEWHERE = """
 import json, sys
 from pathlib import Path
 from flamecore.graph import user_functions
-from flamecore.reference import at_hand, code_of, load_flow
+from flamecore.flow_code import at_hand, code_of
+from flamecore.reference import load_flow
 reference, folder = at_hand(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
 flow = load_flow(reference, folder)
 functions = [function for vertex in flow.graph().vertices for function in user_functions(vertex)]

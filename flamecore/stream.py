@@ -37,7 +37,11 @@ S = TypeVar("S")
 
 
 class Stream(Generic[T]):
-    """What comes out of one vertex: an ordered sequence of payloads of type T."""
+    """What comes out of one vertex: an ordered sequence of payloads of type T.
+
+    Every method that adds a vertex takes `name`: what it is called in errors, figures and pictures, and what its state
+    is found by when the flow has changed. By default that is its kind and the name of the function.
+    """
 
     def __init__(self, flow: Flow, vertex: Vertex, declared: Any = object, route: Route = None) -> None:
         self._flow = flow

@@ -136,8 +136,8 @@ class Builder:
         if edge.use is None:
             raise ConfigError(
                 f"source {name!r} has no driver",
-                hint=f"Name one: --source {name}=stdin, or [source.{name}] use = … in a file; or, in a program, hand over "
-                f"its records. Installed: {', '.join(self._registry.names('source'))}.",
+                hint=f"Name one: --source {name}=stdin, or [source.{name}] use = … in a file; a program may hand "
+                f"over its records. Installed: {', '.join(self._registry.names('source'))}.",
                 path=f"source.{name}.use",
             )
         driver, context = self._registry.get("source", edge.use), EdgeContext(name, type_, given)

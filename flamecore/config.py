@@ -55,6 +55,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
         sink_timeout_s: How long a sink may take to store one batch, to make it durable, to open or to close.
         source_timeout_s: How long a source may take to leave off reading, to close, or to be told of a snapshot.
+        grace_s: How long either may take, at most, once the job ends with an error.
     """
 
     flow: str = ""
@@ -68,6 +69,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     barrier: bool = True
     sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
     source_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    grace_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
 
 
 class DeployTable(msgspec.Struct, frozen=True, kw_only=True):

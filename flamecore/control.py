@@ -11,7 +11,7 @@ from typing import Any
 
 from flamecore.errors import FlameError, JobError
 from flamecore.failure import Failure
-from flamecore.messages import Delivered, FrontEnded, Reached
+from flamecore.messages import Delivered, Failing, FrontEnded, Reached
 from flamecore.meta import MIN_TIME
 from flamecore.plan import Plan
 
@@ -30,6 +30,7 @@ class Control:
         self._start = plan.start
         self._stored = dict.fromkeys(plan.rears, MIN_TIME)
         self._reached: dict[str, Failure] = {}
+        self._failing: Failure | None = None
 
     def receive(self, message: Any) -> None:
         """Take a message of a front or a rear."""
@@ -42,13 +43,15 @@ class Control:
             self._end = max(self._end, message.end)
         elif isinstance(message, Reached):
             self._reached[message.rear] = message.failure
+        elif isinstance(message, Failing):
+            self._failing = self._failing or message.failure
         else:
             raise JobError(f"the job's control does not know what to do with a {type(message).__name__}")
 
     @property
     def done(self) -> bool:
         """Whether all that was admitted is stored; or, where fronts were stopped, all that can be in this run."""
-        if self._open or self._reached:
+        if self._open or self.failing:
             return False
         end = min(self._stopped, default=self._end)
         return end <= self._start or all(time >= end for time in self._stored.values())
@@ -65,8 +68,14 @@ class Control:
 
     @property
     def failing(self) -> bool:
-        """Whether some rear has come to a record that ends the job: there is no use in reading on."""
-        return bool(self._reached)
+        """Whether some record is known to end the job: there is no use in reading on."""
+        return self._failing is not None or bool(self._reached)
+
+    @property
+    def expected(self) -> FlameError | None:
+        """The error that the job is going to fail with, as far as is known: another record may come before that one."""
+        failure = next(iter(self._reached.values()), self._failing)
+        return None if failure is None else failure.raised()
 
     @property
     def error(self) -> FlameError | None:

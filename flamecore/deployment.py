@@ -27,6 +27,7 @@ from flamecore.changes import Changes
 from flamecore.claim import Claim
 from flamecore.codec import Codec
 from flamecore.crew import Crew, wanted
+from flamecore.ending import Ending
 from flamecore.epoch import Epoch, FaultError, TurnError
 from flamecore.errors import FlameError, JobError
 from flamecore.job import collector_at_rest
@@ -85,6 +86,8 @@ class Deployment:
         self._epochs = 0
         self._restarts = Restarts(self._deploy.restarts, self._deploy.restart_window_s)
         self._ruin: BaseException | None = None
+        self._patience = layout.settings.patience
+        self._ending = Ending(self.id, self._patience)
         self._remains = Remains()
         # From when it runs:
         self._life: Life
@@ -104,7 +107,7 @@ class Deployment:
         self._started = time.monotonic()
         error: BaseException | None = None
         try:
-            async with AsyncExitStack() as stack:
+            async with self._ending.holding() as stack:
                 stack.enter_context(collector_at_rest())
                 await self._start(stack)
                 await self._run()
@@ -139,7 +142,7 @@ class Deployment:
         folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         claim = self._claim = await self._claimed(stack, token)
-        history = await open_history(stack, layout.store(), graph, layout.settings)
+        history = await open_history(stack, layout.store(), graph, layout.settings, self._patience)
         sinks = AsyncExitStack()
         transport = self._transport = layout.transport(
             TransportContext(
@@ -155,7 +158,7 @@ class Deployment:
         )
         stack.push_async_callback(self._close, transport)
         check_importable(graph, transport)
-        life = self._life = Life(layout, self._codec, history, sinks)
+        life = self._life = Life(layout, self._codec, history, sinks, self._patience)
         control = members.locations[CONTROL] = await transport.start()
         claim.publish(run=self.id, transport=layout.config.transport.use, control=control)
         post = Post(await transport.bind(CONTROL), self._reception.trouble)
@@ -199,10 +202,12 @@ class Deployment:
 
     async def _end_rest(self) -> None:
         """End what is left of epochs."""
-        if self.epoch is not None:
-            await self.epoch.halt(self._remains.see_to)
-        self._remains.cancel()
-        await self._close(self._crew.post)
+        try:
+            if self.epoch is not None:
+                await self.epoch.halt(self._remains.see_to)
+        finally:
+            self._remains.cancel()
+            await self._close(self._crew.post)
 
     async def _close(self, way: Transport | Post) -> None:
         """Hand over what was sent, and close. Whoever was lost and is still connected is not waited for long."""
@@ -223,8 +228,8 @@ class Deployment:
                 self._life.layout,
                 self._transport,
                 self._observers,
-                patience=self._life.patience,
-                failing=self.drain,
+                patience=self._patience,
+                failing=self._failing,
                 taken=self._taken,
             )
             self._account.node = epoch.node
@@ -351,6 +356,11 @@ class Deployment:
             self.epoch.fail(error)
         self.wake()
 
+    def _failing(self, error: FlameError) -> None:
+        """A record ends the job, once what comes before it is delivered."""
+        self._ending.expect(error)
+        self.drain()
+
     def _lost(self, location: str, error: Exception) -> None:
         if not location:
             return self._end(error)
@@ -363,6 +373,7 @@ class Deployment:
     def _end(self, error: BaseException) -> None:
         """End the job: what is gone is gone in every epoch."""
         self._ruin = self._ruin or error
+        self._ending.expect(self._ruin)
         self.fail(self._ruin)
 
     def _check(self) -> None:

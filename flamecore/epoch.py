@@ -55,7 +55,8 @@ class Epoch:
         transport: Carries messages; it outlives the epoch.
         observers: Told of events.
         patience: Of the job, with its sinks.
-        failing: Called when a record is reached that ends the job: there is no use in reading on.
+        failing: Told of the error when a record is known to end the job: there is no use in reading on. Twice, perhaps:
+            the second time it is what the epoch ends with.
         taken: Told of every snapshot.
     """
 
@@ -68,7 +69,7 @@ class Epoch:
         observers: Observers,
         *,
         patience: Patience,
-        failing: Callable[[], None],
+        failing: Callable[[FlameError], None],
         taken: Callable[[Manifest], None],
     ) -> None:
         self.name = name
@@ -131,16 +132,18 @@ class Epoch:
 
     async def _hear(self, post: Post) -> None:
         """Hear of fronts, rears and snapshots: of the job's progress to its end, and beyond, for the last snapshot."""
-        control = self._control
+        control, failing = self._control, False
         while True:
             if not self.outcome.done() and not self._finishing:
                 if control.done:
                     self._finishing = True
                     self._start(self._finish())
                 elif (error := control.error) is not None:
+                    self._failing(error)
                     self.fail(error)
-                elif control.failing:
-                    self._failing()
+                elif control.failing and not failing and (error := control.expected) is not None:
+                    failing = True
+                    self._failing(error)
             if control.stored > self.plan.start:
                 self.moved.set()
             message = (await post.endpoint.receive()).message

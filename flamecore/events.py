@@ -22,9 +22,17 @@ JOB_ENDED: Final = "job.ended"
 JOB_FAILED: Final = "job.failed"
 """A job has ended with an error, which is printed after this line. Keys: as for `job.progressed`, and `error`."""
 
+JOB_DELAYED: Final = "job.delayed"
+"""A job ends with an error, and that takes a while. A warning. Keys: `job`, `error`, what it `waits_for`, if that is
+known, and `grace_s`, how long at most for each."""
+
 EDGE_WAITED: Final = "edge.waited"
 """A source or sink has long been waited for. A warning. Keys: `job`, `edge`, `to` do what, `waited_s`, `limit_s`, and
 what is `known` of its output."""
+
+REST_WAITED: Final = "rest.waited"
+"""All is over but for what drivers or functions of the user have left behind. A warning. Keys: what it `waits_for`,
+`limit_s`, and `error`, if it has ended with one."""
 
 TRANSPORT_EXPOSED: Final = "transport.exposed"
 """Other machines can reach this process unprotected, as `insecure = true` allows. Keys: `location`, `missing`."""
@@ -58,6 +66,8 @@ ALL: Final = frozenset(
         JOB_FAULTED,
         JOB_RECOVERED,
         JOB_TURNED,
+        JOB_DELAYED,
+        REST_WAITED,
         EDGE_WAITED,
         TRANSPORT_EXPOSED,
         CERTIFICATES_REPLACED,

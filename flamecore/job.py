@@ -18,6 +18,7 @@ from flamecore.acker import Acker, AckerPlan
 from flamecore.codec import Codec
 from flamecore.commits import Commits, StateSettings
 from flamecore.control import Control
+from flamecore.ending import Ending
 from flamecore.errors import JobError
 from flamecore.front import Source
 from flamecore.graph import Graph
@@ -82,6 +83,8 @@ class Job:
         self._ended: float | None = None
         self._node: Node | None = None
         self._draining = asyncio.Event()
+        self._patience = self.settings.patience
+        self._ending = Ending(self.settings.name, self._patience)
         self._outcome: asyncio.Future[None] | None = None
 
     async def run(self) -> JobReport:
@@ -121,10 +124,10 @@ class Job:
         return summed([self._node.stats()] if self._node is not None else (), elapsed)
 
     async def _run(self, outcome: asyncio.Future[None]) -> None:
-        settings = self.settings
+        settings, patience = self.settings, self._patience
         self.graph.check(barrier=settings.barrier)
-        async with AsyncExitStack() as stack:
-            history = await open_history(stack, self.store, self.graph, settings)
+        async with self._ending.holding() as stack:
+            history = await open_history(stack, self.store, self.graph, settings, patience)
             if history is not None:
                 await history.verify()
             plan = make_plan(self.graph, self._sources, settings, history=history)
@@ -134,7 +137,6 @@ class Job:
             check_importable(self.graph, transport)
             await transport.start()
             edges = await stack.enter_async_context(AsyncExitStack())  # sinks are closed after the node
-            patience = settings.patience
             node = self._node = Node(
                 plan,
                 transport,
@@ -153,6 +155,7 @@ class Job:
                 most = (settings.state or StateSettings()).max_uncommitted
                 node.kept = Kept(history.store, codec, history.resume(), most)
             post = Post(await transport.bind(CONTROL), self._fail)
+            stack.push_async_callback(post.aclose)
             acker = self._make_acker(
                 AckerPlan(plan.workers, self.graph.segments, tuple(range(1, len(plan.fronts) + 1)), plan.start)
             )
@@ -169,18 +172,13 @@ class Job:
             tasks = [asyncio.create_task(self._control(control, commits, post.endpoint, outcome))]
             if commits is not None:
                 tasks.append(asyncio.create_task(self._commit(commits)))
-            try:
-                self._observers.job_started(settings.name, plan.workers)
-                if self._draining.is_set():
-                    node.stop.set()
-                node.listen()
-                node.begin()
-                await outcome
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-                await post.aclose()
+            stack.push_async_callback(_cancelled, tasks)
+            self._observers.job_started(settings.name, plan.workers)
+            if self._draining.is_set():
+                node.stop.set()
+            node.listen()
+            node.begin()
+            await outcome
 
     async def _commit(self, commits: Commits) -> None:
         try:
@@ -193,15 +191,20 @@ class Job:
     ) -> None:
         """Hear of the job's progress, to its end and beyond, for the last snapshot."""
         finishing: asyncio.Task[None] | None = None
+        failing = False
         try:
             while True:
                 if not outcome.done() and finishing is None:
                     if control.done:
                         finishing = asyncio.create_task(self._finish(commits, outcome))
                     elif (error := control.error) is not None:
+                        self._ending.expect(error)
                         outcome.set_exception(error)
-                    elif control.failing and self._node is not None:
-                        self._node.stop.set()
+                    elif control.failing and not failing and (error := control.expected) is not None:
+                        failing = True
+                        self._ending.expect(error)
+                        if self._node is not None:
+                            self._node.stop.set()
                 message = (await endpoint.receive()).message
                 if commits is not None and type(message) is Prepared:
                     commits.receive(message)
@@ -230,6 +233,12 @@ class Job:
         """End the job with the first error there is."""
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(error)
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 @contextmanager

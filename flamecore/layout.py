@@ -110,6 +110,7 @@ class Layout:
             name=self.name,
             sink_timeout_s=job.sink_timeout_s,
             source_timeout_s=job.source_timeout_s,
+            grace_s=job.grace_s,
             state=self._state_settings,
         )
 

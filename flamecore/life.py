@@ -13,6 +13,7 @@ from flamecore.codec import Codec
 from flamecore.graph import Graph
 from flamecore.history import History
 from flamecore.opening import make_plan, open_sinks
+from flamecore.patience import Patience
 from flamecore.plan import DEAD_LETTERS, Plan
 from flamecore.rear import Sink
 from flamecore.reference import importable
@@ -30,6 +31,7 @@ class Life:
         codec: Of the job, whatever version it runs.
         history: Of the job's state, open; None: it keeps none.
         edges: Closes the sinks when the job ends.
+        patience: Of the job, with its sinks.
 
     Attributes:
         code: Fingerprint of the source of the version that runs.
@@ -37,17 +39,18 @@ class Life:
             imported may be yet another: one that it is to go on with.
         plan: The job's, from where the present epoch goes on.
         held: Up to which time each sink that is open holds its outputs.
-        patience: With its sinks.
     """
 
-    def __init__(self, layout: Layout, codec: Codec, history: History | None, edges: AsyncExitStack) -> None:
+    def __init__(
+        self, layout: Layout, codec: Codec, history: History | None, edges: AsyncExitStack, patience: Patience
+    ) -> None:
         self.layout = layout
         self.code, self.place = layout.code, importable(layout.flow)
         self.history = history
         self.held: dict[str, int] = {}
         self._codec = codec
         self._edges = edges
-        self.patience = layout.settings.patience
+        self.patience = patience
         self.plan = self._new_plan()
 
     @property

@@ -7,6 +7,7 @@ acker   --MinTime-->   worker     (flamecore.acker)
 worker  --Released-->  rear       what the barrier lets go
 rear    --Delivered--> worker     what the sink has stored: credit for the fronts it hosts; also to the job's control
 rear    --Reached-->   control    a record that ends the job
+worker  --Failing-->   control    the same, as soon as it is known
 front   --FrontEnded-> control    it will send no more
 control --Settled-->   worker     no snapshot will be of an earlier time
 control --Prepare-->   worker     take part in a snapshot; answered by Prepared, and then Committed
@@ -80,6 +81,12 @@ class Reached(NamedTuple):
     """A rear has delivered everything before a record that ends the job, and delivers nothing more."""
 
     rear: str
+    failure: Failure
+
+
+class Failing(NamedTuple):
+    """A record that ends the job, once the rears have delivered everything before it. Perhaps not the first one."""
+
     failure: Failure
 
 

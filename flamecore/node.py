@@ -248,29 +248,35 @@ class Node:
             SinkError: Nobody knows what a sink holds now.
             SourceError: A reader cannot be closed.
         """
-        written = await asyncio.gather(*[rear.halt() for rear in self.rears], return_exceptions=True)
-        await self._end_parts()
+        written = await self._end_parts()
         for post in self.posts:
             rest(asyncio.create_task(post.aclose()))
         await self._edges.aclose()
         for error in written:
-            if error is not None:
-                raise error
+            raise error
 
-    async def _end_parts(self) -> None:
-        """End them all. What hangs in a sink that was given up is left behind."""
+    async def _end_parts(self) -> list[BaseException]:
+        """End them all, the rears behind the batch that is being written. What was given up is left behind.
+
+        Returns:
+            Why it is not known what sinks hold.
+        """
         for host in self.workers:
             host.aclose()
+        for task, watch in self._tasks.items():
+            if watch is None:
+                task.cancel()
+        written = await asyncio.gather(*[rear.halt() for rear in self.rears], return_exceptions=True)
         for rear in self.rears:
             rear.aclose()
-        for task in self._tasks:
-            task.cancel()
         for task, watch in self._tasks.items():
             if watch is None:
                 await asyncio.wait((task,))
             else:
+                task.cancel()
                 with suppress(SinkError):  # which is known by now
                     await watch.until(task)
+        return [error for error in written if error is not None]
 
     def _start(self, parts: Sequence[Runs]) -> None:
         for part in parts:
@@ -291,11 +297,18 @@ class Node:
             pump.wake()
 
     async def aclose(self) -> None:
-        """End every part, close every edge. Errors of closing are raised; twice is once."""
-        await self._end_parts()
+        """End every part, close every edge. Twice is once.
+
+        Raises:
+            SinkError: Nobody knows what a sink holds now.
+            FlameError: Something cannot be closed.
+        """
+        written = await self._end_parts()
         for post in self.posts:
             await post.aclose()
         await self._edges.aclose()
+        for error in written:
+            raise error
 
     def stats(self) -> NodeStats:
         """Counts of the parts of this node."""

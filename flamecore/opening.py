@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
+from flamecore.commits import StateSettings
 from flamecore.errors import GraphError, SinkError
 from flamecore.front import Source
 from flamecore.graph import Graph, is_local, user_functions
@@ -68,7 +69,7 @@ def make_plan(
 
 
 async def open_history(
-    stack: AsyncExitStack, store: Store | None, graph: Graph, settings: JobSettings
+    stack: AsyncExitStack, store: Store | None, graph: Graph, settings: JobSettings, patience: Patience
 ) -> History | None:
     """Open the store of a job that keeps state, and look what is there.
 
@@ -77,7 +78,8 @@ async def open_history(
     """
     if store is None:
         return None
-    stack.push_async_callback(store.aclose)
+    watch = patience.store(store.name, (settings.state or StateSettings()).commit_timeout_s)
+    stack.push_async_callback(patience.close, watch, store.aclose)
     await store.open()
     history = History(store, graph, settings.workers, settings.phases)
     await history.look()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from flamecore import events
-from flamecore.errors import FlameError, SinkError, SourceError
+from flamecore.errors import FlameError, SinkError, SourceError, StoreError
 from flamecore.logs import logger
 from flamecore.meta import FrontId
 from flamecore.runner import give_up
@@ -48,6 +48,8 @@ class Watch:
         self._warn_s = min(_WARN_S, limit_s / 4)
         self._doing, self._size = "", 0
         self._since: float | None = None
+        self._due = 0.0
+        self._more = ""
         self._timer: asyncio.TimerHandle | None = None
         self._given_up: asyncio.Future[None] | None = None
 
@@ -60,12 +62,24 @@ class Watch:
         """
         loop = asyncio.get_running_loop()
         self._doing, self._size, self._since = doing, size, loop.time()
+        self._due, self._more = self._since + self._limit_s, ""
         if self._timer is None:
             self._timer = loop.call_later(self._warn_s, self._look)
 
     def end(self) -> None:
         """It has ended."""
         self._since = None
+
+    def hasten(self, limit_s: float) -> None:
+        """From now on no call may take longer than this. One that is under way is given so much more, at most."""
+        self._limit_s = min(self._limit_s, limit_s)
+        if self._since is None:
+            return
+        loop = asyncio.get_running_loop()
+        if (due := loop.time() + self._limit_s) < self._due:
+            self._due, self._more = due, " more"
+            self.aclose()
+            self._timer = loop.call_at(due, self._look)
 
     def aclose(self) -> None:
         """Cancel what is scheduled."""
@@ -139,21 +153,22 @@ class Watch:
         if self._since is None:
             return None
         loop = asyncio.get_running_loop()
-        waited_s = loop.time() - self._since + 0.001  # timers may be early by as much as the clock ticks
-        if waited_s >= self._limit_s:
+        now = loop.time() + 0.001  # timers may be early by as much as the clock ticks
+        if now >= self._due:
             return self._give_up()
+        waited_s = now - self._since
         due_s = self._warn_s
         while due_s <= waited_s:
             due_s *= 2
         if due_s > self._warn_s:
             facts = {"waited_s": round(waited_s, 1), "limit_s": self._limit_s, "known": self.known()}
             logger().warning(events.EDGE_WAITED, job=self._job, edge=self._who, to=self._asked, **facts)
-        self._timer = loop.call_at(self._since + min(due_s, self._limit_s), self._look)
+        self._timer = loop.call_at(min(self._since + due_s, self._due), self._look)
         return None
 
     def _give_up(self) -> None:
         known = self.known()
-        what = f"{self._who} was given {self._limit_s:g} s to {self._asked}, and has not done it"
+        what = f"{self._who} was given {self._limit_s:g} s{self._more} to {self._asked}, and has not done it"
         self.error = self._make_error(f"{what}; {known}" if known else what)
         give_up()
         if self._given_up is not None and not self._given_up.done():
@@ -168,47 +183,84 @@ class Patience:
         job: Its name.
         sink_s: How long a sink may take to do what it is asked for.
         source_s: How long a source may take to heed that it is to stop.
+        grace_s: How long either may take once the job ends with an error.
     """
 
-    def __init__(self, job: str = "", sink_s: float = 1800.0, source_s: float = 60.0) -> None:
+    def __init__(self, job: str = "", sink_s: float = 1800.0, source_s: float = 60.0, grace_s: float = 30.0) -> None:
+        self.grace_s = grace_s
         self._job, self._sink_s, self._source_s = job, sink_s, source_s
         self._sinks: dict[str, Watch] = {}
         self._readers: dict[FrontId, Watch] = {}
+        self._watches: list[Watch] = []
+        self._hastened = False
+
+    def hasten(self) -> None:
+        """The job ends with an error: from now on nobody is waited for longer than the grace."""
+        if not self._hastened:
+            self._hastened = True
+            for watch in self._watches:
+                watch.hasten(self.grace_s)
+
+    @property
+    def waited(self) -> str:
+        """What is being waited for, and for how long, in words; empty if nothing is."""
+        return "; ".join(watch.waited for watch in self._watches if watch.waited)
+
+    def _watch(self, who: str, limit_s: float, error: Callable[[str], FlameError]) -> Watch:
+        watch = Watch(self._job, who, limit_s, error)
+        if self._hastened:
+            watch.hasten(self.grace_s)
+        self._watches.append(watch)
+        return watch
+
+    def _hint(self, look: str, key: str) -> str:
+        limit = f"job.{key} says how long it may take"
+        if self._hastened:
+            limit = "job.grace_s says how long it may take when the job ends with an error"
+        return f"{look} If it is only slow: {limit}."
 
     def sink(self, name: str) -> Watch:
         """The watch of a sink: always the same."""
 
         def error(what: str) -> SinkError:
-            hint = (
+            look = (
                 "Look at what it writes to. An exactly-once sink loses and doubles nothing: the next run of a job that "
-                "keeps state goes on. If it is only slow: job.sink_timeout_s says how long it may take."
+                "keeps state goes on."
             )
-            return SinkError(what, hint=hint, sink=name)
+            return SinkError(what, hint=self._hint(look, "sink_timeout_s"), sink=name)
 
         if name not in self._sinks:
-            self._sinks[name] = Watch(self._job, f"sink {name!r}", self._sink_s, error)
+            self._sinks[name] = self._watch(f"sink {name!r}", self._sink_s, error)
         return self._sinks[name]
 
     def source(self, front: FrontId, *, apart: bool = False) -> Watch:
         """The watch of a reader: always the same, or one for calls that others may be under way beside."""
 
         def error(what: str) -> SourceError:
-            hint = "Look at what it reads from. If it is only slow: job.source_timeout_s says how long it may take."
+            hint = self._hint("Look at what it reads from.", "source_timeout_s")
             return SourceError(what, hint=hint, source=front.source, position=None)
 
         if front not in self._readers or apart:
             who = f"source {front.source!r}" + (f", partition {front.partition}," if front.partition else "")
-            watch = Watch(self._job, who, self._source_s, error)
+            watch = self._watch(who, self._source_s, error)
             if apart:
                 return watch
             self._readers[front] = watch
         return self._readers[front]
 
+    def store(self, name: str, limit_s: float) -> Watch:
+        """A watch over the store of snapshots."""
+
+        def error(what: str) -> StoreError:
+            return StoreError(what, hint="Look at the disk or the server it is on.", store=name, blob="")
+
+        return self._watch(f"store {name!r}", limit_s, error)
+
     async def close(self, watch: Watch, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Close a source or sink, unless it has been given up: it may still be at something.
+        """Close a source, sink or store, unless it has been given up: it may still be at something.
 
         Raises:
-            SinkError, SourceError: It takes too long.
+            SinkError, SourceError, StoreError: It takes too long.
             FlameError: As the driver's.
         """
         if watch.error is None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flamecore.errors import CodecError, JobError
 from flamecore.transport import Endpoint
-from flamecore.worker import Outgoing
+
+if TYPE_CHECKING:
+    from flamecore.worker import Outgoing
 
 CONTROL: Final = "job"
 """Address of the job's control."""

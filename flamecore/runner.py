@@ -1,8 +1,8 @@
 """Runs an event loop to its end, also where something in it never ends.
 
 `asyncio.run` waits for every task that was cancelled and every thread that was lent out, without a limit; and when
-Python ends, so it does for threads. User code and drivers may ignore that, or hang. Here they are left behind after a
-while.
+Python ends, so it does for threads. User code and drivers may ignore that, or hang. Here it is said that they are
+waited for, and after a while they are left behind.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,11 +19,15 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
+from flamecore import events
+from flamecore.logs import logger
+
 T = TypeVar("T")
 
-_LIMIT_S: Final = 300.0
+_LIMIT_S: Final = 30.0
 _GRACE_S: Final = 1.0
-"""How long what is left may take to end; and if something has been given up already."""
+"""How long what is left may take to end; and if something has been given up already. If it takes longer than the latter
+there is a warning."""
 
 _given_up: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 _left = False
@@ -33,10 +38,15 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     runner = asyncio.Runner()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     runner.get_loop().set_default_executor(threads)
+    failed: BaseException | None = None
     try:
         return runner.run(main)
+    except BaseException as error:
+        failed = error
+        raise
     finally:
-        _close(runner, threads)
+        _close(runner, threads, failed)
+        del failed  # which would hold on to this frame
 
 
 def give_up() -> None:
@@ -69,36 +79,42 @@ def aside(function: Callable[[], T]) -> asyncio.Future[T]:
     return outcome
 
 
-def leave(code: object) -> None:
+def leave(end: object) -> None:
     """Have this process end, if something was left behind in it that would keep it from that.
 
     Args:
-        code: The exit code, as `SystemExit` has it.
+        end: The exit code, as `SystemExit` has it; or the exception that ends the program, to be shown as Python does.
     """
     if _left:
+        code = end.code if isinstance(end, SystemExit) else end
+        if isinstance(code, BaseException):
+            sys.excepthook(type(code), code, code.__traceback__)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # whoever reads it is gone
                 stream.flush()
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor) -> None:
+def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseException | None) -> None:
     global _left
     loop = runner.get_loop()
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
     limit_s = _GRACE_S if loop in _given_up else _LIMIT_S
-    if loop.run_until_complete(_ended(tasks, threads, limit_s)):
+    before, _left = _left, True  # as it is, too, if a signal breaks this off
+    if loop.run_until_complete(_ended(tasks, threads, limit_s, failed)):
+        _left = before or loop in _given_up  # which may be in threads that are not known here
         runner.close()
         return
-    _left = True
     asyncio.set_event_loop(None)
     loop.close()
 
 
-async def _ended(tasks: set[asyncio.Task[Any]], threads: ThreadPoolExecutor, limit_s: float) -> bool:
-    """Wait for all of them. Returns whether they have ended."""
+async def _ended(
+    tasks: set[asyncio.Task[Any]], threads: ThreadPoolExecutor, limit_s: float, failed: BaseException | None
+) -> bool:
+    """Wait for all of them, and say so. Returns whether they have ended."""
     loop = asyncio.get_running_loop()
     returned = loop.create_future()
 
@@ -108,7 +124,13 @@ async def _ended(tasks: set[asyncio.Task[Any]], threads: ThreadPoolExecutor, lim
             loop.call_soon_threadsafe(returned.set_result, None)
 
     threading.Thread(target=join, name="joining", daemon=True).start()
-    done, waiting = await asyncio.wait((*tasks, returned), timeout=limit_s)
+    done, waiting = await asyncio.wait((*tasks, returned), timeout=min(limit_s, _GRACE_S))
+    if waiting and limit_s > _GRACE_S:
+        what = [getattr(task.get_coro(), "__qualname__", task.get_name()) for task in tasks & waiting]
+        what += ["threads"] * (returned in waiting)
+        facts = {} if failed is None else {"error": traceback.format_exception_only(failed)[0].splitlines()[0]}
+        logger().warning(events.REST_WAITED, waits_for=", ".join(what), limit_s=limit_s, **facts)
+        done, waiting = await asyncio.wait((*tasks, returned), timeout=limit_s - _GRACE_S)
     for task in done:
         if not task.cancelled() and (error := task.exception()) is not None:
             context = {"message": "unhandled exception as the event loop ends", "exception": error, "task": task}

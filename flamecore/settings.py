@@ -30,7 +30,8 @@ class JobSettings:
         dead_letter: Where dead letters go.
         heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
         seed: Seed of random ids, for tests; None: unpredictable.
-        sink_timeout_s, source_timeout_s: How long sinks and sources may take; see `flamecore.config.JobTable`.
+        sink_timeout_s, source_timeout_s, grace_s: How long sinks and sources may take; see
+            `flamecore.config.JobTable`.
         state: How state is kept; None: it is not.
     """
 
@@ -48,9 +49,10 @@ class JobSettings:
     seed: int | None = None
     sink_timeout_s: float = 1800.0
     source_timeout_s: float = 60.0
+    grace_s: float = 30.0
     state: StateSettings | None = None
 
     @property
     def patience(self) -> Patience:
         """New watches over what its sources and sinks take."""
-        return Patience(self.name, self.sink_timeout_s, self.source_timeout_s)
+        return Patience(self.name, self.sink_timeout_s, self.source_timeout_s, self.grace_s)

@@ -19,11 +19,12 @@ from flamecore.errors import JobError
 from flamecore.failure import Failure
 from flamecore.failures import Failures
 from flamecore.front import Batch
-from flamecore.messages import Busy, Delivered, Items, Released, Settled
+from flamecore.messages import Busy, Delivered, Failing, Items, Released, Settled
 from flamecore.meta import MAX_TIME, decode_time, encode_time
 from flamecore.operations.models import compile_worker
 from flamecore.operations.routing import Outbox, arrive
 from flamecore.plan import DEAD_LETTERS, Plan
+from flamecore.post import CONTROL
 from flamecore.rear import Encode
 
 
@@ -307,6 +308,8 @@ class Worker:
         compiled = self.compiled
         grown = time > self._released
         fatal, letters = self._failures.release(time) if grown else ([], [])
+        if fatal:  # a sink may take long to come to it
+            out.append((CONTROL, Failing(fatal[0][1])))
         for name, outlet in compiled.outlets.items():  # there are some only without the barrier
             if outlet or grown:
                 out.append((f"rear/{name}", self._released_to(name, time, _columns(outlet), fatal)))

@@ -78,9 +78,9 @@ class FlameGroup(click.Group):
         program = not args and extra.get("args") is None
         try:
             return super().main(*args, **extra)
-        except SystemExit as end:
+        except BaseException as end:
             if program and "flamecore.runner" in sys.modules:
-                sys.modules["flamecore.runner"].leave(end.code)
+                sys.modules["flamecore.runner"].leave(end)
             raise
 
     def invoke(self, ctx: click.Context) -> Any:

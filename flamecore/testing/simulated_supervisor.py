@@ -59,7 +59,11 @@ class SimulatedSupervisor:
         story, control = self._run.story, self._run.control
         async with AsyncExitStack() as stack:
             history = await open_history(
-                stack, SimulatedStore(control), story.graph, replace(self._run.settings, workers=self._workers)
+                stack,
+                SimulatedStore(control),
+                story.graph,
+                replace(self._run.settings, workers=self._workers),
+                Patience(),
             )
             assert history is not None
             sources = story.sources(control, self._run.watch)
@@ -75,7 +79,7 @@ class SimulatedSupervisor:
                     SimulatedTransport(control, self._run.network),
                     Observers(()),
                     patience=Patience(),
-                    failing=self.stop,
+                    failing=lambda _: self.stop(),
                     taken=lambda manifest: None,
                 )
                 try:

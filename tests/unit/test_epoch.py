@@ -45,7 +45,7 @@ def in_an_epoch(check: Callable[[Epoch], Awaitable[None]]) -> None:
 
     async def run() -> None:
         nobody: Any = None
-        told: Any = {"failing": lambda: None, "taken": lambda _: None}
+        told: Any = {"failing": lambda _: None, "taken": lambda _: None}
         await check(Epoch("e", plan, nobody, nobody, Observers(()), patience=Patience(), **told))
 
     asyncio.run(run())

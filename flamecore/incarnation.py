@@ -6,8 +6,9 @@ imports, its connections and its store stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ class Home:
         self._spare = spare
         self._layouts: dict[tuple[bytes, tuple[str, str]], Layout] = {}
         self._store: Store | None = None
+        self._close: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.remains = Remains()
 
     async def let(self, assignment: Assignment) -> Incarnation:
@@ -132,8 +134,10 @@ class Home:
     async def store(self, layout: Layout) -> Store:
         """The job's store, open."""
         if self._store is None:
-            store = layout.store()
+            store, state, patience = layout.store(), layout.settings.state, layout.settings.patience
             assert store is not None
+            assert state is not None
+            self._close = partial(patience.close, patience.store(store.name, state.commit_timeout_s), store.aclose)
             await store.open()
             self._store = store
         return self._store
@@ -141,8 +145,8 @@ class Home:
     async def aclose(self) -> None:
         """Release everything but the transport."""
         self.remains.cancel()
-        if self._store is not None:
-            await self._store.aclose()
+        if self._close is not None:
+            await self._close()
 
 
 def _layout(assignment: Assignment, spare: Path | None) -> Layout:

@@ -73,13 +73,14 @@ class Watch:
     def hasten(self, limit_s: float) -> None:
         """From now on no call may take longer than this. One that is under way is given so much more, at most."""
         self._limit_s = min(self._limit_s, limit_s)
+        self._warn_s = min(self._warn_s, self._limit_s / 4)
+        self.aclose()
         if self._since is None:
             return
         loop = asyncio.get_running_loop()
         if (due := loop.time() + self._limit_s) < self._due:
             self._due, self._more = due, " more"
-            self.aclose()
-            self._timer = loop.call_at(due, self._look)
+        self._timer = loop.call_at(min(loop.time() + self._warn_s, self._due), self._look)
 
     def aclose(self) -> None:
         """Cancel what is scheduled."""

@@ -75,8 +75,8 @@ class Sink(ABC):
     """A sink driver. One object for each sink of a flow.
 
     Class attributes: as for `flamecore.front.Source`. Calls come one after another, never at once, but for `sync`:
-    while it is under way, `write` may be called. One that takes longer than `job.sink_timeout_s` is given up, and with
-    it the job; nothing more is called then.
+    while it is under way, `write` may be called. One that takes longer than `job.sink_timeout_s`, or than
+    `job.grace_s` in a job that ends with an error, is given up, and with it the job; nothing more is called then.
     """
 
     name: ClassVar[str]

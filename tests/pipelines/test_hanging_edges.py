@@ -1,6 +1,7 @@
 """Sinks that never come back from a write, readers that do not leave off: the job ends, and says why.
 
-What an exactly-once sink is given is neither lost nor doubled by that: the next run goes on.
+It also ends, soon, when it is another thing that ends it. What an exactly-once sink is given is neither lost nor
+doubled by that: the next run goes on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Wind
 
 APP = """
     import asyncio
+    import os
     import time
     from collections.abc import Sequence
     from pathlib import Path
@@ -29,12 +32,21 @@ APP = """
 
     import flamecore as fc
     from flamecore.front import Batch, Reader, Source, SourceCapabilities
+    from flamecore.errors import SinkError
     from flamecore.registry import override
     from flamestream_edges.jsonl import JsonlSink
 
 
-    async def hang(how: str) -> None:
-        Path("hanging").touch()
+    async def exists(path: str) -> None:
+        while not Path(path).exists():
+            await asyncio.sleep(0.01)
+
+
+    async def hang(how: str, count: int = 0) -> None:
+        Path("begun").write_text(str(count))
+        Path("begun").rename("hanging")
+        if how == "until":
+            return await exists("go")
         if how == "thread":
             await asyncio.to_thread(time.sleep, 600)
         if how == "waits":
@@ -55,9 +67,10 @@ APP = """
 
         async def write(self, time: int, payloads: Sequence[Any]) -> None:
             file = Path("hang")
-            when, how = file.read_text().split() if file.exists() and self.written >= 40 else ("", "")
+            least = int(os.environ.get("LEAST", "40"))
+            when, how = file.read_text().split() if file.exists() and self.written >= least else ("", "")
             if when == "before":
-                await hang(how)
+                await hang(how, self.written + len(payloads))
             self.written += len(payloads)
             await super().write(time, payloads)
             if when == "behind":
@@ -83,12 +96,60 @@ APP = """
             return Stuck()
 
 
-    installed = [override("sink", "hanging", Hanging), override("source", "stuck", StuckSource)]
+    class Bad(Reader):
+        # Reads a bad line when something hangs.
+
+        def __init__(self) -> None:
+            self.count = 0
+
+        async def read(self, limit: int) -> Batch | None:
+            if self.count == 2:
+                return None
+            if self.count:
+                await exists("hanging")
+            self.count += 1
+            return Batch(["good" if self.count == 1 else "bad"], [self.count])
+
+
+    class BadSource(Source):
+        name = "bad"
+        capabilities = SourceCapabilities(replayable=False, bounded=True)
+
+        async def open(self, partition: str, position: Any = None) -> Reader:
+            return Bad()
+
+
+    class Broken(Hanging):
+        # Breaks when another one hangs.
+        name = "broken"
+
+        async def write(self, time: int, payloads: Sequence[Any]) -> None:
+            await exists("hanging")
+            raise SinkError("the disk is gone", sink="other")
+
+
+    installed = [
+        override("sink", "hanging", Hanging),
+        override("sink", "broken", Broken),
+        override("source", "stuck", StuckSource),
+        override("source", "bad", BadSource),
+    ]
     for one in installed:  # in every process that imports this
         one.__enter__()
 
+    def upper(line: str) -> str:
+        if line == "bad":
+            raise ValueError("no such line")
+        return line.upper()
+
+
     flow = fc.Flow("hanging")
-    flow.source("lines", str).rebalance().map(str.upper).key_by(len).count().sink("out")
+    flow.source("lines", str).rebalance().map(upper).key_by(len).count().sink("out")
+
+    two = fc.Flow("two")
+    one, other = two.source("lines", str).rebalance().map(upper).broadcast(2)
+    one.sink("out")
+    other.sink("other")
 """
 
 LINES = 200
@@ -110,16 +171,18 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def start(settings: Sequence[str], source: str = "lines") -> subprocess.Popen[str]:
+def start(settings: Sequence[str], source: str = "lines", flow: str = "flow") -> subprocess.Popen[str]:
     options = [part for setting in settings for part in ("--set", setting)]
-    command = [sys.executable, "-m", "flamecore", "run", "app.py", "-q", "--source", f"lines={source}"]
+    command = [sys.executable, "-m", "flamecore", "run", f"app.py:{flow}", "-q", "--source", f"lines={source}"]
     return subprocess.Popen([*command, "--sink", "out=hanging", *options], stderr=subprocess.PIPE, text=True)
 
 
 @contextmanager
-def running(settings: Sequence[str], source: str = "lines") -> Iterator[subprocess.Popen[str]]:
+def running(settings: Sequence[str], source: str = "lines", flow: str = "flow") -> Iterator[subprocess.Popen[str]]:
     """A job, from when something in it hangs."""
-    job = start(settings, source)
+    job = start(settings, source, flow)
+    limit = threading.Timer(LIMIT_S, job.kill)
+    limit.start()
     try:
         end = time.monotonic() + LIMIT_S
         while not Path("hanging").exists():
@@ -128,8 +191,14 @@ def running(settings: Sequence[str], source: str = "lines") -> Iterator[subproce
             time.sleep(0.02)
         yield job
     finally:
+        limit.cancel()
         job.kill()
         job.wait()
+
+
+def kill_a_worker(job: subprocess.Popen[str]) -> None:
+    worker = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0])
+    os.kill(worker, signal.SIGKILL)
 
 
 def settings(on: Sequence[str]) -> list[str]:
@@ -187,7 +256,7 @@ def test_a_job_that_is_drained_does_not_wait_for_ever(on: list[str]) -> None:
 
 def test_a_snapshot_that_waits_for_a_sink_says_so() -> None:
     Path("hang").write_text("before waits")
-    with running([*settings([]), "state.commit_timeout_s=1", "job.sink_timeout_s=20"]) as job:
+    with running([*settings([]), "state.commit_timeout_s=1", "job.grace_s=1"]) as job:
         _, said = job.communicate(timeout=LIMIT_S)
     assert job.returncode == 1
     assert "is not complete after 1 s; sink 'out' has been asked for " in said
@@ -198,8 +267,7 @@ def test_an_epoch_that_ends_does_not_wait_for_ever(grpc: list[str], how: str) ->
     Path("hang").write_text(f"behind {how}")
     on = [*grpc, "job.workers=2"]
     with running([*settings(on), "job.sink_timeout_s=3"]) as job:
-        worker = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0])
-        os.kill(worker, signal.SIGKILL)
+        kill_a_worker(job)
         _, said = job.communicate(timeout=LIMIT_S)
     assert job.returncode == 1
     assert "sink 'out' was given 3 s to write a batch" in said
@@ -213,3 +281,79 @@ def test_a_reader_that_does_not_leave_off_ends_the_job(on: list[str]) -> None:
     assert job.returncode == 1, said
     assert "source 'lines' was given 1 s to leave off reading, and has not done it" in said
     assert "job.source_timeout_s" in said
+
+
+# -- another thing ends the job ---------------------------------------------------------------
+
+HOW = pytest.mark.parametrize("how", ["waits", "ignores", "thread"])
+PLAIN = ["source.lines.path=lines.txt", "sink.out.path=out.jsonl", "job.grace_s=1"]
+
+
+@HOW
+def test_a_job_whose_worker_dies_does_not_wait_for_a_sink_that_hangs(grpc: list[str], how: str) -> None:
+    Path("hang").write_text(f"before {how}")
+    with running([*grpc, "job.workers=2", *PLAIN, "job.max_in_flight=16"]) as job:
+        kill_a_worker(job)
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1, said
+    assert "was killed by SIGKILL\n  The job has ended." in said
+    assert "\nalso: sink 'out' was given 1 s more to write a batch of " in said
+    assert "its output is stored below time " in said
+
+
+@HOW
+def test_a_record_that_fails_behind_a_batch_that_hangs_is_told_of(
+    on: list[str], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes before it has not been delivered, so it is the sink that ends the job; but not after half an hour."""
+    Path("hang").write_text(f"before {how}")
+    monkeypatch.setenv("LEAST", "0")
+    with running([*on, *PLAIN[1:]], source="bad") as job:
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1, said
+    assert "error: sink 'out' was given 1 s more to write a batch of 1 payloads, and has not done it" in said
+    assert "job.grace_s says how long it may take" in said
+    assert "\nalso: 'map:upper' failed: ValueError: no such line\n" in said
+
+
+@HOW
+def test_a_job_whose_other_sink_fails_does_not_wait_for_one_that_hangs(
+    on: list[str], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("hang").write_text(f"before {how}")
+    monkeypatch.setenv("LEAST", "0")
+    with running([*on, *PLAIN, "sink.other.use=broken", "sink.other.path=other.jsonl"], flow="two") as job:
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1, said
+    assert "error: the disk is gone\n" in said
+    assert "\nalso: sink 'out' was given 1 s more to write a batch of " in said
+
+
+@pytest.mark.parametrize("ends", ["record", "sink", "worker"])
+def test_a_sink_that_is_only_slow_writes_its_batch_to_the_end(
+    on: list[str], ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user is told meanwhile why the job ends, and what it waits for."""
+    if ends == "worker" and not on:
+        pytest.skip("there are no processes that could die")
+    Path("hang").write_text("before until")
+    monkeypatch.setenv("LEAST", "0")
+    options, source, flow = [*on, *PLAIN[:2], "job.grace_s=50"], "lines", "flow"
+    if ends == "record":
+        options, source = [*on, PLAIN[1], "job.grace_s=50"], "bad"
+    elif ends == "sink":
+        options, flow = [*options, "sink.other.use=broken", "sink.other.path=other.jsonl"], "two"
+    what = {"record": "'map:upper' failed: ValueError: no such line", "sink": "the disk is gone", "worker": "SIGKILL"}
+    with running(options, source, flow) as job:
+        if ends == "worker":
+            kill_a_worker(job)
+        assert job.stderr is not None
+        told = next((line for line in job.stderr if "event=job.delayed" in line), "")
+        assert what[ends] in told
+        assert "sink 'out' has been asked for " in told
+        Path("go").touch()
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1, said
+    assert what[ends] in said
+    assert "also:" not in said
+    assert len(Path("out.jsonl").read_text().splitlines()) == int(Path("hanging").read_text())

@@ -24,7 +24,7 @@ from flamecore.acker import Ack, MinTime, Report
 from flamecore.codec import Codec
 from flamecore.errors import CodecError
 from flamecore.failure import Failure
-from flamecore.messages import Delivered, FrontEnded, Items, Reached, Released
+from flamecore.messages import Delivered, Failing, FrontEnded, Items, Reached, Released
 from flamecore.meta import GlobalTime
 
 T = TypeVar("T")
@@ -420,6 +420,7 @@ def test_sets_have_one_code(value: set[Any]) -> None:
         Delivered("out", 2**63 - 1),
         Delivered("out", 5, ((3, 0.25), (5, 0.0))),
         FrontEnded(3, 10),
+        Failing(Failure(None, "map", "r", "k", "why", ("frame",))),
         Reached("out", Failure("lines", None, "raw", None, "bad", position="line 3", at=GlobalTime(5, 2))),
         Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
         MinTime(0, 5, (1, 2)),

@@ -7,7 +7,8 @@ import pytest
 import flamecore as fc
 from flamecore.control import Control
 from flamecore.errors import JobError
-from flamecore.messages import Delivered, FrontEnded, Prepare
+from flamecore.failure import Failure
+from flamecore.messages import Delivered, Failing, FrontEnded, Prepare, Reached
 from flamecore.meta import MIN_TIME, FrontId
 from flamecore.plan import Plan
 
@@ -39,6 +40,21 @@ def test_a_job_with_nothing_to_read_is_done_at_once() -> None:
         job.receive(FrontEnded(1, start))
         job.receive(FrontEnded(2, start))
         assert job.done
+
+
+def test_a_job_fails_when_every_rear_has_come_to_the_record_and_that_is_known_before() -> None:
+    job = control()
+    first, later = (Failure(None, name, "record", None, "ValueError: no") for name in ("first", "later"))
+    assert (job.failing, job.expected, job.error) == (False, None, None)
+    job.receive(Failing(later))
+    assert job.failing
+    assert "'later' failed" in str(job.expected)
+    for message in (FrontEnded(1, 10), FrontEnded(2, 10), Reached("a", first)):
+        job.receive(message)
+        assert (job.done, job.error) == (False, None)
+    assert "'first' failed" in str(job.expected)
+    job.receive(Reached("b", first))
+    assert "'first' failed" in str(job.error)
 
 
 def test_what_is_stored_is_what_every_rear_has_stored() -> None:

@@ -135,6 +135,41 @@ def test_a_call_that_is_cancelled_may_take_its_time_to_heed_it(heeds: bool) -> N
     played(body)
 
 
+def test_when_a_job_ends_what_is_under_way_is_given_so_much_more() -> None:
+    async def body(watch: Watch) -> None:
+        patience = Patience("job", 60, 60, grace_s=0.2)
+        sink, other = patience.sink("out"), patience.sink("other")
+        with overdue(sink) as told, capture_logs() as said:
+            writing = asyncio.create_task(sink.call(stubborn(), "write"))
+            await asyncio.sleep(0.3)  # which is longer than the grace
+            assert told == []
+            patience.hasten()
+            assert told == []
+            assert patience.waited.startswith("sink 'out' has been asked for ")
+            await asyncio.wait((writing,))
+        assert [error.what for error in told] == ["sink 'out' was given 0.2 s more to write, and has not done it"]
+        assert "job.grace_s" in told[0].hint
+        assert {line["event"] for line in said} <= {"edge.waited"}
+        for late in (other, patience.source(FrontId("lines", 0)), patience.store("nowhere", 60)):
+            with pytest.raises(FlameError, match=r" was given 0\.2 s to close, and has not done it"):
+                await late.call(stubborn(), "close")
+
+    played(body)
+
+
+def test_the_end_of_a_job_gives_nobody_more_time() -> None:
+    async def body(watch: Watch) -> None:
+        patience = Patience("job", 0.2, 60, grace_s=60)
+        sink = patience.sink("out")
+        writing = asyncio.create_task(sink.call(stubborn(), "write"))
+        await asyncio.sleep(0)
+        patience.hasten()
+        with pytest.raises(SinkError, match=r"sink 'out' was given 0\.2 s to write, and has not done it"):
+            await writing
+
+    played(body)
+
+
 def test_what_was_given_up_is_not_closed() -> None:
     async def body(watch: Watch) -> None:
         closed: list[Any] = []

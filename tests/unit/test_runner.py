@@ -75,6 +75,22 @@ def test_what_does_not_end_is_left_behind(what: str) -> None:
     assert (ended.returncode, ended.stdout) == (7, "as it should\n"), ended.stderr
 
 
+@pytest.mark.parametrize("what", ["task", "thread"])
+def test_it_is_said_what_is_waited_for_and_why_it_ends(what: str) -> None:
+    code = dedent(HANGING).replace("runner._LIMIT_S = 0.5", "runner._LIMIT_S, runner._GRACE_S = 0.5, 0.1")
+    ended = subprocess.run([sys.executable, "-c", code, what], capture_output=True, text=True, timeout=30)
+    assert "rest.waited" in ended.stdout
+    assert ("stubborn" if what == "task" else "threads") in ended.stdout
+    assert "ValueError: as it should" in ended.stdout
+
+
+def test_an_error_that_nobody_has_foreseen_is_shown_before_the_process_is_left() -> None:
+    code = dedent(HANGING).replace("runner.leave(7)", "runner.leave(ValueError('unforeseen'))")
+    ended = subprocess.run([sys.executable, "-c", code, "thread known"], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (1, "as it should\n"), ended.stderr
+    assert ended.stderr.endswith("ValueError: unforeseen\n")
+
+
 def test_where_all_ends_nothing_is_left_behind() -> None:
     ended = subprocess.run([sys.executable, "-c", dedent(HANGING), ""], capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stdout) == (0, "as it should\nnothing was left behind\n"), ended.stderr

@@ -25,6 +25,7 @@ from flamecore.graph import Graph
 from flamecore.messages import Busy, Delivered, Released
 from flamecore.meta import FrontId
 from flamecore.plan import OnError, Plan
+from flamecore.post import CONTROL
 from flamecore.testing.world import stopwatch
 from flamecore.worker import Worker
 
@@ -212,7 +213,7 @@ class Simulation:
             for news in self.trackers[to].receive(message):
                 for subscriber in self.trackers[to].subscribers:
                     self.send(to, subscriber, news)
-        else:
+        elif to != CONTROL:  # which is told of a record that ends the job, and there is none here
             self.collect(to, message)
 
     def collect(self, rear: str, message: Released) -> None:

@@ -32,7 +32,10 @@ def placed(
         workers: Names of the processes for workers, in the order in which they get their parts.
         ackers: The same for those that host trackers alone.
     """
-    hosting = {"supervisor": (SUPERVISOR,), "worker": workers, "own": ackers}[config.deploy.acker]
+    # The first workers host the fronts, and the last ones own key groups where not all do. A tracker with these hears
+    # of what came in together with the items, and at once when they are done.
+    last_first = workers[config.job.workers - 1 :: -1]
+    hosting = {"supervisor": (SUPERVISOR,), "worker": last_first, "own": ackers}[config.deploy.acker]
     return {
         **{f"worker/{index}": workers[index] for index in range(config.job.workers)},
         **{f"acker/{index}": hosting[index % len(hosting)] for index in range(trackers)},

@@ -102,13 +102,13 @@ def test_on_several_processes_of_one_host() -> None:
     assert processes(done) == dedent("""\
         process        supervisor: the control, rear/counts
                          reached at a unix socket in a folder of the job
-        process        worker-0, started by the supervisor: worker/0, acker/0
+        process        worker-0, started by the supervisor: worker/0
                          front 1 reads one: a.txt
                          reached at a unix socket in a folder of the job
         process        worker-1, started by the supervisor: worker/1 (key groups 0 to 63), acker/1
                          front 2 reads one: b.txt
                          reached at a unix socket in a folder of the job
-        process        worker-2, started by the supervisor: worker/2 (key groups 64 to 127)
+        process        worker-2, started by the supervisor: worker/2 (key groups 64 to 127), acker/0
                          front 3 reads two: c.txt
                          reached at a unix socket in a folder of the job
         """)
@@ -280,7 +280,7 @@ def test_for_programs() -> None:
         "place": "a unix socket in a folder of the job",
         "tls": None,
         "missing": [],
-        "parts": ["worker/0", "acker/0"],
+        "parts": ["worker/0"],
         "fronts": [
             {"front": 1, "source": "one", "partition": "a.txt"},
             {"front": 3, "source": "two", "partition": "c.txt"},

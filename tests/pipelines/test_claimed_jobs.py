@@ -155,13 +155,13 @@ def test_who_joins_finds_the_job_by_its_name(shell: Shell, transport: str) -> No
     looked = shell.start("status", shell.server.url, "--job", "slow", "--json")
     said, trouble = looked.communicate(timeout=30)
     assert looked.returncode == 0, trouble
-    assert json.loads(said)["nodes"]["w2"]["parts"] == ["worker/1"]
+    assert json.loads(said)["nodes"]["w1"]["parts"] == ["worker/0"]
     record = shell.record()
     assert record is not None
     assert {name: member.pid for name, member in record.members.items()} == {
         name: worker.pid for name, worker in zip(names, workers, strict=True)
     }
-    assert record.members["w1"].parts == ("acker/0", "worker/0")
+    assert record.members["w2"].parts == ("acker/0", "worker/1")
     assert record.key_groups == {"worker/1": (0, 127)}
     assert record.fronts == (("lines", "long", "worker/0"),)
     job.send_signal(signal.SIGINT)  # it drains

@@ -434,7 +434,7 @@ def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
         )
         assert looked.returncode == 0, looked.stderr
         facts = json.loads(looked.stdout)
-        assert facts["nodes"]["w1"]["parts"] == ["acker/0", "worker/0"]
+        assert facts["nodes"]["w2"]["parts"] == ["acker/0", "worker/1"]
         assert facts["records_per_s"] > 0
         assert facts["outputs_per_s"]["counts"] > 0
         assert facts["key_groups"] == {"worker/1": [0, 127]}

@@ -35,6 +35,7 @@ APP = """
     from flamecore.errors import SinkError
     from flamecore.registry import override
     from flamestream_edges.jsonl import JsonlSink
+    from flamestream_stores.directory import Directory
 
 
     async def exists(path: str) -> None:
@@ -128,7 +129,15 @@ APP = """
             raise SinkError("the disk is gone", sink="other")
 
 
+    class StuckStore(Directory):
+        name = "stuck"
+
+        async def aclose(self) -> None:
+            await hang("thread")
+
+
     installed = [
+        override("store", "stuck", StuckStore),
         override("sink", "hanging", Hanging),
         override("sink", "broken", Broken),
         override("source", "stuck", StuckSource),
@@ -281,6 +290,14 @@ def test_a_reader_that_does_not_leave_off_ends_the_job(on: list[str]) -> None:
     assert job.returncode == 1, said
     assert "source 'lines' was given 1 s to leave off reading, and has not done it" in said
     assert "job.source_timeout_s" in said
+
+
+def test_a_store_that_does_not_close_is_given_up() -> None:
+    with running([*settings([]), "state.use=stuck", "state.commit_timeout_s=1"]) as job:
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1, said
+    assert "error: store 'stuck' was given 1 s to close, and has not done it" in said
+    assert is_complete()
 
 
 # -- another thing ends the job ---------------------------------------------------------------

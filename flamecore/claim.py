@@ -111,13 +111,15 @@ class Claim:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the job back."""
+        """Give the job back. A registry that does not answer is waited for no longer than the lease."""
         self._keeping.cancel()
         await asyncio.wait((self._keeping,))
+        lease_s = self.record.lease_s
         self.record = msgspec.structs.replace(self.record, lease_s=0.0, control="", members={})
         # What cannot be said now is seen by others when the lease has passed; and another's job is no longer ours.
-        with contextlib.suppress(RegistryError):
-            await self._write()
+        with contextlib.suppress(RegistryError, TimeoutError):
+            async with asyncio.timeout(lease_s):
+                await self._write()
 
     async def _keep(self) -> None:
         """Renew the claim, and write what changes."""

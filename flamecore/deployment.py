@@ -31,7 +31,7 @@ from flamecore.ending import Ending
 from flamecore.epoch import Epoch, FaultError, TurnError
 from flamecore.errors import FlameError, JobError
 from flamecore.job import collector_at_rest
-from flamecore.jobregistry import RegistryContext
+from flamecore.jobregistry import JobRegistry, RegistryContext
 from flamecore.life import Life
 from flamecore.logs import logger
 from flamecore.members import Members
@@ -189,7 +189,7 @@ class Deployment:
     async def _claimed(self, stack: AsyncExitStack, token: str) -> Claim:
         """Have the right to run this job, and give it back when everything else has ended."""
         registry = self._layout.job_registry(RegistryContext(node=SUPERVISOR))
-        stack.push_async_callback(registry.aclose)
+        stack.push_async_callback(self._close, registry)
         await registry.open()
         lease_s = self._layout.config.registry.lease_s
         claim = await Claim.take(registry, self._layout.name, lease_s=lease_s, token=token, lost=self._end)
@@ -209,7 +209,7 @@ class Deployment:
             self._remains.cancel()
             await self._close(self._crew.post)
 
-    async def _close(self, way: Transport | Post) -> None:
+    async def _close(self, way: Transport | Post | JobRegistry) -> None:
         """Hand over what was sent, and close. Whoever was lost and is still connected is not waited for long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._deploy.stop_timeout_s):

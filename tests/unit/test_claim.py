@@ -151,6 +151,16 @@ def test_a_claim_is_renewed_without_being_told_to() -> None:
     run(main())
 
 
+def test_a_registry_that_does_not_answer_does_not_keep_a_job_from_ending() -> None:
+    async def main() -> None:
+        on, told = registry(), Told()
+        async with await take(on, told, lease_s=SHORT_S):
+            on.silent = True
+        assert told.errors == []
+
+    run(main())
+
+
 def test_who_is_gone_is_followed_by_one_with_a_higher_epoch() -> None:
     async def main() -> None:
         held, told = Held(), Told()

@@ -39,13 +39,14 @@ class Complete(NamedTuple):
     orders: Orders | None = None
 
 
-def joined(one: Complete | None, other: Complete | None) -> Complete | None:
-    """What can be delivered of two that follow each other."""
-    if one is None or other is None:
-        return one or other
-    payloads = chained([one.payloads, other.payloads])
-    orders = None if one.orders is None or other.orders is None else [*one.orders, *other.orders]
-    return Complete(other.time, payloads, other.failure, orders)
+def joined(parts: Sequence[Complete]) -> Complete:
+    """What can be delivered of some, at least one, that follow each other."""
+    if len(parts) == 1:
+        return parts[0]
+    payloads = chained([part.payloads for part in parts if part.payloads])
+    orders = [part.orders for part in parts if part.orders is not None]
+    last = parts[-1]
+    return Complete(last.time, payloads, last.failure, joined_orders(orders) if len(orders) == len(parts) else None)
 
 
 class Collector:

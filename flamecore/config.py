@@ -80,8 +80,8 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
             `spark`. Its options stand in a table of its name.
         start: "local": the supervisor has the nodes started; "join": it waits for workers started elsewhere
             (`flamestream worker --join …`).
-        acker: Where trackers live: with workers (the k-th with the k-th from the end: fewest messages), with the supervisor, or
-            in processes of their own (`flamestream acker --join …`).
+        acker: Where trackers live: with workers (the k-th with the k-th from the end: fewest messages), with the
+            supervisor, or in processes of their own (`flamestream acker --join …`).
         start_timeout_s: How long workers may take to join and to open what they read.
         stop_timeout_s: How long they may take to end when told to.
         silence_timeout_s: A worker that is not heard of for this long is taken for dead. A user function that keeps a

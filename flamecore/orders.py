@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, compress
 from typing import Final, overload
 
 from flamecore.meta import encode_child
@@ -76,7 +76,11 @@ class Derived(Sequence[bytes]):
 
     def _part(self, start: int, stop: int, step: int) -> Orders:
         """A part that begins and ends between two of the others is noted as these, any other one is spelled out."""
-        if step == 1 and start < stop and self._spelled is None:
+        if step == 1 and start >= stop:
+            return []
+        if step == 1 and self._spelled is None:
+            if stop - start == len(self):
+                return self
             if self._ends is None or self.counts is None:
                 return Derived(self.bases[start:stop], None, self.first, self.tail)
             low, high = bisect_right(self._ends, start), bisect_right(self._ends, stop - 1) + 1
@@ -124,6 +128,13 @@ def extended(orders: Orders, code: bytes) -> Orders:
     if len(orders) <= _FEW or len(code) > _LONG:
         return [order + code for order in orders]
     return Derived(spelled(orders), None, 0, code)
+
+
+def selected(orders: Orders, selectors: Sequence[object]) -> Orders:
+    """Those of which the selector holds."""
+    if type(orders) is Derived and orders.counts is None:
+        return Derived(list(compress(orders.bases, selectors)), None, orders.first, orders.tail)
+    return list(compress(orders, selectors))
 
 
 def joined(parts: Sequence[Orders]) -> Orders:

@@ -22,7 +22,7 @@ Mode = Literal["replace", "append", "resume"]
 
 
 Encode = Callable[[Sequence[Any]], Sequence[Any]]
-"""Makes of payloads what a sink stores of them, one for one."""
+"""Makes of payloads, in any sequence, what a sink stores of them, one for one."""
 
 
 def goes_on(context: EdgeContext, mode: Mode, held: str | None, place: str, *, empty: bool) -> bool:

@@ -12,6 +12,7 @@ from flamecore.errors import JobError
 from flamecore.messages import Delivered, Reached, Released
 from flamecore.meta import MIN_TIME
 from flamecore.patience import Patience, Watch
+from flamecore.payloads import Lines
 from flamecore.plan import Plan
 from flamecore.post import CONTROL, Post
 from flamecore.rear import Sink, encoders_of
@@ -77,21 +78,27 @@ class RearHost:
         """Until cancelled, or a failed record is reached."""
         endpoint = self.post.endpoint
         while True:
-            complete = self._receive(await endpoint.receive())
+            parts: list[Complete] = []
+            size = 0
+            delivery: Delivery | None = await endpoint.receive()
             # What has come while the last batch was written makes one batch: a slow sink has fewer and larger ones.
-            while complete is None or (complete.failure is None and len(complete.payloads) < _BATCH):
+            while delivery is not None:
+                part = self._receive(delivery)
+                if part is not None:
+                    parts.append(part)
+                    size += len(part.payloads)
+                    if part.failure is not None or size >= _BATCH:
+                        break
                 delivery = endpoint.receive_nowait()
-                if delivery is None:
-                    break
-                complete = joined(complete, self._receive(delivery))
-            if complete is None:
+            if not parts:
                 continue
+            complete = joined(parts)
             payloads = complete.payloads
             if payloads:
                 if self._translate is not None:
                     payloads = [self._translate(payload) for payload in payloads]
-                elif not self._encoded:
-                    payloads = list(payloads)
+                elif not self._encoded or type(payloads) is not Lines:
+                    payloads = list(payloads)  # a driver is given what it has made: lines are made by none unawares
                 async with self._writing:
                     await self._write(complete.time, complete.orders, payloads)
                 self.count += len(payloads)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import compress
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -24,7 +23,7 @@ from flamecore.hashing import check_key, key_groups
 from flamecore.meta import CHILD, encode_child
 from flamecore.operations import Fail, Run, Step, each
 from flamecore.operations.states import ABSENT, States
-from flamecore.orders import Orders, children, extended
+from flamecore.orders import Orders, children, extended, selected
 from flamecore.payloads import Rows
 from flamecore.vertices import Drift
 
@@ -328,7 +327,7 @@ def _places(orders: Orders, counts: Sequence[int]) -> Orders:
     if set(counts) == {1}:
         return extended(orders, _FIRST_OUTPUT)
     if not all(counts):
-        orders, counts = list(compress(orders, counts)), list(filter(None, counts))
+        orders, counts = selected(orders, counts), list(filter(None, counts))
     return children(orders, counts, first=1, tail=_WAY_OUT)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from flamecore.graph import Map
 from flamecore.meta import CHILD, child_codes, encode_child
 from flamecore.operations import Fail, Run, Step
-from flamecore.orders import Orders, children, extended
+from flamecore.orders import Orders, children, extended, selected
 
 _ONLY = CHILD[0]
 
@@ -114,7 +114,7 @@ def _run_of_one(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fai
                 fail(orders[failed[-1]], trace, True, payload, error)
         if failed:
             gone = set(failed)
-            orders = [order for at, order in enumerate(orders) if at not in gone]
+            orders = selected(orders, [at not in gone for at in range(len(orders))])
         if outputs:
             emit(extended(orders, _ONLY), trace ^ ident, outputs)
 
@@ -131,7 +131,7 @@ def _run_of_kept(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fa
                 fail(orders[len(kept)], trace, True, payload, error)
                 kept.append(False)
         if not all(kept):
-            orders, payloads = list(compress(orders, kept)), list(compress(payloads, kept))
+            orders, payloads = selected(orders, kept), list(compress(payloads, kept))
         if payloads:
             emit(extended(orders, _ONLY), trace ^ ident, payloads)
 

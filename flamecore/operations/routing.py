@@ -234,10 +234,10 @@ class _PartingTexts(_Parting):
         if not self._helps or type(payloads[0]) is not str or set(map(type, payloads)) != {str}:
             return super().__call__(orders, trace, payloads)
         self._asked += len(payloads)
+        orders = spelled(orders)
         found: list[Any] = list(map(self._places.get, payloads))
         if None in found and not self._find(found, orders, payloads):
             return super().__call__(orders, trace, payloads)
-        orders = spelled(orders)
         if self.workers == 2:  # one pass of C for each list
             other = list(map(not_, found))
             return [

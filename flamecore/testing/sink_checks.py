@@ -98,11 +98,24 @@ async def check_sink_is_atomic(make: MakeSink, read_back: ReadBack, payloads: Se
     await sink.aclose()
 
 
+class _Whatever(Sequence[Any]):
+    """Payloads in a sequence that is no list: those of a job are noted in several ways."""
+
+    def __init__(self, payloads: Sequence[Any]) -> None:
+        self._payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._payloads[index]
+
+
 async def check_sink_encodes(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
     """Where a sink has an encoder, what others have made by it is stored as `write` would store it.
 
     The encoder makes one for each, of each alone, and raises nothing: a plain `object()` among the payloads is left for
-    the sink to refuse.
+    the sink to refuse. It takes any sequence, not lists alone.
 
     Raises:
         EdgeBroken: `encodes`.
@@ -125,7 +138,7 @@ async def check_sink_encodes(make: MakeSink, read_back: ReadBack, payloads: Sequ
     await sink.aclose()
     sink = make(resume=False, fingerprint="kit")
     await sink.open()
-    await sink.write_encoded(10, encode(payloads))
+    await sink.write_encoded(10, [*encode(_Whatever(payloads))])
     expect_same("encodes", "written as they were encoded, all at once,", read_back(), payloads)
     await sink.aclose()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from flamecore.codec import Codec
 from flamecore.errors import CodecError
 from flamecore.messages import Items, Released
 from flamecore.meta import GlobalTime, encode_child
-from flamecore.orders import Derived, Orders, children, extended, joined, made, noted, spelled
+from flamecore.orders import Derived, Orders, children, extended, joined, made, noted, selected, spelled
 
 CODE = encode_child(1) + encode_child(0)
 
@@ -81,6 +82,26 @@ def test_what_is_cut_and_joined_is_what_it_was(both: tuple[Orders, list[bytes]],
     assert joined(parts) == wanted
 
 
+@given(derived(), st.randoms(use_true_random=False))
+def test_some_of_them_are_selected(both: tuple[Orders, list[bytes]], random: Random) -> None:
+    orders, wanted = both
+    selectors = [random.choice((0, 1, 2)) for _ in wanted]
+    some = [order for order, selector in zip(wanted, selectors, strict=True) if selector]
+    found = selected(orders, selectors)
+    assert len(found) == len(some)
+    assert bool(found) == bool(some)
+    assert extended(found, CODE) == [order + CODE for order in some]
+    assert found == some
+
+
+def test_what_filters_leave_of_records_spells_nothing_out() -> None:
+    orders = extended(bases_of(100), CODE)
+    some = extended(selected(orders, [number % 2 for number in range(100)]), CODE)
+    assert type(orders) is type(some) is Derived
+    assert (some.bases, some.tail) == (bases_of(100)[1::2], CODE * 2)
+    assert orders._spelled is some._spelled is None
+
+
 def test_cuts_between_records_spell_nothing_out() -> None:
     orders = children(bases_of(100), [10] * 100)
     parts = [orders[:300], orders[300:310], orders[310:]]
@@ -91,6 +112,15 @@ def test_cuts_between_records_spell_nothing_out() -> None:
     for each in (orders, *parts, together):
         assert type(each) is Derived
         assert each._spelled is None
+
+
+def test_nothing_and_all_of_them_spell_nothing_out() -> None:
+    for orders in (children(bases_of(100), [10] * 100), extended(bases_of(100), CODE)):
+        assert orders[5:5] == []
+        assert orders[7:2] == []
+        assert orders[:] is orders
+        assert type(orders) is Derived
+        assert orders._spelled is None
 
 
 def test_runs_that_were_made_in_different_ways_are_joined_too() -> None:

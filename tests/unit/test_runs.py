@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 import flamecore as fc
 from flamecore.barrier import Barrier
+from flamecore.codec import Codec
 from flamecore.graph import ByKey, Drift, Grouping, Map, MapShape
+from flamecore.messages import Items
 from flamecore.meta import CHILD, GlobalTime, Meta
 from flamecore.operations import each
 from flamecore.operations.drift import DriftStep
 from flamecore.operations.grouping import GroupingStep
-from flamecore.operations.map import map_run, map_step
+from flamecore.operations.intake import Intake, Origin
+from flamecore.operations.map import broadcast_run, broadcast_step, map_run, map_step
+from flamecore.operations.routing import Outbox, arrive
 
 Emitted = list[tuple[bytes, int, bool, Any]]
 
@@ -209,3 +213,94 @@ def test_where_ways_part_a_run_goes_on() -> None:
     outputs = flow.run({"numbers": range(5)})
     assert outputs == {"left": [0, 1, 2, 3, 4], "right": [0, 1, 2, 3, 4]}
     assert seen == [(name, n) for name in ("left", "right") for n in range(5)]
+
+
+Stage = Callable[[Behind, Any, Any], tuple[Any, Any]]
+"""(where failures go, step and run of what comes next) → its own step and run."""
+
+
+def mapping(shape: MapShape, function: Callable[[int], Any]) -> Stage:
+    def stage(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+        vertex = Map("map", function=function, shape=shape)
+        return map_step(vertex, 0b11, step, behind.fail), map_run(vertex, 0b11, run, behind.fail)
+
+    return stage
+
+
+def keeping(fold: bool) -> Stage:
+    def stage(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+        drift = DriftStep(drifting(fold), 0b101, step, behind.fail, run)
+        return drift.step, drift.run
+
+    return stage
+
+
+def forking(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+    """One of two copies is kept as it is."""
+    return broadcast_step([behind.step, step]), broadcast_run([behind.run, run])
+
+
+def crossing(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+    """What goes to another process, and is taken in there."""
+    intake, outbox, codec = Intake(step, run, Origin(), 0, 100), Outbox(), Codec()
+
+    def cross(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        middle = len(orders) // 2
+        if middle:
+            outbox.put_run(1, trace, orders[:middle], payloads[:middle])
+        outbox.put_run(1, trace, orders[middle:], payloads[middle:])
+        items = codec.decode(codec.encode(Items(outbox.take(), ())))
+        arrive(items.pieces, {}, {1: intake.run})
+        intake.drain(1e9)
+
+    return step, cross
+
+
+def number_of(payload: Any) -> int:
+    """Takes what any stage makes; whatever is a pair is a plain tuple, as the user has been told."""
+    if type(payload) is str:
+        return len(payload)
+    if type(payload) is int:
+        return payload
+    assert type(payload) is tuple
+    key, state = payload
+    return int(key) + int(state)
+
+
+def numbered(stage: Stage) -> Stage:
+    """The stage, given numbers."""
+
+    def both(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+        return mapping("one", lambda payload: number_of(payload) % 6)(behind, *stage(behind, step, run))
+
+    return both
+
+
+STAGES: list[Stage] = [
+    *[numbered(mapping(shape, function)) for shape, function in SHAPES if function(1) != range(300)],
+    mapping("many", lambda payload: [payload] * (number_of(payload) % 40)),
+    mapping("filter", number_of),
+    mapping("inspect", lambda payload: fussy(number_of(payload))),
+    numbered(keeping(fold=True)),
+    numbered(keeping(fold=False)),
+    forking,
+    crossing,
+    crossing,
+]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(STAGES), max_size=6), st.lists(st.integers(0, 5), min_size=1, max_size=120))
+def test_one_after_another(stages: list[Stage], payloads: list[int]) -> None:
+    """What one operation makes of a run goes on as a run, noted in whatever way: through all that follows."""
+    one, many = Behind(), Behind()
+    step, (step_behind, run) = one.step, (many.step, many.run)
+    for stage in stages:
+        step, _ = stage(one, step, each(step))
+        step_behind, run = stage(many, step_behind, run)
+    orders = orders_of(len(payloads))
+    each(step)(orders, 7, payloads)
+    run(orders, 7, payloads)
+    assert sorted(many.emitted, key=repr) == sorted(one.emitted, key=repr)
+    assert sorted(many.failed, key=repr) == sorted(one.failed, key=repr)
+    assert {type(payload) for *_, payload in many.emitted} == {type(payload) for *_, payload in one.emitted}

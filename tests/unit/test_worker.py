@@ -11,6 +11,7 @@ import pytest
 import flamecore as fc
 from flamecore.acker import Ack, MinTime, Report, Reporter, SingleListener
 from flamecore.clock import Front
+from flamecore.codec import Codec
 from flamecore.errors import JobError
 from flamecore.failure import Failure
 from flamecore.front import Batch, Rejected
@@ -117,6 +118,21 @@ def test_records_get_growing_times_and_the_next_one_is_promised_at_once() -> Non
     assert [(Meta.decode(order), payload) for order, payload in released.items] == [
         (Meta(GlobalTime(time, 1), (0,)), payload) for time, payload in enumerate("abc")
     ]
+
+
+@pytest.mark.parametrize(
+    "build", [lambda stream: stream, lambda stream: stream.filter(bool), fc.Stream.rebalance, keyed]
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_records_may_come_in_any_sequence(build: Callable[[fc.Stream[int]], fc.Stream[Any]], workers: int) -> None:
+    """As the range of a source that counts: what is made of it crosses to other processes as what comes in lists."""
+    codec = Codec()
+    said = []
+    for values in (list(range(1, 101)), range(1, 101)):
+        bench = Bench(flow(build), workers=workers)
+        bench.worker.admit(1, Batch(values, values), 0.0)
+        said.append([(to, codec.encode(message)) for to, message in [*bench.flush(), *bench.min_time(200)]])
+    assert said[0] == said[1]
 
 
 def test_local_hand_overs_are_not_acked() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, compress
 from typing import Final, overload
 
-from flamecore.meta import encode_child
+from flamecore.meta import child_codes, encode_child
 
 Orders = Sequence[bytes]
 """Those of a run, ascending."""
@@ -117,8 +117,11 @@ class Derived(Sequence[bytes]):
 
 def children(bases: Orders, counts: Sequence[int], first: int = 0, tail: bytes = b"") -> Orders:
     """The orders of what comes of some items. Arguments as for `Derived`; the others may be derived themselves."""
+    if len(bases) <= _FEW and sum(counts) <= _FEW:
+        parts = zip(bases, counts, strict=True)
+        return [base + code + tail for base, count in parts for code in child_codes(first + count)[first:]]
     orders = Derived(spelled(bases), counts, first, tail)
-    return orders if len(orders) > _FEW and not _is_long(orders) else orders.spelled()
+    return orders.spelled() if _is_long(orders) else orders
 
 
 def extended(orders: Orders, code: bytes) -> Orders:
@@ -139,8 +142,8 @@ def selected(orders: Orders, selectors: Sequence[object]) -> Orders:
 
 def joined(parts: Sequence[Orders]) -> Orders:
     """The orders of several runs, one after the other. Those that were made alike of others stay noted as these."""
-    if len(parts) == 1:  # by far the most frequent
-        return parts[0]
+    if len(parts) < 2:  # by far the most frequent
+        return parts[0] if parts else []
     alike = [part for part in parts if type(part) is Derived]
     if alike and len(alike) == len(parts):
         bases = list(chain.from_iterable([part.bases for part in alike]))
@@ -160,7 +163,7 @@ def noted(orders: Orders) -> Note:
     if type(orders) is Derived:
         counts = None if orders.counts is None else list(orders.counts)
         return list(orders.bases), counts, orders.first, orders.tail
-    return list(orders), None, 0, b""
+    return orders if type(orders) is list else list(orders), None, 0, b""
 
 
 def made(note: Note) -> Orders:

@@ -99,8 +99,8 @@ class Lines(Sequence[str]):
 
 def chained(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
     """The payloads of several runs, one after the other; noted as all of the parts are, if these are noted alike."""
-    if len(parts) == 1:  # by far the most frequent
-        return parts[0]
+    if len(parts) < 2:  # by far the most frequent
+        return parts[0] if parts else []
     rows = [part.columns for part in parts if type(part) is Rows]
     if rows and len(rows) == len(parts) and len(set(map(len, rows))) == 1:
         return Rows([list(chain.from_iterable(columns)) for columns in zip(*rows, strict=True)])

@@ -97,9 +97,10 @@ class Worker:
         self.outboxes = [Outbox() for _ in range(plan.workers)]
         self._owed: list[Ack] = []
         self._waiting: dict[int, Ack] = {}  # by segment: for what waits to go into operations
-        self._released = min(listener.min_time(plan.sink_segment), 0)
+        self._sink_segment = plan.sink_segment  # worked out once: it is asked for with every flush
+        self._released = min(listener.min_time(self._sink_segment), 0)
         self._delivered: dict[str, int] = {}
-        self._segment_of = [*(vertex.segment for vertex in plan.graph.vertices), plan.sink_segment]
+        self._segment_of = [*(vertex.segment for vertex in plan.graph.vertices), self._sink_segment]
         self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
         self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at)
         self.compiled.arrivals[self._failures.index] = self._failures.step
@@ -305,7 +306,7 @@ class Worker:
 
     def _release(self, out: Outgoing) -> None:
         """Let go what the minimum time has passed, and forget the history it makes unreachable."""
-        time = self.listener.min_time(self.plan.sink_segment)
+        time = self.listener.min_time(self._sink_segment)
         compiled = self.compiled
         grown = time > self._released
         fatal, letters = self._failures.release(time) if grown else ([], [])
@@ -353,7 +354,7 @@ class Worker:
     @property
     def min_time(self) -> int:
         """The minimum time of the sinks' segment, as this worker knows it."""
-        return self.listener.min_time(self.plan.sink_segment)
+        return self.listener.min_time(self._sink_segment)
 
 
 def _columns(items: Sequence[tuple[bytes, Any]]) -> Columns:

@@ -61,6 +61,8 @@ class Outbox:
     def take(self) -> list[Piece]:
         """Empty it. What follows straight is one piece."""
         pieces, self.pieces, self._single = self.pieces, [], None
+        if len(pieces) < 2:
+            return pieces
         groups: list[list[Piece]] = []
         for piece in pieces:
             if groups and groups[-1][-1][:3] == piece[:3] and groups[-1][-1][3][-1] < piece[3][0]:

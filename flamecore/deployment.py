@@ -316,6 +316,8 @@ class Deployment:
     async def halt(self, epoch: Epoch) -> None:
         """End an epoch everywhere: nobody runs anything any more, or is taken for dead."""
         members, crew = self._members, self._crew
+        if self._ruin is None:
+            self._ending.withdraw()
         reached = await epoch.halt(self._remains.see_to)
         self._account.close_epoch()
         self._life.hold(reached)
@@ -332,6 +334,9 @@ class Deployment:
 
     async def _tell_when_draining(self) -> None:
         await self._draining.wait()
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
         self._crew.tell_if_there(self._members.hosting("worker"), Stop(True))
 
     def _taken(self, manifest: Manifest) -> None:
@@ -357,9 +362,10 @@ class Deployment:
         self.wake()
 
     def _failing(self, error: FlameError) -> None:
-        """A record ends the job, once what comes before it is delivered."""
+        """A record ends the job, once what comes before it is delivered. Until then it may go on in another epoch, in
+        which the record is read again: that nothing more is read now is for this epoch alone."""
         self._ending.expect(error)
-        self.drain()
+        self._stop_reading()
 
     def _lost(self, location: str, error: Exception) -> None:
         if not location:

@@ -42,6 +42,14 @@ class Ending:
         self._expected = error
         self._hasten()
 
+    def withdraw(self) -> None:
+        """The job goes on after all, as if nothing had been expected."""
+        self._expected = None
+        self._patience.ease()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _hasten(self) -> None:
         self._patience.hasten()
         if self._timer is None and not self._over:
@@ -73,9 +81,10 @@ class Ending:
                     raise
         except BaseException as error:
             first = self._met if self._met is not None and isinstance(error, Exception) else error
-            for other in (self._expected, error):
-                if other is not None and str(other) != str(first):
-                    first.add_note(f"also: {other}")
+            others = [other for other in (self._expected, self._met, error) if other is not None]
+            for text in dict.fromkeys(map(str, others)):
+                if text != str(first):
+                    first.add_note(f"also: {text}")
             if first is not error:
                 raise first from first.__cause__
             raise

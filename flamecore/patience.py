@@ -44,7 +44,8 @@ class Watch:
         self.known: Callable[[], str] = str
         self.overdue: Callable[[FlameError], None] = _nobody_hears
         self.error: FlameError | None = None
-        self._job, self._who, self._limit_s, self._make_error = job, who, limit_s, error
+        self._job, self._who, self._make_error = job, who, error
+        self._usual_s = self._limit_s = limit_s
         self._warn_s = min(_WARN_S, limit_s / 4)
         self._doing, self._size = "", 0
         self._since: float | None = None
@@ -72,15 +73,27 @@ class Watch:
 
     def hasten(self, limit_s: float) -> None:
         """From now on no call may take longer than this. One that is under way is given so much more, at most."""
-        self._limit_s = min(self._limit_s, limit_s)
-        self._warn_s = min(self._warn_s, self._limit_s / 4)
-        self.aclose()
+        self._limit_to(min(self._limit_s, limit_s))
         if self._since is None:
             return
-        loop = asyncio.get_running_loop()
-        if (due := loop.time() + self._limit_s) < self._due:
+        now = asyncio.get_running_loop().time()
+        if (due := now + self._limit_s) < self._due:
             self._due, self._more = due, " more"
-        self._timer = loop.call_at(min(loop.time() + self._warn_s, self._due), self._look)
+        self._look_by(now + self._warn_s)
+
+    def ease(self) -> None:
+        """A call may take as long as ever, also one that is under way."""
+        self._limit_to(self._usual_s)
+        if self._since is not None:
+            self._due, self._more = self._since + self._limit_s, ""
+            self._look_by(self._since)
+
+    def _limit_to(self, limit_s: float) -> None:
+        self._limit_s, self._warn_s = limit_s, min(_WARN_S, limit_s / 4)
+        self.aclose()
+
+    def _look_by(self, time: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(min(time, self._due), self._look)
 
     def aclose(self) -> None:
         """Cancel what is scheduled."""
@@ -169,7 +182,8 @@ class Watch:
 
     def _give_up(self) -> None:
         known = self.known()
-        what = f"{self._who} was given {self._limit_s:g} s{self._more} to {self._asked}, and has not done it"
+        given_s = self._limit_s if self._more or self._since is None else self._due - self._since
+        what = f"{self._who} was given {given_s:g} s{self._more} to {self._asked}, and has not done it"
         self.error = self._make_error(f"{what}; {known}" if known else what)
         give_up()
         if self._given_up is not None and not self._given_up.done():
@@ -202,6 +216,13 @@ class Patience:
             for watch in self._watches:
                 watch.hasten(self.grace_s)
 
+    def ease(self) -> None:
+        """It goes on: everybody is waited for as long as ever."""
+        if self._hastened:
+            self._hastened = False
+            for watch in self._watches:
+                watch.ease()
+
     @property
     def waited(self) -> str:
         """What is being waited for, and for how long, in words; empty if nothing is."""
@@ -214,9 +235,9 @@ class Patience:
         self._watches.append(watch)
         return watch
 
-    def _hint(self, look: str, key: str) -> str:
+    def _hint(self, look: str, key: str, usual_s: float) -> str:
         limit = f"job.{key} says how long it may take"
-        if self._hastened:
+        if self._hastened and self.grace_s < usual_s:
             limit = "job.grace_s says how long it may take when the job ends with an error"
         return f"{look} If it is only slow: {limit}."
 
@@ -228,7 +249,7 @@ class Patience:
                 "Look at what it writes to. An exactly-once sink loses and doubles nothing: the next run of a job that "
                 "keeps state goes on."
             )
-            return SinkError(what, hint=self._hint(look, "sink_timeout_s"), sink=name)
+            return SinkError(what, hint=self._hint(look, "sink_timeout_s", self._sink_s), sink=name)
 
         if name not in self._sinks:
             self._sinks[name] = self._watch(f"sink {name!r}", self._sink_s, error)
@@ -238,7 +259,7 @@ class Patience:
         """The watch of a reader: always the same, or one for calls that others may be under way beside."""
 
         def error(what: str) -> SourceError:
-            hint = self._hint("Look at what it reads from.", "source_timeout_s")
+            hint = self._hint("Look at what it reads from.", "source_timeout_s", self._source_s)
             return SourceError(what, hint=hint, source=front.source, position=None)
 
         if front not in self._readers or apart:

@@ -374,3 +374,29 @@ def test_a_sink_that_is_only_slow_writes_its_batch_to_the_end(
     assert what[ends] in said
     assert "also:" not in said
     assert len(Path("out.jsonl").read_text().splitlines()) == int(Path("hanging").read_text())
+
+
+def test_a_record_that_fails_is_not_forgotten_when_the_job_goes_on_from_before_it(
+    grpc: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read again: nobody has asked the job to read no more."""
+    Path("hang").write_text("before until")
+    monkeypatch.setenv("LEAST", "0")
+    text = Path("lines.txt").read_text().splitlines()
+    Path("lines.txt").write_text("\n".join([*text[:100], "bad", *text[100:]]) + "\n")
+    on = [*grpc, "job.workers=2", *settings([])[:-1], "job.max_in_flight=1000"]
+    with running(on) as job:
+        assert job.stderr is not None
+        told = next((line for line in job.stderr if "event=job.delayed" in line), "")
+        assert "no such line" in told
+        kill_a_worker(job)
+        for line in job.stderr:
+            if "event=job.faulted" in line:
+                break
+        Path("hang").unlink()
+        Path("go").touch()
+        _, said = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 1, said
+    assert "error: 'map:upper' failed: ValueError: no such line\n" in said
+    assert "also:" not in said
+    assert len(Path("out.jsonl").read_text().splitlines()) == 100

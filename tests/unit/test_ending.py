@@ -103,7 +103,9 @@ def test_to_be_cancelled_goes_before_an_error() -> None:
             stack.push_async_callback(cancelled)
             raise first
 
-    assert isinstance(ended(body), asyncio.CancelledError)
+    error = ended(body)
+    assert isinstance(error, asyncio.CancelledError)
+    assert "also: a worker is gone" in notes(error)
 
 
 @pytest.mark.parametrize("expected", [True, False])
@@ -132,6 +134,23 @@ def test_an_end_that_takes_a_while_is_told_of_with_what_it_waits_for(
     assert told["waits_for"].startswith("sink 'out' has been asked for 0.")
     assert (told["job"], told["grace_s"], told["log_level"]) == ("job", 0.2, "warning")
     assert "was given 0.2 s to" in "".join([str(error), *notes(error)])
+
+
+def test_what_was_expected_and_has_not_come_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flamecore.ending, "_TELL_S", 0.05)
+    met = SinkError("too slow", sink="out")
+
+    async def body(ending: Ending, patience: Patience) -> None:
+        async with ending.holding():
+            ending.expect(OperationError("'map' failed", vertex="map"))
+            ending.withdraw()
+            await patience.sink("out").call(asyncio.sleep(0.5), "write a batch")  # which is longer than the grace
+            raise met
+
+    with capture_logs() as said:
+        assert ended(body) is met
+    assert notes(met) == []
+    assert said == []
 
 
 def test_nothing_is_told_of_an_end_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,51 @@ def test_the_end_of_a_job_gives_nobody_more_time() -> None:
     played(body)
 
 
+def test_a_job_that_goes_on_after_all_waits_as_long_as_ever() -> None:
+    async def body(watch: Watch) -> None:
+        patience = Patience("job", 60, 60, grace_s=0.05)
+        sink, other = patience.sink("out"), patience.sink("other")
+        go = asyncio.Event()
+        with overdue(sink) as told:
+            writing = asyncio.create_task(sink.call(go.wait(), "write"))
+            await asyncio.sleep(0)
+            patience.hasten()
+            patience.ease()
+            await other.call(asyncio.sleep(0.2), "write")  # which is longer than the grace
+            go.set()
+            assert await writing
+        assert told == []
+        patience.hasten()
+        with pytest.raises(SinkError, match=r"'other' was given 0\.05 s to write, and has not done it"):
+            await other.call(stubborn(), "write")
+
+    played(body)
+
+
+def test_a_limit_that_is_shorter_than_the_grace_is_the_one_that_is_told_of() -> None:
+    async def body(watch: Watch) -> None:
+        patience = Patience("job", 0.05, 60, grace_s=60)
+        patience.hasten()
+        with pytest.raises(SinkError) as raised:
+            await patience.sink("out").call(stubborn(), "write")
+        assert "job.sink_timeout_s" in raised.value.hint
+
+    played(body)
+
+
+def test_a_call_that_is_nearly_out_of_time_is_told_of_with_the_time_it_had() -> None:
+    async def body(watch: Watch) -> None:
+        patience = Patience("job", 0.3, 60, grace_s=0.25)
+        sink = patience.sink("out")
+        writing = asyncio.create_task(sink.call(stubborn(), "write"))
+        await asyncio.sleep(0.1)
+        patience.hasten()
+        with pytest.raises(SinkError, match=r"sink 'out' was given 0\.3 s to write, and has not done it"):
+            await writing
+
+    played(body)
+
+
 def test_what_was_given_up_is_not_closed() -> None:
     async def body(watch: Watch) -> None:
         closed: list[Any] = []

@@ -110,6 +110,19 @@ def test_a_disk_that_is_full(
     assert kept > ROOM_BYTES, "a quick job may end before the disk is full"
 
 
+def test_a_disk_without_room_to_begin_with(tmp_path: Path, grpc: list[str], small_disk: Path) -> None:
+    (small_disk / "more").write_bytes(bytes(ROOM_BYTES - 24 * 2**10))
+    words = Words(tmp_path, grpc, lines=20, out="disk/out.db")
+    with words.running() as run:
+        assert ended(run) == 1, run.said()
+    assert "Make room" in the_error(run.said())
+    (small_disk / "more").unlink()
+    (small_disk / "filler").unlink()
+    with words.running() as run:
+        assert ended(run) == 0, run.said()
+    words.check()
+
+
 # -- blobs that are damaged --------------------------------------------------------------------------------------------
 
 

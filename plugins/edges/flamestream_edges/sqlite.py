@@ -42,6 +42,7 @@ _HINTS: Final = {
     "SQLITE_FULL": "Make room on the disk; the rows of earlier batches are safe.",
     "SQLITE_READONLY": "Make the file and its directory writable for this user.",
     "SQLITE_CANTOPEN": "Its directory must be there and be writable: mkdir -p DIRECTORY",
+    "SQLITE_IOERR_SHMSIZE": "Make room on the disk: the index of the write-ahead log has none.",
     "SQLITE_IOERR": "Is the disk well, and is the file still there?",
 }
 

@@ -49,6 +49,8 @@ _NAMES: Final = "SELECT name FROM blobs WHERE job = ? AND piece = 0 AND name >= 
 _DELETE: Final = "DELETE FROM blobs WHERE job = ? AND name = ?"
 
 _BUSY: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
+_FULL: Final = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
+"""Of a disk that is full; the second if not even the index of the write-ahead log has room."""
 _LOCKED: Final = "Another process{} holds it; end that, or raise busy_timeout_s under [state]."
 _GONE: Final = "Has somebody replaced it while the job ran? Start the job again."
 _HINTS: Final = {
@@ -251,7 +253,7 @@ class Sqlite(Store):
 
     def _failed(self, error: sqlite3.Error, blob: str = "") -> StoreError:
         code: str = getattr(error, "sqlite_errorname", "")
-        if code.startswith("SQLITE_FULL"):
+        if code in _FULL:
             hint = room(self._path.parent)
         else:
             found = (hint for name, hint in _HINTS.items() if code.startswith(name))

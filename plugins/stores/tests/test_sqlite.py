@@ -294,6 +294,15 @@ def test_a_full_disk(small_disk: Path, size: int, fill: Any, holds: Any) -> None
     using(store(small_disk), lambda made: made.read("later"))
 
 
+def test_a_disk_without_room_to_begin_with(small_disk: Path) -> None:
+    (small_disk / "else").write_bytes(bytes(4 * 2**20 - 24 * 2**10))
+    with pytest.raises(StoreError) as caught:
+        using(store(small_disk), Sqlite.names)
+    assert "Make room on the disk (" in caught.value.hint
+    (small_disk / "else").unlink()
+    assert using(store(small_disk), Sqlite.names) == []
+
+
 def test_a_large_blob_that_does_not_fit(small_disk: Path, holds: Any) -> None:
     async def do(made: Sqlite) -> None:
         assert await made.create("before", b"before")

@@ -144,13 +144,16 @@ def joined(parts: Sequence[Orders]) -> Orders:
     """The orders of several runs, one after the other. Those that were made alike of others stay noted as these."""
     if len(parts) < 2:  # by far the most frequent
         return parts[0] if parts else []
-    alike = [part for part in parts if type(part) is Derived]
-    if alike and len(alike) == len(parts):
+    alike = [part for part in parts if type(part) is Derived] if type(parts[0]) is Derived else []
+    if len(alike) == len(parts):
         bases = list(chain.from_iterable([part.bases for part in alike]))
         counts = [part.counts for part in alike if part.counts is not None]
         if len({(part.first, part.tail) for part in alike}) == 1 and len(counts) in (0, len(alike)):
             return Derived(bases, list(chain.from_iterable(counts)) if counts else None, alike[0].first, alike[0].tail)
-    return list(chain.from_iterable(parts))
+    together: list[bytes] = []
+    for part in parts:  # lists are copied as they lie there
+        together += part
+    return together
 
 
 def spelled(orders: Orders) -> Orders:

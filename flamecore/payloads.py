@@ -8,7 +8,6 @@ lines are one text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any, overload
 
 
@@ -101,10 +100,20 @@ def chained(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
     """The payloads of several runs, one after the other; noted as all of the parts are, if these are noted alike."""
     if len(parts) < 2:  # by far the most frequent
         return parts[0] if parts else []
-    rows = [part.columns for part in parts if type(part) is Rows]
-    if rows and len(rows) == len(parts) and len(set(map(len, rows))) == 1:
-        return Rows([list(chain.from_iterable(columns)) for columns in zip(*rows, strict=True)])
-    texts = [part.text for part in parts if type(part) is Lines]
-    if texts and len(texts) == len(parts):
-        return Lines("".join(texts))
-    return list(chain.from_iterable(parts))
+    kind = type(parts[0])
+    if kind is Rows:
+        rows = [part.columns for part in parts if type(part) is Rows]
+        if len(rows) == len(parts) and len(set(map(len, rows))) == 1:
+            return Rows([_together(columns) for columns in zip(*rows, strict=True)])
+    elif kind is Lines:
+        texts = [part.text for part in parts if type(part) is Lines]
+        if len(texts) == len(parts):
+            return Lines("".join(texts))
+    return _together(parts)
+
+
+def _together(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    together: list[Any] = []
+    for part in parts:  # lists are copied as they lie there
+        together += part
+    return together

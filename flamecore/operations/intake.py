@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from flamecore.operations import Run, Step
-from flamecore.orders import Orders, joined
+from flamecore.orders import Orders, joined, spelled
 from flamecore.payloads import chained
 
 _PATIENCE_S: Final = 0.1
@@ -37,6 +37,9 @@ _MUCH_PER_S: Final = 100_000
 _MUCH: Final = 2_000
 """What comes in greater numbers is better waited with from the beginning: so much as is ahead of a late item is to be
 looked through for it."""
+
+_FINE: Final = 64
+"""What is cut into parts as small as that is spelled out before: it costs less than to note so many."""
 
 Waiting = tuple[int, bool, Orders, Sequence[Any]]
 """(trace, alive, orders, payloads): in ascending order."""
@@ -175,7 +178,7 @@ class Intake:
         self._seen = len(self._waiting)
         return ready
 
-    def _put_in(self, ready: Sequence[Waiting]) -> None:
+    def _put_in(self, ready: list[Waiting]) -> None:
         """First what is late, in as few runs as there are, since every run is a repair; then the rest, merged.
 
         What is of one order goes in as it came.
@@ -191,19 +194,34 @@ class Intake:
         kind: tuple[int, bool] | None = None  # what follows straight, of one trace, goes in together
         places: list[Orders] = []
         parts: list[Sequence[Any]] = []
+        last: tuple[list[bytes], list[Any]] | None = None  # of these, if they are lists that were cut out here
         while heads:
             _, number, start = heappop(heads)
             trace, alive, orders, payloads = ready[number]
             end = max(bisect_left(orders, heads[0][0], start), start + 1) if heads else len(orders)
             if end < len(orders):
+                if end - start < _FINE and not type(orders) is type(payloads) is list:
+                    orders, payloads = spelled(orders), payloads if type(payloads) is list else list(payloads)
+                    ready[number] = (trace, alive, orders, payloads)
                 heappush(heads, (orders[end], number, end))
             if kind is not None and (kind != (trace, alive) or places[-1][-1] >= orders[start]):
                 self._pass(*kind, joined(places), chained(parts))
-                places, parts = [], []
+                places, parts, last = [], [], None
             kind = (trace, alive)
-            whole = start == 0 and end == len(orders)
-            places.append(orders if whole else orders[start:end])
-            parts.append(payloads if whole else payloads[start:end])
+            if start == 0 and end == len(orders):
+                places.append(orders)
+                parts.append(payloads)
+                last = None
+                continue
+            orders, payloads = orders[start:end], payloads[start:end]
+            both = (orders, payloads) if type(orders) is list and type(payloads) is list else None
+            if last is not None and both is not None:
+                last[0].extend(both[0])
+                last[1].extend(both[1])
+                continue
+            places.append(orders)
+            parts.append(payloads)
+            last = both
         if kind is not None:
             self._passed = places[-1][-1]
             self._pass(*kind, joined(places), chained(parts))

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from flamecore.meta import GlobalTime, encode_time
 from flamecore.operations.intake import Intake, Origin
+from flamecore.orders import Derived
+from flamecore.payloads import Rows
 
 Item = tuple[bytes, int, bool, Any]
 
@@ -178,3 +180,29 @@ def test_late_runs_go_in_whole() -> None:
     intake.drain(0.1)
     assert behind.orders == orders_of(5, 9, 1, 3, 5, 8, 11, 12, 13)
     assert behind.runs == 3
+
+
+@given(
+    st.lists(st.tuples(st.sets(st.integers(0, 400), min_size=1), st.integers(1, 3), st.booleans()), max_size=5),
+    st.integers(0, 1),
+    st.integers(1, 40),
+)
+def test_runs_that_are_noted_in_any_way_go_in_as_lists_do(
+    script: list[tuple[set[int], int, bool]], traces: int, block: int
+) -> None:
+    """However fine they are cut into each other."""
+    wanted, got = Behind(), Behind()
+    listed, noted = (Intake(one.step, one.run, Origin(), 0, 10_000) for one in (wanted, got))
+    for number, (times, count, rows) in enumerate(script):
+        some = [time // block * block * len(script) + time % block + number * block for time in sorted(times)]
+        orders = Derived(orders_of(*some), [count] * len(some))
+        payloads = [(number, place) for place in range(len(orders))]
+        trace = number if traces else 0
+        listed.run([*orders], trace, payloads)
+        columns = Rows([list(column) for column in zip(*payloads, strict=True)])
+        noted.run(orders, trace, columns if rows else payloads)
+    for intake in (listed, noted):
+        intake.drain(1.0)
+        intake.drain(2.0)
+    assert got.items == wanted.items
+    assert len(wanted.items) == sum(len(times) * count for times, count, _ in script)

@@ -142,8 +142,8 @@ class Worker:
                     step(order, 0, True, value)
         elif len(values):
             orders = [encode_time(time) + suffix for time in range(first, first + len(values))]
-            # Whatever sequence the driver has made: a run is kept, cut, put together and written down as lists are.
-            self.compiled.runs[front.name.source](orders, 0, values if type(values) is list else list(values))
+            # The driver may have made any sequence, and may fill it anew; a run is kept, and written down as lists are.
+            self.compiled.runs[front.name.source](orders, 0, list(values))
         if given is None and self.plan.kept and self.plan.clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be written down.
             self.given.append(Given(number, first, len(positions)))

@@ -135,6 +135,16 @@ def test_records_may_come_in_any_sequence(build: Callable[[fc.Stream[int]], fc.S
     assert said[0] == said[1]
 
 
+@pytest.mark.parametrize("build", [lambda stream: stream, lambda stream: stream.filter(lambda n: True)])
+def test_a_driver_may_use_its_list_again(build: Callable[[fc.Stream[int]], fc.Stream[Any]]) -> None:
+    bench, values = Bench(flow(build)), [1, 2, 3]
+    bench.worker.admit(1, Batch(values, range(3)), 0.0)
+    values[:] = 4, 5, 6
+    bench.worker.admit(1, Batch(values, range(3)), 0.0)
+    values.clear()
+    assert bench.released(9) == [1, 2, 3, 4, 5, 6]
+
+
 def test_local_hand_overs_are_not_acked() -> None:
     bench = Bench(flow(keyed))
     bench.admit(*range(100))

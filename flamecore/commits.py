@@ -107,7 +107,8 @@ class Commits:
             StoreError, SinkError: What must be durable cannot be made so.
         """
         async with self._busy:
-            if self._control.stored > self._time and not self._control.failing:
+            # While a slow sink is yet to come to a record that fails, the next run is to repeat as little as ever.
+            if self._control.stored > self._time and not self._control.reached:
                 await self._take(self._control.stored)
 
     async def finish(self) -> None:

@@ -69,7 +69,12 @@ class Control:
     @property
     def failing(self) -> bool:
         """Whether some record is known to end the job: there is no use in reading on."""
-        return self._failing is not None or bool(self._reached)
+        return self._failing is not None or self.reached
+
+    @property
+    def reached(self) -> bool:
+        """Whether some rear has come to such a record."""
+        return bool(self._reached)
 
     @property
     def expected(self) -> FlameError | None:

@@ -16,11 +16,12 @@ from flamecore.codec import Codec
 from flamecore.commits import Commits, StateSettings
 from flamecore.control import Control
 from flamecore.errors import CorruptError, JobError, StoreError
+from flamecore.failure import Failure
 from flamecore.front import Batch, Reader, Rejected
 from flamecore.hashing import key_groups
 from flamecore.history import History
 from flamecore.keeper import Keeper
-from flamecore.messages import Committed, Delivered, Prepare, Prepared, Resume, Settled
+from flamecore.messages import Committed, Delivered, Failing, Prepare, Prepared, Reached, Resume, Settled
 from flamecore.meta import FrontId
 from flamecore.patience import Patience
 from flamecore.plan import Plan
@@ -621,6 +622,28 @@ def test_where_nothing_is_new_no_snapshot_is_taken() -> None:
             await committing
         assert [manifest.time for manifest in job.taken] == [5], "time alone is nothing new"
         assert len([message for _, message in job.post.sent if isinstance(message, Prepare)]) == 4
+
+    run(body)
+
+
+def test_there_are_snapshots_until_a_sink_comes_to_a_record_that_fails() -> None:
+    """It may be slow, and what it stores until then is not to be repeated by the next run."""
+
+    async def body() -> None:
+        job = await Job().open()
+        failure = Failure(None, "count", "record", None, "ValueError: no")
+        job.control.receive(Failing(failure))
+        job.control.receive(Delivered("out", 10))
+        taking = asyncio.create_task(job.commits.commit())
+        await settle()
+        job.answer(1, "ten", 10)
+        await taking
+        assert [manifest.time for manifest in job.taken] == [10]
+        job.control.receive(Delivered("out", 20))
+        job.control.receive(Reached("out", failure))
+        job.post.sent.clear()
+        await job.commits.commit()
+        assert job.post.sent == []
 
     run(body)
 

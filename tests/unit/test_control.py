@@ -48,6 +48,7 @@ def test_a_job_fails_when_every_rear_has_come_to_the_record_and_that_is_known_be
     assert (job.failing, job.expected, job.error) == (False, None, None)
     job.receive(Failing(later))
     assert job.failing
+    assert not job.reached
     assert "'later' failed" in str(job.expected)
     for message in (FrontEnded(1, 10), FrontEnded(2, 10), Reached("a", first)):
         job.receive(message)

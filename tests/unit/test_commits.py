@@ -262,7 +262,7 @@ def test_what_is_settled_is_forgotten_before_the_snapshot() -> None:
         bench.admit("b", "a", "c", start=1)
         bench.worker.receive("job", Settled(2))
         (operation,) = bench.worker.compiled.stateful.values()
-        assert [note.payloads for note in operation._notes] == [("b", "a", "c")]
+        assert [list(note.payloads) for note in operation._notes] == [["b", "a", "c"]]
         assert bench.worker.fronts[1].uncommitted == 4, "what is to be read again after a crash"
         bench.admit("b", start=4)
         bench.commits.prepare(Prepare(7, 3))

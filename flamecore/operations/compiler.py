@@ -123,6 +123,7 @@ class Compiler:
         self.placed = self.placed_by_order()
         self.inputs: dict[Vertex, Step] = {}
         self.runs: dict[Vertex, Run] = {}  # of the vertices that take them
+        self.undos: dict[Vertex, Run] = {}  # of those that take several tombstones at once
 
     def successor(self, vertex: Vertex) -> Step:
         """The step that takes what `vertex` emits."""
@@ -158,7 +159,8 @@ class Compiler:
         heads = [head for at, head in self.heads.items() if vertex in self.cycles[at]]
         if not heads and self.sorts and len(self.outboxes) > 1 and isinstance(vertex, (Drift, Grouping)):
             ways = self.ways_to(vertex)
-            intake = Intake(here, run_here, self.compiled.origin, vertex.segment, self.plan.late_per_s, ways)
+            late, undo = self.plan.late_per_s, self.undos.get(vertex)
+            intake = Intake(here, run_here, self.compiled.origin, vertex.segment, late, ways, undo)
             self.compiled.intakes.insert(0, intake)  # the walk comes from the sinks
             here, run_here = intake.step, intake.run
         self.compiled.arrivals[vertex.index] = arriving(here, heads)
@@ -215,7 +217,7 @@ class Compiler:
         if isinstance(vertex, Drift):
             emit, emit_run = self.successor(vertex), self.successor_run(vertex)
             drift = DriftStep(vertex, ident, emit, self.fail_at(vertex), emit_run, kept=self.plan.kept)
-            self.runs[vertex] = drift.run
+            self.runs[vertex], self.undos[vertex] = drift.run, drift.undo
             return self.stateful(vertex, drift)
         if isinstance(vertex, Grouping):
             emit, emit_run = self.successor(vertex), self.successor_run(vertex)

@@ -104,6 +104,14 @@ class DriftStep:
         if done < len(orders):
             self._repair(orders[done:], trace, True, payloads[done:])
 
+    def undo(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Take several tombstones of one trace, in ascending order: what follows them is run again once, not for each.
+
+        Raises:
+            NoInvalideeError: The victim of one is not there.
+        """
+        self._repair(orders, trace, False, payloads)
+
     def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
         """The way of items in order, where every item gives one output: its key and the new state."""
         kept, meet, key_of = self.states, self.states.meet, self._key_of
@@ -212,7 +220,7 @@ class DriftStep:
         for key, items in changes.items():
             self._mend(key, items, alive, gone, come)
         self.retracted += len(gone)
-        for result in gone:
+        for result in sorted(gone, key=_ORDER):
             self._send(result, alive=False)
         for result in sorted(come, key=_ORDER):
             self._send(result, alive=True)

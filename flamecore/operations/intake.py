@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import compress
 from typing import Any, Final
 
 from flamecore.operations import Run, Step
@@ -63,13 +64,21 @@ class Intake:
         segment: The operation's.
         late: So many late items a second are repaired without ado.
         ways: Those by which items may come from other workers.
+        undo: The operation's own for several tombstones; None: they go in one by one.
     """
 
     def __init__(
-        self, step: Step, run: Run, origin: Origin, segment: int, late: int, ways: Iterable[Hashable] = ()
+        self,
+        step: Step,
+        run: Run,
+        origin: Origin,
+        segment: int,
+        late: int,
+        ways: Iterable[Hashable] = (),
+        undo: Run | None = None,
     ) -> None:
         self.segment = segment
-        self._step, self._run, self._origin, self._late = step, run, origin, late
+        self._step, self._run, self._undo, self._origin, self._late = step, run, undo, origin, late
         self._waiting: list[Waiting] = []
         self._single: tuple[list[bytes], list[Any]] | None = None  # the last of them, if it may be added to
         self._ahead: dict[Hashable, bytes] = dict.fromkeys(ways, b"")  # the greatest order that has come by each way
@@ -183,6 +192,8 @@ class Intake:
 
         What is of one order goes in as it came.
         """
+        if not all(alive for _, alive, _, _ in ready):
+            ready = _without_cancelled(ready)
         heads = []
         for number, (trace, alive, orders, payloads) in enumerate(ready):
             late = bisect_right(orders, self._passed)
@@ -229,6 +240,33 @@ class Intake:
     def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[Any]) -> None:
         if alive:
             self._run(orders, trace, payloads)
+        elif self._undo is not None:
+            self._undo(orders, trace, payloads)
         else:
             for order, payload in zip(orders, payloads, strict=True):
                 self._step(order, trace, False, payload)
+
+
+def _without_cancelled(waiting: Sequence[Waiting]) -> list[Waiting]:
+    """What is left when tombstones have met the items they cancel, as far as these wait here too.
+
+    Where one operation repairs and repairs again what it has sent, all versions but the last go no further. Without
+    this every stateful operation in a row would multiply them.
+    """
+    places: dict[tuple[bytes, int], tuple[int, int]] = {}  # of live items
+    gone: list[set[int]] = [set() for _ in waiting]
+    for number, (trace, alive, orders, _) in enumerate(waiting):
+        for at, order in enumerate(orders):
+            if alive:
+                places[order, trace] = (number, at)
+            elif (victim := places.pop((order, trace), None)) is not None:
+                gone[victim[0]].add(victim[1])
+                gone[number].add(at)
+    left: list[Waiting] = []
+    for (trace, alive, orders, payloads), out in zip(waiting, gone, strict=True):
+        if not out:
+            left.append((trace, alive, orders, payloads))
+        elif len(out) < len(orders):
+            kept = [at not in out for at in range(len(orders))]
+            left.append((trace, alive, list(compress(orders, kept)), list(compress(payloads, kept))))
+    return left

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from random import Random
 from typing import Any, NamedTuple
@@ -275,3 +276,23 @@ def test_one_worker_with_one_front_replays_nothing() -> None:
     outputs = flow.run({"numbers": range(5_000)})
     assert outputs.stats.replays == 0
     assert len(outputs["out"]) == 10_000
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_many_states_in_a_row_do_not_multiply_repairs(workers: int) -> None:
+    """What one takes back and gives anew is late at the next. If each of them sent on every version, this would take
+    hours."""
+
+    def counted(state: int, pair: tuple[int, int]) -> tuple[int, list[tuple[int, int]]]:
+        return state + 1, [(pair[0], state)]
+
+    def shuffled(place: int, pair: tuple[int, int]) -> int:
+        return (pair[0] * (place + 3) + pair[1]) % 5
+
+    flow = fc.Flow("states")
+    pairs = flow.source("numbers", int).rebalance().map(lambda number: (number, 0))
+    for place in range(5):
+        pairs = pairs.key_by(partial(shuffled, place)).stateful_map(0, counted)
+    pairs.sink("out")
+    numbers = list(range(1000))
+    assert flow.run({"numbers": numbers}, workers=workers)["out"] == flow.run({"numbers": numbers})["out"]

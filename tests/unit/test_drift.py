@@ -308,6 +308,25 @@ def test_a_repair_takes_back_what_comes_after_then_gives_it_anew_in_order() -> N
     assert [(alive, payload) for alive, _, payload in out.log] == [(False, "6/12"), (False, "8/20"), (True, "8/14")]
 
 
+def test_several_are_taken_back_at_once() -> None:
+    """What follows them is run again once, and not for each of them."""
+    operation, out, _ = fused_step(running)
+    alone, wanted, _ = fused_step(running)
+    numbers, gone = range(2, 20, 2), (2, 6, 16)
+    for bench in (operation, alone):
+        feed(bench, *numbers)
+    out.log.clear()
+    operation.undo([GlobalTime(time, 1).encode() for time in gone], 0, gone)
+    feed(alone, *gone, alive=False)
+    assert out.held == wanted.held
+    assert [(alive, payload) for alive, _, payload in out.log] == [
+        *[(False, f"{n}/{sum(range(2, n + 1, 2))}") for n in numbers],
+        *[(True, f"{n}/{sum(m for m in range(2, n + 1, 2) if m not in gone)}") for n in numbers if n not in gone],
+    ]
+    with pytest.raises(NoInvalideeError):
+        operation.undo([GlobalTime(6, 1).encode()], 0, [6])
+
+
 def test_keys_do_not_meet() -> None:
     operation, out, _ = fused_step(running)
     feed(operation, 1, 2, 4, 3)

@@ -280,8 +280,8 @@ def test_one_worker_with_one_front_replays_nothing() -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_many_states_in_a_row_do_not_multiply_repairs(workers: int) -> None:
-    """What one takes back and gives anew is late at the next. If each of them sent on every version, this would take
-    hours."""
+    """What one takes back and gives anew is late at the next. If versions that are taken back while they wait went on,
+    five states would take back some 400 to 1,200 outputs for each record; without them it is 20 to 35."""
 
     def counted(state: int, pair: tuple[int, int]) -> tuple[int, list[tuple[int, int]]]:
         return state + 1, [(pair[0], state)]
@@ -294,5 +294,7 @@ def test_many_states_in_a_row_do_not_multiply_repairs(workers: int) -> None:
     for place in range(5):
         pairs = pairs.key_by(partial(shuffled, place)).stateful_map(0, counted)
     pairs.sink("out")
-    numbers = list(range(1000))
-    assert flow.run({"numbers": numbers}, workers=workers)["out"] == flow.run({"numbers": numbers})["out"]
+    numbers = list(range(600))
+    outputs = flow.run({"numbers": numbers}, workers=workers)
+    assert outputs["out"] == flow.run({"numbers": numbers})["out"]
+    assert outputs.stats.replays < 100 * len(numbers)

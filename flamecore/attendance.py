@@ -15,9 +15,9 @@ from typing import Any
 from flamecore import __version__
 from flamecore.codec import Codec
 from flamecore.errors import JobError, PeerGoneError
-from flamecore.messages import Join
+from flamecore.messages import CONTROL, Join
 from flamecore.options import options_of
-from flamecore.post import CONTROL, Post
+from flamecore.post import Post
 from flamecore.registry import Registry
 from flamecore.scope import plain
 from flamecore.transport import Transport, TransportContext

@@ -10,8 +10,8 @@ from typing import Any, Final
 from flamecore.attendance import Attendance
 from flamecore.codec import Codec
 from flamecore.errors import JobError, PeerGoneError
-from flamecore.messages import NodeReport, Refusal, Rescale, Status, Upgrade
-from flamecore.post import CONTROL, Post
+from flamecore.messages import CONTROL, NodeReport, Refusal, Rescale, Status, Upgrade
+from flamecore.post import Post
 
 _LOOK_TIMEOUT_S: Final = 5.0
 _SIGN_S: Final = 0.5

@@ -13,10 +13,10 @@ from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.hosting import Host, Seat
 from flamecore.life import Life
 from flamecore.members import Members
-from flamecore.messages import Assignment, Refusal, Status, Stop
+from flamecore.messages import CONTROL, Assignment, Refusal, Status, Stop
 from flamecore.placement import SUPERVISOR, placed
 from flamecore.plan import Plan
-from flamecore.post import CONTROL, Post
+from flamecore.post import Post
 
 if TYPE_CHECKING:
     from flamecore.layout import Layout

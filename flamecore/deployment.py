@@ -35,11 +35,11 @@ from flamecore.jobregistry import JobRegistry, RegistryContext
 from flamecore.life import Life
 from flamecore.logs import logger
 from flamecore.members import Members
-from flamecore.messages import Begin, Halt, Join, Load, Rescale, Status, Stop, Upgrade
+from flamecore.messages import CONTROL, Begin, Halt, Join, Load, Rescale, Status, Stop, Upgrade
 from flamecore.observe import Observers
 from flamecore.opening import check_importable, open_history
 from flamecore.placement import SUPERVISOR, TOKEN, node_options
-from flamecore.post import CONTROL, Post
+from flamecore.post import Post
 from flamecore.private import private_folder
 from flamecore.reception import Reception
 from flamecore.remains import Remains

@@ -12,12 +12,12 @@ from flamecore.commits import Commits
 from flamecore.control import Control
 from flamecore.errors import FlameError, TransportError
 from flamecore.history import History
-from flamecore.messages import Prepared
+from flamecore.messages import CONTROL, Prepared
 from flamecore.node import Node
 from flamecore.observe import Observers
 from flamecore.patience import Patience
 from flamecore.plan import Plan
-from flamecore.post import CONTROL, Post
+from flamecore.post import Post
 from flamecore.rear import Sink
 from flamecore.scope import Scope
 from flamecore.snapshot import Manifest

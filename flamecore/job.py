@@ -22,12 +22,12 @@ from flamecore.ending import Ending
 from flamecore.errors import JobError
 from flamecore.front import Source
 from flamecore.graph import Graph
-from flamecore.messages import Prepared
+from flamecore.messages import CONTROL, Prepared
 from flamecore.node import Node
 from flamecore.observe import Observers
 from flamecore.opening import check_importable, make_plan, open_history, open_sinks
 from flamecore.plan import DEAD_LETTERS
-from flamecore.post import CONTROL, Post
+from flamecore.post import Post
 from flamecore.rear import Sink, encoders_of
 from flamecore.recovery import Kept
 from flamecore.settings import JobSettings

@@ -16,11 +16,14 @@ control --Prepare-->   worker     take part in a snapshot; answered by Prepared,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flamecore.acker import Ack
 from flamecore.failure import Failure
 from flamecore.orders import Orders
+
+CONTROL: Final = "job"
+"""Address of the job's control."""
 
 Piece = tuple[int, int, bool, Orders, Sequence[Any]]
 """(vertex index, trace, alive, orders, payloads): items of one trace in ascending order, on their way to a vertex of

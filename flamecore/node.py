@@ -24,11 +24,12 @@ from flamecore.failure import Failure, exit_error
 from flamecore.front import Reader, Source
 from flamecore.host import TrackerHost, WorkerHost
 from flamecore.keeper import Keeper
+from flamecore.messages import CONTROL
 from flamecore.meta import FrontId
 from flamecore.observe import Observers
 from flamecore.patience import Patience, Watch
 from flamecore.plan import DEAD_LETTERS, Plan
-from flamecore.post import CONTROL, Post
+from flamecore.post import Post
 from flamecore.pump import Ended, FrontPump
 from flamecore.rear import Encode, Sink
 from flamecore.rear_host import RearHost, patient

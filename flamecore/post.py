@@ -9,16 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from flamecore.errors import CodecError, JobError
 from flamecore.transport import Endpoint
-
-if TYPE_CHECKING:
-    from flamecore.worker import Outgoing
-
-CONTROL: Final = "job"
-"""Address of the job's control."""
+from flamecore.worker import Outgoing
 
 _BACKLOG: Final = 1_000_000
 """Most messages kept for one address that gives no room."""

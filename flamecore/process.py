@@ -24,6 +24,7 @@ from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
 from flamecore.incarnation import Home, Incarnation
 from flamecore.job import collector_at_rest
 from flamecore.messages import (
+    CONTROL,
     Assignment,
     Begin,
     Halt,
@@ -37,7 +38,7 @@ from flamecore.messages import (
     Refusal,
     Stop,
 )
-from flamecore.post import CONTROL, Post
+from flamecore.post import Post
 from flamecore.runner import leave, run
 
 _REPORT_S: Final = 0.5

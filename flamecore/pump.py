@@ -8,10 +8,9 @@ from typing import Any, Final
 from flamecore.clock import Front, monotonic
 from flamecore.front import Batch, Reader
 from flamecore.host import WorkerHost
-from flamecore.messages import FrontEnded
+from flamecore.messages import CONTROL, FrontEnded
 from flamecore.patience import Patience, Watch
 from flamecore.plan import Plan
-from flamecore.post import CONTROL
 
 _STEP_S: Final = 0.005
 _LONG_STEP_S: Final = 0.02

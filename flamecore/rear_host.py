@@ -9,12 +9,12 @@ from typing import Any, Final
 from flamecore.clock import monotonic
 from flamecore.collect import Collector, Complete, joined
 from flamecore.errors import JobError
-from flamecore.messages import Delivered, Reached, Released
+from flamecore.messages import CONTROL, Delivered, Reached, Released
 from flamecore.meta import MIN_TIME
 from flamecore.patience import Patience, Watch
 from flamecore.payloads import Lines
 from flamecore.plan import Plan
-from flamecore.post import CONTROL, Post
+from flamecore.post import Post
 from flamecore.rear import Sink, encoders_of
 from flamecore.transport import Delivery
 

@@ -19,12 +19,11 @@ from flamecore.errors import JobError
 from flamecore.failure import Failure
 from flamecore.failures import Failures
 from flamecore.front import Batch
-from flamecore.messages import Busy, Delivered, Failing, Items, Released, Settled
+from flamecore.messages import CONTROL, Busy, Delivered, Failing, Items, Released, Settled
 from flamecore.meta import MAX_TIME, decode_time, encode_time
 from flamecore.operations.models import compile_worker
 from flamecore.operations.routing import Outbox, arrive
 from flamecore.plan import DEAD_LETTERS, Plan
-from flamecore.post import CONTROL
 from flamecore.rear import Encode
 
 

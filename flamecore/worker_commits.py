@@ -15,9 +15,9 @@ from flamecore.codec import Codec
 from flamecore.errors import StoreError
 from flamecore.front import Reader
 from flamecore.keeper import Keeper, PartWriter
-from flamecore.messages import Committed, Prepare, Prepared
+from flamecore.messages import CONTROL, Committed, Prepare, Prepared
 from flamecore.patience import Patience
-from flamecore.post import CONTROL, Post
+from flamecore.post import Post
 from flamecore.recovery import encode_journal, end_of
 from flamecore.snapshot import Part, Section, journal_blob, part_blob
 from flamecore.store import Store

@@ -22,10 +22,9 @@ from flamecore.errors import FlameError
 from flamecore.failure import Failure
 from flamecore.front import Batch
 from flamecore.graph import Graph
-from flamecore.messages import Busy, Delivered, Released
+from flamecore.messages import CONTROL, Busy, Delivered, Released
 from flamecore.meta import FrontId
 from flamecore.plan import OnError, Plan
-from flamecore.post import CONTROL
 from flamecore.testing.world import stopwatch
 from flamecore.worker import Worker
 

@@ -20,8 +20,7 @@ import pytest
 from flamecore.client import Client
 from flamecore.codec import Codec
 from flamecore.errors import JobError
-from flamecore.messages import Rescale
-from flamecore.post import CONTROL
+from flamecore.messages import CONTROL, Rescale
 from flamecore.transport import TransportContext
 
 pytestmark = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")

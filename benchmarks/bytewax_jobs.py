@@ -22,7 +22,7 @@ _BATCH: Final = 100
 def _run(flow: Dataflow, outputs: Stream[Any]) -> list[Any]:
     found: list[Any] = []
     op.output("out", outputs, TestingSink(found))
-    run_main(flow)  # type: ignore[no-untyped-call]
+    run_main(flow)  # type: ignore[no-untyped-call]  # Bytewax has no hints there
     return found
 
 

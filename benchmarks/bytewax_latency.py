@@ -60,4 +60,4 @@ def run(arrivals: Arrivals, ready: Callable[[], None]) -> None:
     keyed = op.key_on("key", words, lambda item: item[0])
     counts = op.stateful_flat_map("count", keyed, lambda seen, item: count_word(seen or 0, item))
     op.output("out", counts, _Noting(arrivals))
-    run_main(flow)  # type: ignore[no-untyped-call]
+    run_main(flow)  # type: ignore[no-untyped-call]  # Bytewax has no hints there

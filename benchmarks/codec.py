@@ -120,7 +120,7 @@ def ways(payload: Any, hint: Any) -> list[Way]:
     """
     codec = Codec([Reading, Order, type(payload)])
     encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
-    typed = msgspec.msgpack.Decoder(list[type(payload) if hint is None else hint])  # type: ignore[misc]
+    typed = msgspec.msgpack.Decoder(list[type(payload) if hint is None else hint])  # type: ignore[misc]  # made here
     found = [
         Way(OURS, codec.encode, codec.decode),
         Way(

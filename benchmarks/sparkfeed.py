@@ -155,11 +155,11 @@ def _by_spark(spark: Any, place: Path, files: int) -> int:
     import pandas as pd
     from pyspark.sql.streaming import StatefulProcessor
 
-    class Counts(StatefulProcessor):  # type: ignore[misc]
+    class Counts(StatefulProcessor):  # type: ignore[misc]  # without PySpark it is Any
         def init(self, handle: Any) -> None:
             self.count = handle.getValueState("count", "value long")
 
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timers: Any) -> Iterator[Any]:  # noqa: N802
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timers: Any) -> Iterator[Any]:  # noqa: N802 - its name
             held = self.count.get()
             count = held[0] if held is not None else 0
             for frame in rows:

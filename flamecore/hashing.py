@@ -191,7 +191,7 @@ def key_groups(keys: Sequence[Hashable]) -> list[int]:
     """The key group of each key. As `key_group(stable_hash(key))`; for texts, the work is done by loops in C."""
     if set(map(type, keys)) == {str}:
         try:
-            encoded = map(b"s".__add__, map(str.encode, keys))  # type: ignore[arg-type]
+            encoded = map(b"s".__add__, map(str.encode, keys))  # type: ignore[arg-type]  # all are texts
             return [(digest & 0xFFFFFFFF) * KEY_GROUPS >> 32 for digest in map(xxhash.xxh3_64_intdigest, encoded)]
         except UnicodeEncodeError:  # a lone surrogate
             pass

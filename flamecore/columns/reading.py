@@ -39,6 +39,7 @@ _TYPES: Final[dict[int, Any]] = {
     lay.STR: str,
     lay.BYTES: bytes,
 }
+# Kinds that are looked up mean nothing to a type checker.
 _decoders: Final = {node: msgspec.msgpack.Decoder(list[kind]).decode for node, kind in _TYPES.items()}  # type: ignore[valid-type]
 _simple: Final = msgspec.msgpack.Decoder(list, ext_hook=_no_extension).decode
 _integers: Final = _decoders[lay.INT]

@@ -35,12 +35,12 @@ def record_columns(type_: Any) -> tuple[Column, ...] | None:
         return tuple(Column(field.encode_name, field.type, not field.required) for field in fields)
     if is_typeddict(type_):
         hints = get_type_hints(type_)
-        required = type_.__required_keys__  # type: ignore[attr-defined]
+        required = type_.__required_keys__  # type: ignore[attr-defined]  # asked before
         return tuple(Column(name, kind, name not in required) for name, kind in hints.items())
     if is_named_tuple(type_):
         hints = get_type_hints(type_)
-        defaults = type_._field_defaults  # type: ignore[attr-defined]
-        names: tuple[str, ...] = type_._fields  # type: ignore[attr-defined]
+        defaults = type_._field_defaults  # type: ignore[attr-defined]  # asked before
+        names: tuple[str, ...] = type_._fields  # type: ignore[attr-defined]  # asked before
         return tuple(Column(name, hints.get(name, Any), name in defaults) for name in names)
     if dataclasses.is_dataclass(type_):
         hints = get_type_hints(type_)

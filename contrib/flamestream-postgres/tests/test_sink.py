@@ -304,7 +304,7 @@ def test_a_batch_that_is_cut_short_is_written_again_whole(server: Server, type_:
                 cuts += 1
                 query(server, f"SELECT pg_terminate_backend({cursor.connection.info.backend_pid}, 10000)")
 
-        made._insert = cut_short  # type: ignore[method-assign]
+        made._insert = cut_short  # type: ignore[method-assign]  # broken off on purpose
         await made.write(1, payloads)
         await made.aclose()
         assert cuts == 2
@@ -321,13 +321,13 @@ def test_a_commit_that_is_still_under_way_when_the_sink_is_back_is_waited_for(se
         insert = made._insert
 
         async def leave_it_to(cursor: psycopg.AsyncCursor[Any], rows: Any) -> None:
-            made._insert = insert  # type: ignore[method-assign]
+            made._insert = insert  # type: ignore[method-assign]  # broken off on purpose
             query(server, f"SELECT pg_terminate_backend({cursor.connection.info.backend_pid}, 10000)")
             # What the server would do if only the way to it were broken.
             await late.execute("UPDATE flamestream_position SET time = 2 WHERE sink = 'late'")
             await late.execute("INSERT INTO late (value) VALUES (2)")
 
-        made._insert = leave_it_to  # type: ignore[method-assign]
+        made._insert = leave_it_to  # type: ignore[method-assign]  # broken off on purpose
         async with await psycopg.AsyncConnection.connect(server.dsn) as late:
             writing = asyncio.create_task(made.write(2, [2]))
             waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"

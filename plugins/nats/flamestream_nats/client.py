@@ -54,7 +54,7 @@ class _Wire(TcpTransport):
             self._held = payload
         else:
             held, self._held = self._held, b""
-            super().write(held + payload)  # type: ignore[no-untyped-call]
+            super().write(held + payload)  # type: ignore[no-untyped-call]  # nats-py has no hints there
 
     async def connect_tls(self, *arguments: Any, **named: Any) -> None:
         await super().connect_tls(*arguments, **named)
@@ -67,7 +67,7 @@ class _Wire(TcpTransport):
         # Over TLS a close is answered. A server that does not answer any more would be waited for half a minute.
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await super().wait_closed()  # type: ignore[no-untyped-call]
+                await super().wait_closed()  # type: ignore[no-untyped-call]  # nats-py has no hints there
         except TimeoutError:
             if self._io_writer is not None:
                 self._io_writer.transport.abort()
@@ -155,7 +155,7 @@ class DirectClient(Client):
 
     async def _connect_to_server(self, s: Srv) -> None:
         s.last_attempt = time.monotonic()
-        wire = self._transport = _Wire()  # type: ignore[no-untyped-call]
+        wire = self._transport = _Wire()  # type: ignore[no-untyped-call]  # nats-py has no hints there
         await wire.connect(s.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:

@@ -22,7 +22,7 @@ import msgspec
 from benchmarks.corpora import SEED, synthetic_pages, zipf_words
 from benchmarks.processes import say
 from benchmarks.report import Spread, Table
-from flamecore.codec import Codec
+from flamecore.runtime.codec.codec import Codec
 
 OURS: Final = "flamestream"
 YARDSTICK: Final = "pickle"

@@ -82,7 +82,7 @@ def dump_pages(path: Path) -> list[Page]:
     Raises:
         SourceError: The dump cannot be read.
     """
-    from flamecore.front import EdgeContext
+    from flamecore.abc.source import EdgeContext
     from flamestream_demo.pages import Page
     from flamestream_edges.wikipedia import Wikipedia
 

@@ -30,7 +30,7 @@ def transport(name: str) -> Iterator[list[str]]:
     if name != "nats":
         yield chosen
         return
-    from flamecore.testing.nats_server import NatsServer
+    from flamestream_nats.testing import NatsServer
 
     with NatsServer() as server:
         yield [*chosen, "--set", f'transport.nats.servers=["{server.url}"]']
@@ -42,7 +42,7 @@ def missing(name: str) -> str:
         return f"the client of {name} is not installed"
     if name == "nats":
         from flamecore.errors import MissingDependencyError
-        from flamecore.testing.nats_server import program
+        from flamestream_nats.testing import program
 
         try:
             program()

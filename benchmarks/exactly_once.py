@@ -55,8 +55,8 @@ def one_run(interval_ms: int, held: bool) -> dict[str, Any]:
     """
     import flamecore as fc
     from benchmarks.corpora import vocabulary
-    from flamecore.registry import override
-    from flamecore.snapshot import decode_manifest
+    from flamecore.runtime.state.format import Binding, decode_manifest
+    from flamecore.testing import override
     from flamestream_demo import inverted_index as index
     from flamestream_demo.postings import EMPTY
     from flamestream_demo.text import stems
@@ -82,7 +82,7 @@ def one_run(interval_ms: int, held: bool) -> dict[str, Any]:
             written += len(data)
             created = await super().create(name, data)
             if name.startswith("commit/"):
-                recorded = decode_manifest(data, name).time
+                recorded = decode_manifest(data, name, Binding()).time
                 taken.append(recorded)
                 while waiting and waiting[0][0] <= recorded:
                     arrive(waiting.popleft()[1])

@@ -40,7 +40,7 @@ def one_run(keys: int, interval_s: float, seconds: float, kept: bool) -> dict[st
         bytes and time of every snapshot's parts.
     """
     import flamecore as fc
-    from flamecore.registry import override
+    from flamecore.testing import override
     from flamestream_stores.sqlite import Sqlite
 
     released: list[float] = []

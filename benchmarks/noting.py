@@ -19,8 +19,8 @@ def noting(
         note: Told of every batch: the time it goes up to, and its payloads.
         ready: Called when the job is about to begin.
     """
-    from flamecore.rear import Guarantee, Sink
-    from flamecore.registry import override
+    from flamecore.abc.sink import Guarantee, Sink
+    from flamecore.testing import override
 
     class Noting(Sink):
         name = NOTING

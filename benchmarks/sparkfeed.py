@@ -71,7 +71,7 @@ def counting(*, all_outputs: bool) -> fc.Flow:
 
 def run(*, rows: int, rounds: int) -> dict[str, Any]:
     """In the measured process."""
-    from flamestream_spark.session import session
+    from flamestream_spark.session.session import session
 
     conf = {
         "spark.sql.shuffle.partitions": "2",

@@ -46,7 +46,7 @@ def _percentiles(took: list[float]) -> dict[str, float]:
 
 def _hosted(lines: int) -> dict[str, float]:
     """Run a job on Spark over lines of a stream of NATS, and tell it to stop."""
-    from flamecore.testing.nats_server import NatsServer
+    from flamestream_nats.testing import NatsServer
 
     with tempfile.TemporaryDirectory() as folder, NatsServer(jetstream=True) as server:
         stamps = Path(folder, "stamps.json")
@@ -104,7 +104,7 @@ async def _begin(server: str) -> None:
 
 def one_run(lines: int) -> dict[str, Any]:
     """In this process: a session, a job on it to its first output and its end; then Structured Streaming."""
-    from flamestream_spark.session import session
+    from flamestream_spark.session.session import session
 
     began = time.monotonic()
     with session(MASTER, {"spark.sql.shuffle.partitions": "2"}) as spark:
@@ -115,17 +115,18 @@ def one_run(lines: int) -> dict[str, Any]:
 def _first_output() -> dict[str, float]:
     """A job on the session of this process: until its first output is there, and how long it takes to stop then."""
     from benchmarks.flows.numbered_words import flow
-    from flamecore.config import make_config
-    from flamecore.launch import build, lay_out
-    from flamecore.layers import from_program
+    from flamecore.runtime.config.layers import from_program
+    from flamecore.runtime.config.read import make_config
+    from flamecore.runtime.config.resolve import resolve
+    from flamecore.runtime.launch import job_of
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "lines").write_text("0 to be or not to be\n" * 50_000)
         source = {"source.lines.use": "lines", "source.lines.path": f"{folder}/lines"}
         settings = {"deploy.on": "spark", "job.workers": 2, "sink.counts.use": "memory", **source}
-        layout = lay_out(make_config(from_program(settings)), flow)
-        job = build(layout)
-        outputs: list[Any] = layout.sinks["counts"].values  # type: ignore[attr-defined]  # memory
+        spec = resolve(make_config(from_program(settings)), flow)
+        job = job_of(spec)
+        outputs: list[Any] = spec.sinks["counts"].values  # type: ignore[attr-defined]  # memory
 
         async def run() -> tuple[float, float]:
             began = time.monotonic()

@@ -44,7 +44,7 @@ def one_run(operators: int, workers: int, acker: str, records: int, rate: int) -
         last map to its release.
     """
     import flamecore as fc
-    from flamecore.registry import override
+    from flamecore.testing import override
 
     done: dict[int, float] = {}
     waited: list[float] = []
@@ -110,7 +110,8 @@ def _same(number: int) -> int:
 
 def _off() -> type[Any]:
     """An acker that knows of nothing: what a job without tracking would send."""
-    from flamecore.acker import Acker, Listener, MinTime, Report, Reporter, SingleListener, Tracker
+    from flamecore.abc.acker import Acker, Listener, Reporter, SingleListener, Tracker
+    from flamecore.model.messages import MinTime, Report
 
     class Mute(Reporter):
         def ack(self, segment: int, time: int, xor: int) -> None:

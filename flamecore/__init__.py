@@ -11,6 +11,7 @@ Importing this package imports no plugin and sets nothing up.
 
 from __future__ import annotations
 
+from flamecore._version import __version__
 from flamecore.errors import (
     CodecError,
     ConfigError,
@@ -25,13 +26,11 @@ from flamecore.errors import (
     TransportError,
 )
 from flamecore.flow import Flow
-from flamecore.graph import Graph
-from flamecore.item import DataItem
-from flamecore.meta import GlobalTime, Meta
-from flamecore.stream import KeyedStream, Stream
-from flamecore.type_codec import TypeCodec
-
-__version__ = "0.1.0"
+from flamecore.model.graph import Graph
+from flamecore.model.item import DataItem
+from flamecore.model.meta import GlobalTime, Meta
+from flamecore.model.stream import KeyedStream, Stream
+from flamecore.model.type_codec import TypeCodec
 
 __all__ = [
     "CodecError",

@@ -15,6 +15,7 @@
     ├── SinkError                 a sink that cannot take or keep what it is given
     ├── StoreError                a store of snapshots that cannot be read or written
     │   ├── CorruptError          stored bytes that are not what was written
+    │   │   └── StateBehindError  a state that is older than what a sink holds
     │   └── FencedError           another run of the job has taken over
     ├── RegistryError             a registry of jobs that cannot be used, or does not know one
     │   └── ClaimedError          another supervisor runs the job
@@ -104,7 +105,7 @@ class GraphError(FlameError):
 class OperationError(FlameError):
     """A user function failed on a record.
 
-    The text is at most 15 lines (`flamecore.failure.Failure.raised` composes it). The user's exception
+    The text is at most 15 lines (`flamecore.model.failure.Failure.raised` composes it). The user's exception
     is `__cause__`. Fields: `vertex`, `record`, `key`, `global_time`, `position`, `worker`.
     """
 
@@ -122,7 +123,18 @@ class StoreError(FlameError):
 
 
 class CorruptError(StoreError):
-    """Stored bytes are not what was written: damaged, cut short, or of a newer format. Fields: as `StoreError`."""
+    """Stored bytes are not what was written: damaged, cut short, of a newer format, or of another place.
+
+    Fields: as `StoreError`.
+    """
+
+
+class StateBehindError(CorruptError):
+    """A sink holds outputs whose times no journal of the state accounts for.
+
+    Fields: also `sinks` (for each that is ahead the time up to which it holds its output) and `accounted` (the time up
+    to which the state accounts for outputs).
+    """
 
 
 class FencedError(StoreError):

@@ -11,7 +11,7 @@ JOB_STARTED: Final = "job.started"
 """A job is about to start; said with -v. Keys: `job`, what is configured for it, and the driver of each part."""
 
 JOB_PROGRESSED: Final = "job.progressed"
-"""How far a job is, once per interval. Keys: `job` and those of `flamecore.stats.JobStats`."""
+"""How far a job is, once per interval. Keys: `job` and those of `flamecore.runtime.tasks.stats.JobStats`."""
 
 JOB_DRAINED: Final = "job.drained"
 """A job was asked to stop, and has delivered all it had admitted. Keys: as for `job.progressed`."""
@@ -46,6 +46,11 @@ CERTIFICATES_REFUSED: Final = "certificates.refused"
 NODE_REFUSED: Final = "node.refused"
 """A process that wanted to join a job was turned away; the job goes on. A warning. Keys: `job`, `node`, `why`."""
 
+STATE_UNVERIFIED: Final = "state.unverified"
+"""Some of the stored state is of format 2, whose blobs do not say where they belong: one that was exchanged for another
+would not be found. A warning, once per start, until snapshots have replaced it. Keys: `job`, how many `blobs`, and the
+`first` of them."""
+
 JOB_FAULTED: Final = "job.faulted"
 """A part of a job is gone, and the job goes on from its last snapshot. A warning. Keys: `job`, `what`, `faults`."""
 
@@ -63,6 +68,7 @@ ALL: Final = frozenset(
         JOB_ENDED,
         JOB_FAILED,
         NODE_REFUSED,
+        STATE_UNVERIFIED,
         JOB_FAULTED,
         JOB_RECOVERED,
         JOB_TURNED,

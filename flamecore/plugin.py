@@ -1,5 +1,5 @@
 """What a plugin module imports: `hookimpl`, and nothing else of the machinery."""
 
-from flamecore.hookspecs import hookimpl
+from flamecore.abc.hooks import hookimpl
 
 __all__ = ["hookimpl"]

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 
 import flamestream_spark
 from flamestream_demo.inverted_index import flow
-from flamestream_spark.session import session
+from flamestream_spark.session.session import session
 
 
 def pages_of(spark: SparkSession, path: Path) -> DataFrame:

@@ -15,7 +15,7 @@ from typing import Any
 
 import flamecore as fc
 import flamestream_spark
-from flamestream_spark.session import session
+from flamestream_spark.session.session import session
 
 
 def words_of(line: str) -> list[str]:

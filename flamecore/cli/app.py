@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
-from flamecore import layers
-from flamecore.config import JobConfig, read_config
+from flamecore.abc.config import JobConfig
 from flamecore.errors import ConfigError
-from flamecore.flow import Flow
-from flamecore.reference import load_flow
-from flamecore.strict import Problems
+from flamecore.model.flow import FlowGraph
+from flamecore.runtime.config import layers
+from flamecore.runtime.config.flow_loader import load_flow
+from flamecore.runtime.config.read import read_config
+from flamecore.runtime.config.validate import Problems
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,9 +30,7 @@ def config_options(function: F) -> F:
     for option in reversed(
         (
             click.option("-w", "--workers", type=click.IntRange(min=1), help="How many workers share the work."),
-            click.option(
-                "--on", metavar="HOST", help="Where workers are started: processes (of this machine), spark, …"
-            ),
+            click.option("--on", metavar="HOST", help="Host that workers are started on; see flamestream plugins."),
             click.option(
                 "--source", "sources", multiple=True, metavar="NAME=DRIVER", help="Read source NAME by DRIVER."
             ),
@@ -89,7 +88,7 @@ def read_app(app: str, options: Options, problems: Problems | None = None) -> Jo
     return JobConfig(**{key: getattr(config, key) for key in config.__struct_fields__} | {"folder": Path()})
 
 
-def load_app_flow(app: str, config: JobConfig) -> Flow:
+def load_app_flow(app: str, config: JobConfig) -> FlowGraph:
     """Load the flow of a configuration.
 
     Raises:

@@ -13,8 +13,8 @@ from flamecore import logs
 from flamecore.cli.exits import Exit, exit_of
 from flamecore.cli.output import print_error
 from flamecore.errors import FlameError
-from flamecore.names import nearest
-from flamecore.registry import Provider, Registry
+from flamecore.runtime.config.plugins import PluginRegistry, Provider
+from flamecore.suggest import nearest
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "run": "Run a flow: a script, a module, or a job file.",
@@ -32,12 +32,6 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "state": "Look a key up in the state of a job.",
 }
 """The commands that come with the core; each has a module of its name in this package."""
-
-_IN_THE_WHEEL: Final[Mapping[str, str]] = {
-    "certs": "Make certificates for TLS between the processes of a job.",
-    "demo": "See it work: an inverted index of the Python language reference.",
-}
-"""What is said of plugins' commands that come in the same wheel. To list commands, no plugin is imported."""
 
 
 class FlameGroup(click.Group):
@@ -57,7 +51,7 @@ class FlameGroup(click.Group):
             PluginError: A plugin provides it, and cannot be used.
         """
         if cmd_name in BUILT_IN:
-            command: click.Command = importlib.import_module(f"flamecore.cli.{cmd_name}").command
+            command: click.Command = importlib.import_module(f"flamecore.cli.commands.{cmd_name}").command
             return command
         if cmd_name.rpartition(":")[2] not in _registry(ctx).names("command"):
             close = nearest(cmd_name, self.list_commands(ctx))
@@ -79,8 +73,8 @@ class FlameGroup(click.Group):
         try:
             return super().main(*args, **extra)
         except BaseException as end:
-            if program and "flamecore.runner" in sys.modules:
-                sys.modules["flamecore.runner"].leave(end)
+            if program and "flamecore.runtime.tasks.event_loop" in sys.modules:
+                sys.modules["flamecore.runtime.tasks.event_loop"].exit_without_waiting(end)
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -96,10 +90,38 @@ class FlameGroup(click.Group):
 
 
 def _words_of(provider: Provider) -> str:
-    own = _IN_THE_WHEEL.get(provider.name) if provider.distribution == "flamestream" else None
-    return own or f"Provided by {provider.distribution} {provider.version}."
+    first, _, _ = _docstring_of(provider.module).partition("\n")
+    return first or f"Provided by {provider.distribution} {provider.version}."
 
 
-def _registry(ctx: click.Context) -> Registry:
-    registry: Registry = ctx.meta.setdefault("flamestream.registry", Registry())
+def _docstring_of(module: str) -> str:
+    """Return the docstring of a module without importing anything; empty if there is none that can be read.
+
+    Metadata has no place for a text: the value of an entry point is a reference. A second group of entry points
+    could hold one only in disguise, and apart from the command that it describes.
+    """
+    import ast  # for --help only
+    from importlib.abc import InspectLoader
+
+    # `importlib.util.find_spec` imports the packages above a module, so each level is looked up by itself.
+    spec, folders, name = None, None, ""
+    for part in module.split("."):
+        if name and folders is None:
+            return ""  # what is above is no package
+        name = f"{name}.{part}" if name else part
+        spec = next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, folders))), None)
+        if spec is None:
+            return ""
+        folders = spec.submodule_search_locations
+    loader = spec.loader if spec is not None else None
+    if not isinstance(loader, InspectLoader):
+        return ""
+    try:
+        return ast.get_docstring(ast.parse(loader.get_source(name) or "")) or ""
+    except (ImportError, SyntaxError, ValueError):
+        return ""  # calling the command shows what is wrong with it; the list of commands must not fail for it
+
+
+def _registry(ctx: click.Context) -> PluginRegistry:
+    registry: PluginRegistry = ctx.meta.setdefault("flamestream.registry", PluginRegistry())
     return registry

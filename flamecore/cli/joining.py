@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
-from msgspec import structs
 
-from flamecore import layers
-from flamecore.config import JobConfig, read_config
-from flamecore.errors import ConfigError, RegistryError
-from flamecore.placement import TOKEN
-from flamecore.private import private_folder
+from flamecore.errors import ConfigError
+from flamecore.runtime.cluster.address import find_job
+from flamecore.runtime.cluster.placement import TOKEN
+from flamecore.runtime.config import layers
+from flamecore.runtime.config.read import read_config
+from flamecore.toolkit.private_dir import private_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-WAIT_S: Final = 10.0
-"""How long a job is waited for that is not there yet. Who starts a cluster does not start one host after another."""
-_AGAIN_S: Final = 0.25
 
 
 def join_options(function: F) -> F:
@@ -37,7 +31,7 @@ def join_options(function: F) -> F:
                 "settings",
                 multiple=True,
                 metavar="TABLE.KEY=VALUE",
-                help="An option of the transport or registry, such as transport.grpc.tls_ca=ca.pem.",
+                help="An option of the transport or registry: transport.NAME.KEY=VALUE or registry.KEY=VALUE.",
             ),
             click.option(
                 "--config",
@@ -58,25 +52,18 @@ def joining(
     """What a node must know to join a job, a private folder included.
 
     Args:
-        address: grpc://HOST:PORT or unix:///PATH (gRPC): where the supervisor listens. nats://HOST:PORT: a server whose
-            registry knows the job, or through which its processes talk.
+        address: The address, `SCHEME://…`: it leads to the supervisor over the transport whose scheme it is, or to a
+            registry that knows the job.
         job: Name of the job.
         name: Name of the node; default: host and process.
-        role: See `flamecore.messages.Join`.
+        role: See `flamecore.model.messages.Join`.
         settings: Options of the transport and the registry, as for `--set`.
         config_file: A file with such options.
 
     Raises:
-        ConfigError: The address is none, or the token is missing.
-        RegistryError: The registry does not know the job.
+        ConfigError: The token is missing.
+        FlameError: As `flamecore.runtime.cluster.address.find_job`.
     """
-    scheme, separator, place = address.partition("://")
-    if not separator or scheme not in ("grpc", "unix", "nats", "tls"):
-        raise ConfigError(
-            f"{address!r} is no address of a job",
-            hint="Write grpc://HOST:PORT, unix:///PATH or nats://HOST:PORT, as flamestream check says it of the job.",
-            path="--join",
-        )
     token = os.environ.get(TOKEN)
     if not token:
         raise ConfigError(
@@ -85,71 +72,13 @@ def joining(
             path=TOKEN,
         )
     config = read_config(config_file, command=layers.from_command(settings, sources=(), sinks=(), workers=None))
-    # Without a registry outside of its supervisor a job has been claimed once: its epoch is 1.
-    where: dict[str, Any] = {
-        "transport": "grpc",
-        "job": job,
-        "epoch": 1,
-        "control": f"unix:{place}" if scheme == "unix" else place,
-    }
-    if scheme in ("nats", "tls"):
-        tables = {**config.transport.tables}
-        tables["nats"] = {"servers": [address], **tables.get("nats", {})}
-        config = structs.replace(config, transport=structs.replace(config.transport, tables=tables))
-        # Its processes are wherever they have connected to the server: no location is needed.
-        where |= _looked_up(config, job, token) or {"transport": "nats", "control": ""}
+    place = find_job(address, job, config, token)
     with private_folder() as folder:
         yield {
-            **where,
-            "options": dict(config.transport.tables.get(where["transport"], {})),
+            **place._asdict(),
+            "options": dict(place.options),
             "token": token,
             "folder": folder,
             "node": name or f"{role}-{socket.gethostname()}-{os.getpid()}",
             "role": role,
         }
-
-
-def _looked_up(config: JobConfig, job: str, token: str) -> dict[str, Any] | None:
-    """Where a job is, by the server's registry. None if that knows nothing of it, and was not asked for by name."""
-    from flamecore.jobrecord import find, key_of, read
-    from flamecore.jobregistry import RegistryContext
-    from flamecore.options import registry_of
-    from flamecore.registry import Registry
-
-    asked_for = config.registry.use != "supervisor"
-    if not asked_for:
-        config = structs.replace(config, registry=structs.replace(config.registry, use="nats"))
-    driver, options = registry_of(config, Registry())
-
-    async def look() -> dict[str, Any] | None:
-        registry = driver(options, RegistryContext(node=f"{socket.gethostname()}-{os.getpid()}"))
-        try:
-            try:
-                await registry.open()
-                entry = await registry.get(key_of(job))
-                # One that has ended may have left its record behind, and this one have another registry.
-                known = entry is not None and read(entry.value, job).lease_s > 0
-            except RegistryError:
-                if asked_for:
-                    raise
-                known = False
-            if not known and not asked_for:
-                return None
-            record = await find(registry, job, token)
-            return {
-                "transport": record.transport, "job": record.run, "epoch": record.epoch, "control": record.control
-            }  # fmt: skip
-        finally:
-            await registry.aclose()
-
-    async def look_until_there() -> dict[str, Any] | None:
-        end = time.monotonic() + WAIT_S
-        while True:
-            try:
-                return await look()
-            except RegistryError:
-                if not asked_for or time.monotonic() > end:
-                    raise
-            await asyncio.sleep(_AGAIN_S)
-
-    return asyncio.run(look_until_there())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flamecore import events
 from flamecore.logs import logger
-from flamecore.stats import JobStats
+from flamecore.runtime.tasks.stats import JobStats
 
 if TYPE_CHECKING:
     from rich.live import Live

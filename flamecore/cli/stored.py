@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from flamecore import layers
+from flamecore.abc.config import JobConfig
 from flamecore.cli.app import Options, load_app_flow, read_app
-from flamecore.config import JobConfig, read_config
 from flamecore.errors import ConfigError
+from flamecore.runtime.config import layers
+from flamecore.runtime.config.read import read_config
 
 if TYPE_CHECKING:
-    from flamecore.flow import Flow
-    from flamecore.store import Store
+    from flamecore.abc.store import Store
+    from flamecore.model.flow import FlowGraph
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class Stored:
             self.config = read_app(self._app, Options(settings=settings))
 
     @property
-    def flow(self) -> Flow | None:
+    def flow(self) -> FlowGraph | None:
         """The job's flow, if it is said where that is.
 
         Raises:
@@ -99,11 +100,11 @@ class Stored:
 
 def use_store(config: JobConfig, job: str, act: Callable[[Store], Awaitable[T]]) -> T:
     """As `Stored.use`."""
-    from flamecore.options import store_of
-    from flamecore.registry import Registry
-    from flamecore.store import StoreContext
+    from flamecore.abc.store import StoreContext
+    from flamecore.runtime.config.options import store_of
+    from flamecore.runtime.config.plugins import PluginRegistry
 
-    driver, options = store_of(config, Registry())
+    driver, options = store_of(config, PluginRegistry())
     store = driver(options, StoreContext(job, config.folder, create=False))
 
     async def run() -> T:

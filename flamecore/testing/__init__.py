@@ -1,7 +1,10 @@
 """The public test kit: what a driver must do, as checks that need no test runner and as classes for pytest.
 
+May import every room but the command line; no room imports it.
+
 For flows: `assert_deterministic` and `assert_exactly_once`; the reference interpreter `interpret`; `Simulation`, a job
-under a seeded scheduler, and `Crashes`, a job that keeps state and dies again and again. For plugins:
+under a seeded scheduler, and `Crashes`, a job that keeps state and dies again and again. For those who study the meta:
+`Machine`, which runs a graph by the rules of `Tombstones` or of `LocalTimes`. For plugins:
 `check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, `check_store`, `check_registry`, and
 the pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and `Proxy` make trouble
 for transports. Nothing is imported before it is asked for.
@@ -13,50 +16,60 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from flamecore.testing.ackers import AckerTests, check_acker
-    from flamecore.testing.barriers import BarrierTests, check_barrier
-    from flamecore.testing.crashes import Crashes
-    from flamecore.testing.edges import SinkTests, SourceTests, check_live, check_sink, check_source
-    from flamecore.testing.exactly_once import assert_exactly_once
+    from flamecore.testing.checks.ackers import AckerTests, check_acker
+    from flamecore.testing.checks.barriers import BarrierTests, check_barrier
+    from flamecore.testing.checks.edges import SinkTests, SourceTests
+    from flamecore.testing.checks.registries import RegistryTests, check_registry
+    from flamecore.testing.checks.sink_state import check_sink
+    from flamecore.testing.checks.sources import check_live, check_source
+    from flamecore.testing.checks.stores import StoreTests, check_store
+    from flamecore.testing.checks.transports import TransportTests, check_transport
     from flamecore.testing.faults import Faulty, Proxy
-    from flamecore.testing.flows import acker_named, assert_deterministic
-    from flamecore.testing.reference import Failed, interpret
-    from flamecore.testing.registries import RegistryTests, check_registry
-    from flamecore.testing.simulation import Simulation, SimulationStuckError
-    from flamecore.testing.stores import StoreTests, check_store
-    from flamecore.testing.transport_flows import TransportFlowTests, check_flows
-    from flamecore.testing.transports import TransportTests, check_transport
-    from flamecore.testing.trouble import Trouble
+    from flamecore.testing.flows.deterministic import acker_named, assert_deterministic
+    from flamecore.testing.flows.exactly_once import assert_exactly_once
+    from flamecore.testing.flows.over_transport import TransportFlowTests, check_flows
+    from flamecore.testing.flows.reference import Failed, interpret
+    from flamecore.testing.models.local_times import LocalTimes
+    from flamecore.testing.models.machine import Machine
+    from flamecore.testing.models.tombstones import Tombstones
+    from flamecore.testing.plugins import override
+    from flamecore.testing.simulation.crashes import Crashes
+    from flamecore.testing.simulation.simulation import Simulation, SimulationStuckError
+    from flamecore.testing.simulation.trouble import Trouble
 
 _WHERE: Final = {
-    "AckerTests": "ackers",
-    "check_acker": "ackers",
-    "BarrierTests": "barriers",
-    "check_barrier": "barriers",
-    "SinkTests": "edges",
-    "SourceTests": "edges",
-    "check_live": "edges",
-    "check_sink": "edges",
-    "check_source": "edges",
-    "Crashes": "crashes",
-    "Trouble": "trouble",
-    "assert_exactly_once": "exactly_once",
+    "AckerTests": "checks.ackers",
+    "check_acker": "checks.ackers",
+    "BarrierTests": "checks.barriers",
+    "check_barrier": "checks.barriers",
+    "SinkTests": "checks.edges",
+    "SourceTests": "checks.edges",
+    "check_live": "checks.sources",
+    "check_sink": "checks.sink_state",
+    "check_source": "checks.sources",
+    "Crashes": "simulation.crashes",
+    "Trouble": "simulation.trouble",
+    "assert_exactly_once": "flows.exactly_once",
     "Faulty": "faults",
     "Proxy": "faults",
-    "acker_named": "flows",
-    "assert_deterministic": "flows",
-    "Failed": "reference",
-    "interpret": "reference",
-    "RegistryTests": "registries",
-    "check_registry": "registries",
-    "Simulation": "simulation",
-    "SimulationStuckError": "simulation",
-    "StoreTests": "stores",
-    "check_store": "stores",
-    "TransportFlowTests": "transport_flows",
-    "check_flows": "transport_flows",
-    "TransportTests": "transports",
-    "check_transport": "transports",
+    "acker_named": "flows.deterministic",
+    "assert_deterministic": "flows.deterministic",
+    "Failed": "flows.reference",
+    "interpret": "flows.reference",
+    "RegistryTests": "checks.registries",
+    "check_registry": "checks.registries",
+    "LocalTimes": "models.local_times",
+    "Machine": "models.machine",
+    "override": "plugins",
+    "Simulation": "simulation.simulation",
+    "SimulationStuckError": "simulation.simulation",
+    "StoreTests": "checks.stores",
+    "check_store": "checks.stores",
+    "TransportFlowTests": "flows.over_transport",
+    "check_flows": "flows.over_transport",
+    "Tombstones": "models.tombstones",
+    "TransportTests": "checks.transports",
+    "check_transport": "checks.transports",
 }
 
 __all__ = [
@@ -65,6 +78,8 @@ __all__ = [
     "Crashes",
     "Failed",
     "Faulty",
+    "LocalTimes",
+    "Machine",
     "Proxy",
     "RegistryTests",
     "Simulation",
@@ -72,6 +87,7 @@ __all__ = [
     "SinkTests",
     "SourceTests",
     "StoreTests",
+    "Tombstones",
     "TransportFlowTests",
     "TransportTests",
     "Trouble",
@@ -88,6 +104,7 @@ __all__ = [
     "check_store",
     "check_transport",
     "interpret",
+    "override",
 ]
 
 

@@ -1,6 +1,6 @@
 """Trouble on the way, as much as wanted: `Faulty`, a transport with bad luck, and `Proxy`, a bad network.
 
-`Faulty` wraps any transport and does, by a seed, what the laws of `flamecore.transport` allow at any time: it finds
+`Faulty` wraps any transport and does, by a seed, what the laws of `flamecore.abc.transport` allow at any time: it finds
 no room, takes its time, and delivers messages of different channels in another order. Transports that can also
 `disconnect` and `repeat` are made to. Whatever holds over the transport must hold over `Faulty` of it.
 
@@ -18,7 +18,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
-from flamecore.transport import Delivery, Endpoint, Transport, TransportCapabilities
+from flamecore.abc.transport import Delivery, Endpoint, Transport, TransportCapabilities
 
 __all__ = ["Disconnects", "Faulty", "FaultyEndpoint", "Proxy", "Repeats"]
 

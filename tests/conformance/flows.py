@@ -7,9 +7,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 import flamecore as fc
-from flamecore.graph import Broadcast as Fork
-from flamecore.graph import ByHash, ByKey, Graph, Grouping, Map, Merge, Sink, Source
-from flamecore.testing.standard_flows import FLOWS, StandardFlow
+from flamecore.model.expansion import expand
+from flamecore.model.graph import Graph
+from flamecore.model.vertices import Broadcast as Fork
+from flamecore.model.vertices import ByHash, ByKey, Grouping, Map, Merge, Sink, Source
+from flamecore.testing.flows.standard import FLOWS, StandardFlow
 
 
 class Case(NamedTuple):
@@ -31,7 +33,7 @@ def _numbers(seed: int, size: int) -> dict[str, list[int]]:
 
 
 def word_count_drawn() -> Graph:
-    return FLOWS["word_count"].alone("word-count").graph().expanded()
+    return expand(FLOWS["word_count"].alone("word-count").graph())
 
 
 class Sum(NamedTuple):

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from flamecore.testing import assert_deterministic, interpret
-from flamecore.testing.standard_flows import FLOWS, flow, inputs
+from flamecore.testing.flows.deterministic import assert_deterministic
+from flamecore.testing.flows.reference import interpret
+from flamecore.testing.flows.standard import FLOWS, flow, inputs
 
 
 def outputs(graph: Any, records: Any) -> dict[str, list[Any]]:
     return {name: [output.payload for output in each] for name, each in interpret(graph, records).items()}
 
 
-def test_side_by_side_they_give_what_each_gives_alone() -> None:
+def test_flows_side_by_side_give_the_outputs_of_each_alone() -> None:
     records = inputs()
     together = outputs(flow.graph(), records)
     for name, each in FLOWS.items():
@@ -23,7 +24,7 @@ def test_side_by_side_they_give_what_each_gives_alone() -> None:
     assert not together
 
 
-def test_they_give_what_a_plain_loop_gives() -> None:
+def test_flows_give_the_outputs_of_a_plain_loop() -> None:
     """The reference interpreter is held against something that knows nothing of graphs."""
     records, got = inputs(), outputs(flow.graph(), inputs())
     counts: Counter[str] = Counter()
@@ -44,7 +45,7 @@ def test_they_give_what_a_plain_loop_gives() -> None:
     assert {change.change for change in got["inverted_index"]} == {"add", "remove"}
 
 
-def test_any_interleaving_gives_the_same() -> None:
+def test_any_interleaving_gives_the_same_outputs() -> None:
     assert_deterministic(flow, inputs(size=20), seeds=range(6))
 
 

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 
 import flamecore as fc
-from flamecore.front import EdgeContext
-from flamecore.graph import Broadcast, ByHash, ByKey, Graph, Grouping, Map, Merge, Sink, Source, ToAll
-from flamecore.job import Job
-from flamecore.settings import JobSettings
-from flamecore.testing.flows import acker_named
-from flamecore.testing.reference import interpret
+from flamecore.abc.source import EdgeContext
+from flamecore.model.graph import Graph
+from flamecore.model.vertices import Broadcast, ByHash, ByKey, Grouping, Map, Merge, Sink, Source, ToAll
+from flamecore.runtime.config.settings import JobSettings
+from flamecore.runtime.engine.job import Job
+from flamecore.testing.flows.deterministic import acker_named
+from flamecore.testing.flows.reference import interpret
 from flamestream_edges.memory import MemorySink, MemorySource
 from flamestream_inproc import InprocTransport
 from flamestream_inproc import Options as Inproc
@@ -72,7 +73,7 @@ def wrapped(number: int) -> int:
 
 
 @pytest.mark.parametrize("acker", ACKERS)
-def test_case_40_four_maps_in_line(acker: str) -> None:
+def test_case_40_four_maps_in_line_give_every_item_once(acker: str) -> None:
     random = Random(40)
     inputs = {name: [random.randrange(-(2**31), 2**31) for _ in range(2_500)] for name in FRONTS}
     flow = fc.Flow("maps")
@@ -92,7 +93,7 @@ class Reading(NamedTuple):
 
 
 @pytest.mark.parametrize("acker", ACKERS)
-def test_case_41_windows_of_equal_values_over_four_fronts(acker: str) -> None:
+def test_case_41_windows_of_equal_values_are_right_over_four_fronts(acker: str) -> None:
     random = Random(41)
     inputs = {
         name: [Reading(random.randrange(10), name, number) for number in range(2_500 + random.randrange(-99, 100))]
@@ -152,7 +153,7 @@ def summing(names: Sequence[str]) -> Graph:
 
 
 @pytest.mark.parametrize("acker", ACKERS)
-def test_case_43_a_sum_over_four_fronts(acker: str) -> None:
+def test_case_43_a_sum_is_right_over_four_fronts(acker: str) -> None:
     random = Random(43)
     inputs = {name: [random.randrange(100) for _ in range(1_250)] for name in FRONTS}
     outputs = run(summing(FRONTS), inputs, acker=acker, max_in_flight=64)["sums"]
@@ -160,7 +161,7 @@ def test_case_43_a_sum_over_four_fronts(acker: str) -> None:
     assert len(outputs) == 5_000
 
 
-def test_case_44_a_sum_over_one_front() -> None:
+def test_case_44_a_sum_is_right_over_one_front() -> None:
     random = Random(44)
     numbers = [random.randrange(100) for _ in range(1_000)]
     outputs = run(summing(["numbers"]), {"numbers": numbers}, serialise=True)["sums"]
@@ -168,7 +169,7 @@ def test_case_44_a_sum_over_one_front() -> None:
 
 
 @pytest.mark.parametrize("acker", ACKERS)
-def test_case_48_word_count_with_hardly_anything_in_flight(acker: str) -> None:
+def test_case_48_word_count_is_right_with_hardly_anything_in_flight(acker: str) -> None:
     random = Random(48)
     words = ["alpha", "beta", "gamma", "delta", "epsilon"]
     inputs = {name: [" ".join(random.choices(words, k=50)) for _ in range(100)] for name in FRONTS}
@@ -214,7 +215,7 @@ def many_operations() -> Graph:
 
 
 @pytest.mark.parametrize("acker", ACKERS)
-def test_case_60_the_sequence_does_not_know_how_it_was_run(acker: str) -> None:
+def test_case_60_the_sequence_does_not_depend_on_how_the_job_runs(acker: str) -> None:
     random = Random(60)
     inputs = {name: [random.randrange(50) for _ in range(random.randrange(60, 120))] for name in FRONTS}
     graph = many_operations()
@@ -252,7 +253,7 @@ def test_a_sink_gets_growing_times_and_no_empty_batches() -> None:
     assert len(batches) > 10
 
 
-def test_an_unequal_front_that_ends_early_holds_nobody_up() -> None:
+def test_a_short_front_that_ends_early_delays_no_other() -> None:
     """Fixes F1 and F2 of the history: what a front has sent comes out though it sends no more."""
     flow = fc.Flow("unequal")
     fronts(flow).key_by(lambda n: 0).count().sink("out")
@@ -262,7 +263,7 @@ def test_an_unequal_front_that_ends_early_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize("acker", ACKERS)
 @pytest.mark.parametrize("inputs", [{}, {"a": [1]}])
-def test_a_job_of_nothing_ends(acker: str, inputs: dict[str, list[int]]) -> None:
+def test_a_job_without_records_ends(acker: str, inputs: dict[str, list[int]]) -> None:
     flow = fc.Flow("nothing")
     fronts(flow).key_by(lambda n: n).count().sink("out")
     assert run(flow.graph(), inputs, acker=acker)["out"] == [(n, 1) for n in inputs.get("a", [])]

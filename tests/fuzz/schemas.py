@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from flamecore.columns import layout as lay
+from flamecore.runtime.codec import wire as lay
 
 if TYPE_CHECKING:
     from tests.fuzz.targets import Script

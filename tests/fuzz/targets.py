@@ -86,9 +86,8 @@ class Script:
 @cache
 def encoded() -> list[bytes]:
     """The bytes of some values."""
-    from flamecore.acker import Ack, MinTime, Report
-    from flamecore.codec import Codec
-    from flamecore.messages import Delivered, Released
+    from flamecore.model.messages import Ack, Delivered, MinTime, Released, Report
+    from flamecore.runtime.codec.codec import Codec
 
     values: list[Any] = [
         None,
@@ -108,7 +107,7 @@ def encoded() -> list[bytes]:
 
 def wrapped(script: Script, framing: Any, numbers: Iterator[int]) -> bytes:
     """A frame that is whole, or nearly: with numbers, addresses and body of the script, and maybe a damaged place."""
-    from flamecore.frames import Frame
+    from flamecore.toolkit.frames import Frame
 
     kind = script.number()
     if kind % 8 == 0:
@@ -136,9 +135,9 @@ def messages(script: Script, framing: Any) -> Iterator[bytes]:
 
 def frames() -> Target:
     """Bytes, frames, sequences, payloads, as every transport takes them. Only FrameError and CodecError may come."""
-    from flamecore.codec import Codec
     from flamecore.errors import CodecError, FrameError
-    from flamecore.frames import Framing, Sequences
+    from flamecore.runtime.codec.codec import Codec
+    from flamecore.toolkit.frames import Framing, Sequences
 
     framing, codec = Framing("fuzz", 1, max_body_bytes=4096), Codec(DECLARED)
 
@@ -157,14 +156,14 @@ def frames() -> Target:
 
 def codec() -> Target:
     """Bytes of values. Only CodecError may come, and what is made of them can be written, and read again as it is."""
-    from flamecore.codec import Codec
-    from flamecore.columns.classes import Record
     from flamecore.errors import CodecError
+    from flamecore.runtime.codec.classes import FieldCodec
+    from flamecore.runtime.codec.codec import Codec
     from tests.fuzz.schemas import Maker
 
     codec = Codec(DECLARED)
-    entries = codec._catalogue._by_name
-    names = {name: entry.fields if isinstance(entry, Record) else () for name, entry in entries.items()}
+    entries = codec._types._by_name
+    names = {name: entry.fields if isinstance(entry, FieldCodec) else () for name, entry in entries.items()}
     names["nobody:Knows"] = ()
 
     def run(data: bytes) -> None:
@@ -188,10 +187,10 @@ def grpc() -> Target:
     """What comes over connections of the transport `grpc`, at both of their ends."""
     from grpc import aio
 
-    from flamecore.codec import Codec
+    from flamecore.abc.transport import TransportContext
     from flamecore.errors import FrameError
-    from flamecore.frames import Framing
-    from flamecore.transport import TransportContext
+    from flamecore.runtime.codec.codec import Codec
+    from flamecore.toolkit.frames import Framing
     from flamestream_grpc import GrpcTransport, Options
     from flamestream_grpc.incoming import Peer, told
     from flamestream_grpc.outgoing import Outgoing
@@ -274,14 +273,14 @@ def grpc() -> Target:
 
 def nats() -> Target:
     """What comes from a NATS server for the transport `nats`: letters, answers, and word that nobody is there."""
-    from flamecore.codec import Codec
+    from flamecore.abc.transport import TransportContext
     from flamecore.errors import CodecError, FrameError
-    from flamecore.frames import Frame, Framing
-    from flamecore.transport import TransportContext
+    from flamecore.runtime.codec.codec import Codec
+    from flamecore.toolkit.frames import Frame, Framing
+    from flamestream_nats.channels.endpoint import NatsEndpoint
+    from flamestream_nats.channels.envelope import Envelope, Kind
+    from flamestream_nats.channels.exchange import Exchange
     from flamestream_nats.client import Heard
-    from flamestream_nats.endpoint import NatsEndpoint
-    from flamestream_nats.envelope import Envelope, Kind
-    from flamestream_nats.exchange import Exchange
     from flamestream_nats.options import Options
 
     options, codec, framing = Options(), Codec(DECLARED), Framing("fuzz", 1)
@@ -345,7 +344,7 @@ TARGETS: Final[dict[str, Callable[[], Target]]] = {"frames": frames, "codec": co
 
 def examples() -> Iterator[bytes]:
     """Bytes to begin with: values of many types, frames of them, and scripts."""
-    from flamecore.frames import Frame, Framing
+    from flamecore.toolkit.frames import Frame, Framing
 
     for number in range(24):
         yield MAKE + bytes([number * 11, number]) * 40

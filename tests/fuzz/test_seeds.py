@@ -28,14 +28,14 @@ def test_no_target_is_left_out(targets: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_examples(targets: Any, name: str) -> None:
+def test_targets_accept_their_examples(targets: Any, name: str) -> None:
     target = made(targets, name)
     for example in targets.examples():
         target(example)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_damaged_examples(targets: Any, name: str) -> None:
+def test_targets_survive_damaged_examples(targets: Any, name: str) -> None:
     target, random = made(targets, name), Random(5)
     every = list(targets.examples())
     for _ in range(DAMAGED):
@@ -46,5 +46,5 @@ def test_damaged_examples(targets: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", SEEDS, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_was_found(targets: Any, path: Path) -> None:
+def test_targets_survive_inputs_that_once_failed(targets: Any, path: Path) -> None:
     made(targets, path.parent.name)(path.read_bytes())

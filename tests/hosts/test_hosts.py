@@ -165,25 +165,25 @@ def run_embedded(machines: Machines) -> str:
     return delivered(machines, "laptop")
 
 
-def test_over_grpc(machines: Machines, reader: Reader) -> None:
+def test_the_page_runs_a_job_over_grpc(machines: Machines, reader: Reader) -> None:
     need("grpc")
     reader.work_through(section("Over gRPC"))
     assert delivered(machines, "node1") == run_embedded(machines)
 
 
-def test_over_nats(machines: Machines, reader: Reader) -> None:
+def test_the_page_runs_a_job_over_nats(machines: Machines, reader: Reader) -> None:
     need("nats")
     reader.work_through(section("Over NATS"))
     assert delivered(machines, "node1") == run_embedded(machines)
 
 
-def test_over_grpc_by_way_of_a_registry(machines: Machines, reader: Reader) -> None:
+def test_the_page_runs_a_job_over_grpc_found_in_a_registry(machines: Machines, reader: Reader) -> None:
     need("grpc", "nats")
     reader.work_through(section("A registry, so that nobody needs to know who runs where"))
     assert delivered(machines, "node1") == run_embedded(machines)
 
 
-def test_on_one_host(machines: Machines) -> None:
+def test_the_page_of_several_processes_runs_on_one_host(machines: Machines) -> None:
     need("grpc", "nats")
     Reader(machines).work_through(page("several-processes.md"))
 
@@ -224,7 +224,7 @@ def start_all(machines: Machines, reader: Reader, commands: dict[str, tuple[str,
     }
 
 
-def test_units_of_systemd_do_what_they_say(machines: Machines, reader: Reader) -> None:
+def test_units_of_systemd_do_as_the_page_says(machines: Machines, reader: Reader) -> None:
     """What they start runs the job, and drains it when the supervisor is told to end."""
     need("grpc")
 
@@ -255,7 +255,7 @@ def test_units_of_systemd_do_what_they_say(machines: Machines, reader: Reader) -
     assert whole.startswith(part)
 
 
-def test_units_of_systemd_are_units(tmp_path: Path) -> None:
+def test_units_of_systemd_are_well_formed(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is not installed")

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from flamecore.abc.transport import Delivery, Transport, TransportContext
+from flamecore.testing.bench.transports import Make, Note, Setup
+from flamecore.testing.checks.transports import CHECKS, TransportTests, check_channels
 from flamecore.testing.faults import Disconnects, Faulty, Proxy
 from flamecore.testing.laws import LawBroken
-from flamecore.testing.transport_bench import Make, Note
-from flamecore.testing.transports import CHECKS, Setup, TransportTests, check_channels
-from flamecore.transport import Delivery, Transport, TransportContext
 from flamestream_inproc import InprocTransport, Options
 
 LIMIT_S = 10.0
@@ -56,7 +56,7 @@ def broken(make: Make) -> str:
 
 
 @pytest.mark.parametrize(("wrong", "law"), [(Forgetful, "loss"), (Repetitive, "twice")])
-def test_one_that_cannot_stand_bad_luck_is_found(wrong: type[InprocTransport], law: str) -> None:
+def test_a_transport_that_breaks_under_faults_is_caught(wrong: type[InprocTransport], law: str) -> None:
     def lucky(context: TransportContext) -> Transport:
         return wrong(Options(), context)
 
@@ -68,7 +68,7 @@ def test_one_that_cannot_stand_bad_luck_is_found(wrong: type[InprocTransport], l
     gc.collect()  # what the failed check has left waiting says so now, and not in the midst of something else
 
 
-def test_the_same_seed_is_the_same_luck() -> None:
+def test_the_same_seed_gives_the_same_faults() -> None:
     async def run(seed: int) -> tuple[list[Delivery], dict[str, int]]:
         faulty = Faulty(InprocTransport(Options(), TransportContext()), seed=seed, delay_ms=0)
         names = [f"worker/{number}" for number in range(4)]
@@ -87,12 +87,12 @@ def test_the_same_seed_is_the_same_luck() -> None:
     assert {"delay", "full", "reorder"} == set(first[1])
 
 
-def test_only_what_can_disconnect_is_made_to() -> None:
+def test_only_transports_that_can_disconnect_are_disconnected() -> None:
     assert not isinstance(InprocTransport(Options(), TransportContext()), Disconnects)
     assert isinstance(Forgetful(Options(), TransportContext()), Disconnects)
 
 
-def test_every_check_stands_bad_luck() -> None:
+def test_every_check_holds_under_faults() -> None:
     """Each check of the kit, with much of it."""
 
     async def run(check: Callable[[Setup], Awaitable[None]], setup: Setup) -> None:
@@ -162,7 +162,7 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
 
 
 @pytest.mark.parametrize("way", ["tcp", "unix"])
-def test_a_network(way: str) -> None:
+def test_a_proxy_damages_a_connection_in_every_way(way: str) -> None:
     """What a proxy does to a connection, one thing after the other."""
 
     async def run(folder: str) -> None:

@@ -11,16 +11,17 @@ from typing import ClassVar
 
 import pytest
 
-from flamecore.acker import Ack, Acker, AckerPlan, Listener, MinTime, Report, Reporter, SingleListener, Tracker
+from flamecore.abc.acker import Acker, AckerPlan, Listener, Reporter, SingleListener, Tracker
 from flamecore.errors import TimeRegressionError
-from flamecore.testing.ackers import (
-    LawBroken,
+from flamecore.model.messages import Ack, MinTime, Report
+from flamecore.testing.checks.ackers import (
     check_acker,
     check_misuse,
     check_simulations,
     check_step_by_step,
     check_subscribers,
 )
+from flamecore.testing.laws import LawBroken
 
 
 class PlainReporter(Reporter):
@@ -155,7 +156,7 @@ def plain(
     return make
 
 
-def test_the_right_one_passes() -> None:
+def test_the_right_acker_passes() -> None:
     check_acker(plain())
 
 

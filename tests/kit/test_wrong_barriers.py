@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from flamecore.barrier import Barrier
 from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError, TimeRegressionError
-from flamecore.testing.barriers import LawBroken, check_barrier, check_misuse, check_simulations, check_small
+from flamecore.runtime.operators.barrier import Barrier
+from flamecore.testing.checks.barriers import check_barrier, check_misuse, check_simulations, check_small
+from flamecore.testing.laws import LawBroken
 
 Batch = list[tuple[bytes, Any]]
 
@@ -44,15 +45,15 @@ class DropsAnItem(Wrong):
 class ForgetsToCancel(Wrong):
     def take(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         if alive:
-            self._held.pop(order, None)
+            self._buffered.pop(order, None)
             self._twins.clear()
             super().take(order, trace, alive, payload)
 
 
 class CancelsWhateverHasThatOrder(Wrong):
     def take(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        if not alive and order in self._held and len(self._twins) > 0:
-            trace = self._held[order][0]
+        if not alive and order in self._buffered and len(self._twins) > 0:
+            trace = self._buffered[order][0]
         super().take(order, trace, alive, payload)
 
 
@@ -60,19 +61,19 @@ class CancelsDescendantsToo(Wrong):
     def take(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         super().take(order, trace, alive, payload)
         if not alive:
-            for derived in [held for held in self._held if held.startswith(order) and held != order]:
-                del self._held[derived]
+            for derived in [held for held in self._buffered if held.startswith(order) and held != order]:
+                del self._buffered[derived]
 
 
 class ReleasesByArrival(Wrong):
     def release(self, time: int) -> Batch:
-        arrivals = list(self._held)
+        arrivals = list(self._buffered)
         return sorted(super().release(time), key=lambda item: arrivals.index(item[0]))
 
 
 class ReleasesByGlobalTimeOnly(Wrong):
     def release(self, time: int) -> Batch:
-        arrivals = list(self._held)
+        arrivals = list(self._buffered)
         return sorted(super().release(time), key=lambda item: (item[0][:12], arrivals.index(item[0])))
 
 
@@ -91,7 +92,7 @@ class ReleasesEachItemTwice(Wrong):
 
 class RefusesRecomputations(Wrong):
     def take(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        if alive and order in self._held:
+        if alive and order in self._buffered:
             raise DuplicateItemError("there is one of that order", vertex="wrong", record=payload)
         super().take(order, trace, alive, payload)
 
@@ -133,8 +134,8 @@ class PicksOneOfTwo(Wrong):
 
 class SwallowsLateItems(Wrong):
     def release(self, time: int) -> Batch:
-        for order in [order for order in self._held if order < self.released]:
-            del self._held[order]
+        for order in [order for order in self._buffered if order < self.released]:
+            del self._buffered[order]
         return super().release(time)
 
 
@@ -169,7 +170,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("wrong", "law"), WRONG, ids=lambda value: getattr(value, "__name__", value))
-def test_each_is_caught_by_the_check_meant_for_it(wrong: type[Wrong], law: str) -> None:
+def test_each_wrong_barrier_fails_in_the_check_meant_for_it(wrong: type[Wrong], law: str) -> None:
     with pytest.raises(LawBroken) as caught:
         check_barrier(wrong)
     assert caught.value.law == law
@@ -182,12 +183,12 @@ def test_each_is_caught_by_the_check_meant_for_it(wrong: type[Wrong], law: str) 
 @pytest.mark.parametrize(
     "wrong", [wrong for wrong, law in WRONG if law not in ("refused", "legal")], ids=lambda value: value.__name__
 )
-def test_simulated_runs_catch_them_too_and_name_the_seed(wrong: type[Wrong]) -> None:
+def test_simulated_runs_catch_wrong_barriers_too_and_name_the_seed(wrong: type[Wrong]) -> None:
     with pytest.raises(LawBroken) as caught:
         check_simulations(wrong)
     assert caught.value.seed is not None
     assert f"seed {caught.value.seed}" in str(caught.value)
 
 
-def test_a_right_one_passes() -> None:
+def test_a_right_barrier_passes() -> None:
     check_barrier(Wrong, runs=50)

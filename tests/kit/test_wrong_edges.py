@@ -11,11 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
+from flamecore.abc.sink import Encode, Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import SinkError, SourceError
-from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
-from flamecore.meta import MIN_TIME
-from flamecore.rear import Encode, Guarantee, Mode, Sink, goes_on, taken_over
-from flamecore.testing.edges import EdgeBroken, check_changed, check_grown, check_live, check_sink, check_source
+from flamecore.model.meta import MIN_TIME
+from flamecore.testing.checks.sink_state import check_sink
+from flamecore.testing.checks.sources import EdgeBroken, check_changed, check_grown, check_live, check_source
 
 VALUES = tuple(f"value {number}" for number in range(10))
 
@@ -250,7 +251,7 @@ class Shortsighted(Growing):
 @pytest.mark.parametrize(
     ("kind", "laws"), [(Growing, (None, None)), (Careless, (None, "changed")), (Shortsighted, ("grown", None))]
 )
-def test_sources_of_which_the_input_changes(kind: type[Growing], laws: tuple[str | None, str | None]) -> None:
+def test_sources_notice_a_changed_input(kind: type[Growing], laws: tuple[str | None, str | None]) -> None:
     def make() -> Source:
         return kind(None, EdgeContext("growing"))
 
@@ -314,7 +315,7 @@ class NeverWaits(LiveReader):
 def test_a_wrong_live_source_fails_where_it_should(
     reader: type[LiveReader], law: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flamecore.testing.source_checks.WAIT_S", 0.2)
+    monkeypatch.setattr("flamecore.testing.checks.sources.WAIT_S", 0.2)
 
     async def run() -> None:
         fed: asyncio.Queue[str] = asyncio.Queue()

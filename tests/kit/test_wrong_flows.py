@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flamecore as fc
-from flamecore.testing import assert_deterministic
+from flamecore.testing.flows.deterministic import assert_deterministic
 
 NUMBERS = [n * 7 % 23 for n in range(30)]
 
@@ -93,7 +93,7 @@ def test_a_flow_that_is_not_deterministic_is_caught(build: Callable[[fc.Stream[i
         assert_deterministic(spread(build), {"numbers": NUMBERS})
 
 
-def test_what_is_told_names_the_seed_and_the_first_difference() -> None:
+def test_the_error_names_the_seed_and_the_first_difference() -> None:
     with pytest.raises(AssertionError) as caught:
         assert_deterministic(spread(hidden_dictionary), {"numbers": NUMBERS})
     text = str(caught.value)

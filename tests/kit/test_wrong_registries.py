@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import pytest
+from wrong_drivers import WrongDrivers
 
+from flamecore.abc.registry import Entry, RegistryContext
 from flamecore.errors import RegistryError
-from flamecore.jobregistry import Entry, RegistryContext
-from flamecore.testing import registries as kit
-from flamecore.testing.laws import LawBroken
+from flamecore.testing.checks import registries as kit
 from flamestream_inproc.registry import Held, SupervisorRegistry
-
-NAMES: Final = {check: check.__name__.removeprefix("check_") for check in kit.CHECKS}
 
 
 class Wrong(SupervisorRegistry):
@@ -239,40 +238,17 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kit, "LIMIT_S", 1.0)
 
 
-def found(wrong: type[Wrong]) -> dict[str, str]:
-    """The checks that fail, and the law that each says is broken."""
-    caught = {}
-    for check, name in NAMES.items():
+class TestWrongRegistries(WrongDrivers):
+    checks = kit.CHECKS
+    tests = kit.RegistryTests
+    right = Wrong
+    wrong = WRONG
+
+    def subject(self, driver: type[Wrong], folder: Path) -> kit.Make:
         held = Held()
-
-        async def run(check: Callable[[kit.Make], Awaitable[None]] = check, held: Held = held) -> None:
-            await check(lambda: wrong(held))
-
-        try:
-            asyncio.run(run())
-        except LawBroken as error:
-            caught[name] = error.law
-    return caught
+        return lambda: driver(held)
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
-def test_each_fails_in_the_checks_meant_for_it(wrong: type[Wrong]) -> None:
-    assert found(wrong) == WRONG[wrong]
-
-
-def test_the_good_one_fails_in_none() -> None:
-    assert found(Wrong) == {}
-
-
-def test_every_check_is_needed() -> None:
-    assert {name for caught in WRONG.values() for name in caught} == set(NAMES.values())
-
-
-def test_the_class_for_pytest_has_every_check() -> None:
-    names = {name.removeprefix("test_") for name in vars(kit.RegistryTests) if name.startswith("test_")}
-    assert names == set(NAMES.values())
-
-
-def test_all_checks_at_once() -> None:
+def test_check_registry_runs_all_checks() -> None:
     held = Held()
     asyncio.run(kit.check_registry(lambda: Wrong(held)))

@@ -7,11 +7,17 @@ from unittest import SkipTest
 
 import pytest
 
+from flamecore.abc.transport import Delivery, TransportCapabilities
 from flamecore.errors import FlameError
-from flamecore.testing import check_flows
+from flamecore.testing.flows.over_transport import (
+    Cell,
+    TransportFlowTests,
+    all_cells,
+    check_cell,
+    check_flows,
+    chosen_cells,
+)
 from flamecore.testing.laws import LawBroken
-from flamecore.testing.transport_flows import Cell, TransportFlowTests, all_cells, check_cell, chosen_cells
-from flamecore.transport import Delivery, TransportCapabilities
 from flamestream_inproc import InprocEndpoint, InprocTransport
 
 CELL = Cell("centralized", 4)
@@ -64,7 +70,7 @@ class Reorders(Wrong):
 
 
 @pytest.mark.parametrize("wrong", [Drops, Duplicates, Reorders])
-def test_one_that_breaks_the_laws_of_channels_is_caught(wrong: type[Wrong]) -> None:
+def test_a_transport_that_breaks_the_laws_of_channels_is_caught(wrong: type[Wrong]) -> None:
     with pytest.raises((LawBroken, FlameError)):
         check_cell(wrong, CELL, limit_s=2)
 
@@ -79,7 +85,7 @@ class Changes(InprocTransport):
         return message._replace(payloads=changed)
 
 
-def test_one_that_changes_payloads_is_caught_and_what_differs_is_told() -> None:
+def test_a_transport_that_changes_payloads_is_caught_with_the_difference() -> None:
     with pytest.raises(LawBroken) as caught:
         check_cell(Changes, CELL)
     assert caught.value.law == "flows"
@@ -87,7 +93,7 @@ def test_one_that_changes_payloads_is_caught_and_what_differs_is_told() -> None:
         assert words in str(caught.value)
 
 
-def test_the_good_one_passes() -> None:
+def test_the_right_transport_passes() -> None:
     ran = check_flows(InprocTransport)
     assert [each.cell for each in ran] == all_cells(InprocTransport)
     assert sum(each.replays for each in ran), "there was something to repair"
@@ -117,7 +123,7 @@ def test_the_sample_has_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen_cells(cells, [cells[0]]) == cells
 
 
-def test_what_was_left_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deployments_left_out_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLAMESTREAM_FULL_MATRIX", raising=False)
 
     class Sampled(TransportFlowTests):
@@ -127,4 +133,4 @@ def test_what_was_left_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     sampled = Sampled()
     sampled.test_flows(CELL)
     with pytest.raises(SkipTest, match=r"1 of 9 deployments run.* 8 left out"):
-        sampled.test_zz_what_was_left_out()
+        sampled.test_deployments_left_out_are_reported()

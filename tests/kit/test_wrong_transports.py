@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import pytest
+from wrong_drivers import WrongDrivers
 
+from flamecore.abc.transport import Delivery, Outlook, TransportCapabilities, TransportContext
 from flamecore.errors import PeerGoneError
-from flamecore.testing import transports as kit
+from flamecore.testing.bench.transports import Note
+from flamecore.testing.checks import transports as kit
 from flamecore.testing.laws import LawBroken
-from flamecore.testing.transport_bench import Note
-from flamecore.transport import Delivery, TransportCapabilities, TransportContext
-from flamecore.waiting import Waiting
+from flamecore.toolkit.wait_queue import WaitQueue
 from flamestream_inproc import InprocEndpoint, InprocTransport, Options
 
 LIMIT_S: Final = 0.5
-
-NAMES: Final = {check: check.__name__.removeprefix("check_") for check in kit.CHECKS}
 
 
 class Wrong(InprocTransport):
@@ -179,7 +179,7 @@ class LeavesSendersWaiting(Wrong):
 
     class endpoint(InprocEndpoint):
         async def aclose(self) -> None:
-            self._senders = Waiting()
+            self._senders = WaitQueue()
             await super().aclose()
 
 
@@ -218,6 +218,22 @@ class OneProcess(Wrong):
     @property
     def capabilities(self) -> TransportCapabilities:
         return TransportCapabilities(multi_process=True, serialises=False)
+
+
+class JoinsElsewhere(Wrong):
+    """Sends others to an address with a scheme that is not its own."""
+
+    def outlook(self) -> Outlook:
+        return Outlook("here", join="elsewhere://here")
+
+
+class TakesNoAddress(Wrong):
+    """Makes nothing of the address that it gives to others."""
+
+    schemes = ("here",)
+
+    def outlook(self) -> Outlook:
+        return Outlook("here", join="here://")
 
 
 class ForgetsTypes(Wrong):
@@ -261,43 +277,22 @@ WRONG: Final[Mapping[type[Wrong], Mapping[str, str]]] = {
     Inherits: {"addresses": "address"},
     SharesObjects: {"flags": "flags"},
     OneProcess: {"flags": "flags"},
+    JoinsElsewhere: {"flags": "flags"},
+    TakesNoAddress: {"flags": "flags"},
     ForgetsTypes: {"flags": "content"},
     RefusesLate: {"flags": "flags"},
 }
 """For each wrong transport the checks that see it, and the law that they find broken."""
 
 
-def found(make: kit.Make) -> dict[str, str]:
-    """The checks that fail, and the law that each says is broken."""
-    caught = {}
-    for check, name in NAMES.items():
+class TestWrongTransports(WrongDrivers):
+    checks = kit.CHECKS
+    tests = kit.TransportTests
+    right = Wrong
+    wrong = WRONG
 
-        async def run(check: Callable[[kit.Setup], Awaitable[None]] = check) -> None:
-            await check(kit.Setup(make, limit_s=LIMIT_S))
-
-        try:
-            asyncio.run(run())
-        except LawBroken as error:
-            caught[name] = error.law
-    return caught
-
-
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
-def test_each_fails_in_the_checks_meant_for_it(wrong: type[Wrong]) -> None:
-    assert found(wrong) == WRONG[wrong]
-
-
-def test_the_good_one_fails_in_none() -> None:
-    assert found(Wrong) == {}
-
-
-def test_every_check_is_needed() -> None:
-    assert {name for caught in WRONG.values() for name in caught} == set(NAMES.values())
-
-
-def test_the_class_for_pytest_has_every_check() -> None:
-    names = {name.removeprefix("test_") for name in vars(kit.TransportTests) if name.startswith("test_")}
-    assert names == set(NAMES.values())
+    def subject(self, driver: type[Wrong], folder: Path) -> kit.Setup:
+        return kit.Setup(driver, limit_s=LIMIT_S)
 
 
 def test_a_class_without_make_says_so() -> None:
@@ -355,7 +350,7 @@ class CallsItLost(TwoProcesses):
         await super().aclose()
 
 
-def test_what_was_closed_is_not_lost() -> None:
+def test_a_transport_that_reports_a_closed_peer_as_lost_is_caught() -> None:
     with pytest.raises(LawBroken, match="lost") as caught:
         asyncio.run(kit.check_transport(CallsItLost))
     assert caught.value.law == "close"

@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from flamecore.front import EdgeContext
-from flamecore.meta import MIN_TIME
-from flamecore.rear import Guarantee, Sink
-from flamecore.testing.edges import EdgeBroken, SinkTests, check_sink_survives_kills
+from flamecore.abc.sink import Guarantee, Sink
+from flamecore.abc.source import EdgeContext
+from flamecore.model.meta import MIN_TIME
+from flamecore.testing.checks.edges import SinkTests
+from flamecore.testing.checks.sink_state import check_sink_survives_kills
+from flamecore.testing.checks.sources import EdgeBroken
 
 
 class RightSink(Sink):
@@ -106,7 +108,7 @@ class CannotGoOnTests(TestRight):
 
 
 @pytest.mark.parametrize("wrong", [ApartTests, NowAndThenTests, CannotGoOnTests])
-def test_a_sink_that_does_not_survive_kills_is_found(wrong: type[TestRight], tmp_path: Path) -> None:
+def test_a_sink_that_does_not_survive_kills_is_caught(wrong: type[TestRight], tmp_path: Path) -> None:
     with pytest.raises(EdgeBroken) as caught:
         check_sink_survives_kills(wrong(), tmp_path)
     assert caught.value.law == "killed"

@@ -18,7 +18,7 @@ def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     if transport == "grpc":
         yield chosen
         return
-    from flamecore.testing.nats_server import NatsServer
+    from flamestream_nats.testing import NatsServer
 
     with NatsServer() as server:
         yield [*chosen, f'transport.nats.servers=["{server.url}"]']

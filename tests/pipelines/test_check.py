@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from flamecore.abc.transport import Transport
 from flamecore.cli import main
-from flamecore.deployment import Deployment
-from flamecore.transport import Transport
+from flamecore.runtime.cluster.job import ClusterJob
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -41,7 +41,7 @@ def _nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     async def started(*_: object) -> str:
         raise AssertionError("it was started")
 
-    monkeypatch.setattr(Deployment, "run", started)
+    monkeypatch.setattr(ClusterJob, "run", started)
     for transport in Transport.__subclasses__():
         monkeypatch.setattr(transport, "start", started)
 
@@ -72,7 +72,7 @@ def processes(done: Result) -> str:
     return done.stdout[done.stdout.index("process") :]
 
 
-def test_in_one_process() -> None:
+def test_check_prints_a_job_in_one_process() -> None:
     done = check("workers = 2\n[acker]\nuse = 'sharded'")
     assert done.exit_code == 0, done.stderr
     assert done.stdout == dedent("""\
@@ -95,7 +95,7 @@ def test_in_one_process() -> None:
         """)
 
 
-def test_on_several_processes_of_one_host() -> None:
+def test_check_prints_the_processes_of_one_host() -> None:
     over("grpc")
     done = check("workers = 3\n[transport]\nuse = 'grpc'\n[acker]\nuse = 'sharded'\n[deploy]\nacker = 'worker'")
     assert done.exit_code == 0, done.stderr
@@ -114,7 +114,7 @@ def test_on_several_processes_of_one_host() -> None:
         """)
 
 
-def test_through_a_server() -> None:
+def test_check_prints_processes_that_meet_at_a_server() -> None:
     over("nats")
     servers = 'servers = ["nats://user:secret@127.0.0.1:4222"]'
     done = check(f"workers = 2\n[transport]\nuse = 'nats'\n[transport.nats]\n{servers}\n[deploy]\nacker = 'own'")
@@ -149,7 +149,7 @@ JOINED = """
 """
 
 
-def test_on_several_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_prints_processes_on_several_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over("grpc")
     import trustme
 
@@ -177,7 +177,7 @@ def test_on_several_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         """)
 
 
-def test_what_is_not_protected_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_names_unprotected_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     over("grpc")
     monkeypatch.setenv("FLAMESTREAM_TOKEN", "a secret")
     done = check(JOINED.format(options="insecure = true"))
@@ -191,7 +191,7 @@ def problems(done: Result, code: int = 2) -> str:
     return done.stderr
 
 
-def test_everything_that_is_wrong_with_a_deployment_is_said_at_once() -> None:
+def test_check_prints_all_problems_of_a_deployment_at_once() -> None:
     over("grpc")
     done = check(JOINED.format(options="insecure = false"), "--set", "source.two.path=none.txt", "-w", "200",
                  "--sink", "counts=jsonl", "--set", "sink.counts.path=nowhere/out.jsonl")  # fmt: skip
@@ -210,14 +210,14 @@ def test_everything_that_is_wrong_with_a_deployment_is_said_at_once() -> None:
     assert "process" not in done.stdout
 
 
-def test_a_supervisor_that_nobody_could_find() -> None:
+def test_a_supervisor_that_workers_cannot_find_is_refused() -> None:
     over("grpc")
     for listen, place in (("unix", "a unix socket in a folder of the job"), ("127.0.0.1", "127.0.0.1, at any port")):
         done = check("[transport]\nuse = 'grpc'\n[deploy]\nstart = 'join'", "--set", f"transport.grpc.listen={listen}")
         assert f"nobody could tell the workers where the supervisor is: it would listen at {place}" in problems(done)
 
 
-def test_a_supervisor_that_is_found_in_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_may_be_found_in_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     over("grpc")
     over("nats")
     monkeypatch.setenv("FLAMESTREAM_TOKEN", "a secret")
@@ -228,19 +228,19 @@ def test_a_supervisor_that_is_found_in_a_registry(monkeypatch: pytest.MonkeyPatc
     assert "flamestream worker --join ADDRESS --job words --name NAME" in done.stdout
 
 
-def test_where_state_is_kept() -> None:
+def test_check_prints_the_store_and_does_not_make_it() -> None:
     done = check("[state]\nuse = 'sqlite'\npath = 'state.db'")
     assert done.exit_code == 0, done.stderr
     assert "state          sqlite (path = 'state.db')\n" in done.stdout
     assert not Path("state.db").exists()
 
 
-def test_a_transport_that_reaches_nobody() -> None:
+def test_a_transport_within_one_process_is_refused_for_several() -> None:
     done = check("[deploy]\nstart = 'join'")
     assert "deploy.start = \"join\", and transport 'inproc' reaches no other process" in problems(done)
 
 
-def test_files_for_tls_that_do_not_belong_together(tmp_path: Path) -> None:
+def test_files_for_tls_that_do_not_match_are_refused(tmp_path: Path) -> None:
     over("grpc")
     import trustme
 
@@ -257,7 +257,7 @@ def test_files_for_tls_that_do_not_belong_together(tmp_path: Path) -> None:
     assert "none.key" in problems(check(f"{job}tls_key = 'none.key'"))
 
 
-def test_run_refuses_what_check_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_refuses_the_problems_check_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, and not when nobody has joined."""
     over("grpc")
     check(JOINED.format(options="insecure = true"))
@@ -268,7 +268,7 @@ def test_run_refuses_what_check_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.exit_code, "nobody could tell" in done.stderr) == (2, True)
 
 
-def test_for_programs() -> None:
+def test_check_prints_json_for_programs() -> None:
     over("grpc")
     facts: dict[str, Any] = json.loads(check("workers = 2\n[transport]\nuse = 'grpc'", "--json").stdout)
     assert facts["ok"] is True

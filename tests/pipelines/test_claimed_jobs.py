@@ -18,15 +18,15 @@ from typing import Any
 
 import pytest
 
-from flamecore.jobrecord import JobRecord, key_of, read
+from flamecore.runtime.cluster.job_record import JobRecord, key_of, read
 
 if find_spec("nats") is None:
     pytest.skip("the client of nats is not installed", allow_module_level=True)
 
-from flamecore.jobregistry import RegistryContext
-from flamecore.testing.nats_server import NatsServer
+from flamecore.abc.registry import RegistryContext
 from flamestream_nats.options import RegistryOptions
 from flamestream_nats.registry import NatsRegistry
+from flamestream_nats.testing import NatsServer
 
 TOKEN = "not a secret"
 APP = """
@@ -143,7 +143,7 @@ def free_port() -> int:
         return port
 
 
-def test_who_joins_finds_the_job_by_its_name(shell: Shell, transport: str) -> None:
+def test_a_joining_worker_finds_the_job_by_its_name(shell: Shell, transport: str) -> None:
     before = shell.record()
     listen = {"transport__grpc__listen": f"127.0.0.1:{free_port()}"} if transport == "grpc" else {}
     job = shell.job(transport, "long", "out.jsonl", deploy__start="join", **listen)
@@ -173,7 +173,7 @@ def test_who_joins_finds_the_job_by_its_name(shell: Shell, transport: str) -> No
     assert (record.epoch, record.lease_s, record.members) == (epoch, 0, {})
 
 
-def test_who_joins_a_job_without_a_registry_finds_it_through_its_server(shell: Shell) -> None:
+def test_a_joining_worker_finds_a_job_without_registry_through_its_server(shell: Shell) -> None:
     job = shell.job("nats", "short", "out.jsonl", deploy__start="join", registry__use="supervisor")
 
     def answers() -> bool:
@@ -211,7 +211,7 @@ def test_a_second_supervisor_is_refused_and_follows_when_the_first_is_gone(shell
     assert record.epoch == epoch + 1
 
 
-def test_who_joins_a_job_that_nobody_runs_is_told(shell: Shell) -> None:
+def test_a_worker_that_joins_an_unknown_job_is_refused(shell: Shell) -> None:
     joined = shell.start(
         "worker", "--join", shell.server.url, "--job", "other", "--set", "registry.use=nats", "--name", "w1"
     )

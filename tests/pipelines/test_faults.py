@@ -89,7 +89,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     ],
     ids=["sqlite store", "directory store", "sqlite sink", "jsonl sink"],
 )
-def test_a_disk_that_is_full(
+def test_a_job_resumes_when_a_full_disk_has_room_again(
     tmp_path: Path, grpc: list[str], small_disk: Path, out: str, settings: dict[str, str]
 ) -> None:
     words = Words(tmp_path, grpc, out=out)
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full(
     assert kept > ROOM_BYTES, "a quick job may end before the disk is full"
 
 
-def test_a_disk_without_room_to_begin_with(tmp_path: Path, grpc: list[str], small_disk: Path) -> None:
+def test_a_job_begins_when_a_full_disk_has_room_again(tmp_path: Path, grpc: list[str], small_disk: Path) -> None:
     (small_disk / "more").write_bytes(bytes(ROOM_BYTES - 24 * 2**10))
     words = Words(tmp_path, grpc, lines=20, out="disk/out.db")
     with words.running() as run:
@@ -155,7 +155,7 @@ def emptied(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "damage"), [("commit", torn), ("commit", emptied), ("part", flipped)])
-def test_a_damaged_snapshot_is_not_the_last(
+def test_a_job_resumes_from_the_snapshot_before_a_damaged_one(
     tmp_path: Path, grpc: list[str], kind: str, damage: Callable[[Path], None]
 ) -> None:
     words = interrupted(tmp_path, grpc, "sequence")
@@ -166,7 +166,7 @@ def test_a_damaged_snapshot_is_not_the_last(
 
 
 @pytest.mark.parametrize(("kind", "damage"), [("epoch", torn), ("journal", flipped)])
-def test_what_there_is_one_of_alone_is_asked_for(
+def test_damage_to_a_blob_without_a_second_is_an_error(
     tmp_path: Path, grpc: list[str], kind: str, damage: Callable[[Path], None]
 ) -> None:
     """Who owns the state, and which times were given: nobody can know if that is damaged, and nothing is changed."""
@@ -188,7 +188,7 @@ def test_what_there_is_one_of_alone_is_asked_for(
 # -- clocks that jump --------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_jumps_by_an_hour(tmp_path: Path, grpc: list[str]) -> None:
+def test_a_clock_that_jumps_by_an_hour_does_not_change_the_outputs(tmp_path: Path, grpc: list[str]) -> None:
     """While the job runs, while a worker is dead, and while the whole job is."""
     words = Words(tmp_path, [*grpc, "job.clock=wall"])
     set_by = tmp_path / "clock"

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import flamecore as fc
-from flamecore.config import make_config
 from flamecore.errors import FlameError, JobError
-from flamecore.launch import prepare
-from flamecore.layers import from_program
-from flamecore.stats import JobReport
-from flamecore.testing import interpret
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.launch import make_job
+from flamecore.runtime.tasks.stats import JobReport
+from flamecore.testing.flows.reference import interpret
 
 flow = fc.Flow("going-on")
 left, right = flow.source("left", str).rebalance().map(str), flow.source("right", str).rebalance().map(str)
@@ -53,7 +54,7 @@ class Job:
             **{f"sink.{name}.path": str(self.folder / f"{name}.jsonl") for name in ("counts", "pairs")},
             **{key.replace("__", "."): value for key, value in settings.items()},
         }
-        job = prepare(make_config(from_program(chosen)), flow)
+        job = make_job(make_config(from_program(chosen)), flow)
 
         async def live() -> JobReport:
             running = asyncio.create_task(job.run())
@@ -74,12 +75,12 @@ class Job:
     @property
     def blobs(self) -> dict[str, bytes]:
         (database,) = (self.folder / "state").glob("*.db")
-        with sqlite3.connect(database) as connection:
+        with closing(sqlite3.connect(database)) as connection:
             return dict(connection.execute("SELECT name, data FROM blobs"))
 
     def spoil(self, blob: str) -> None:
         (database,) = (self.folder / "state").glob("*.db")
-        with sqlite3.connect(database) as connection:
+        with closing(sqlite3.connect(database)) as connection, connection:
             connection.execute("UPDATE blobs SET data = zeroblob(50) WHERE name = ?", (blob,))
 
 
@@ -98,7 +99,7 @@ def unordered(outputs: dict[str, list[Any]]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("clock", ["sequence", "wall"])
-def test_a_job_that_is_stopped_again_and_again_puts_out_what_one_run_does(tmp_path: Path, clock: str) -> None:
+def test_a_job_stopped_again_and_again_gives_the_outputs_of_one_run(tmp_path: Path, clock: str) -> None:
     """Its sources are at different places when it is stopped, and it goes on with other numbers of workers."""
     job = Job(tmp_path, clock)
     drained = [job.run(workers=1 + number % 3, drain_at=300 + 150 * number).drained for number in range(5)]
@@ -113,7 +114,7 @@ def test_a_job_that_is_stopped_again_and_again_puts_out_what_one_run_does(tmp_pa
     assert unordered(after) == unordered(WANTED)
 
 
-def test_a_job_that_was_done_goes_on_with_what_has_come_since(tmp_path: Path) -> None:
+def test_a_finished_job_goes_on_with_new_records(tmp_path: Path) -> None:
     job = Job(tmp_path)
     for share in (0.2, 0.2, 0.5, 1):
         job.there = {"left": int(len(LEFT) * share), "right": int(len(RIGHT) * share**2)}
@@ -126,7 +127,7 @@ def test_a_job_that_was_done_goes_on_with_what_has_come_since(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["commit", "part"])
-def test_a_damaged_snapshot_is_gone_back_behind(tmp_path: Path, kind: str) -> None:
+def test_a_job_resumes_from_before_a_damaged_snapshot(tmp_path: Path, kind: str) -> None:
     job = Job(tmp_path)
     job.run(drain_at=2000)
     newest = max(name for name in job.blobs if name.startswith(kind))
@@ -135,7 +136,7 @@ def test_a_damaged_snapshot_is_gone_back_behind(tmp_path: Path, kind: str) -> No
     assert job.outputs() == WANTED
 
 
-def test_where_both_snapshots_are_damaged_it_says_so(tmp_path: Path) -> None:
+def test_two_damaged_snapshots_are_an_error(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.run(drain_at=2000)
     for name in [name for name in job.blobs if name.startswith("commit")]:
@@ -144,7 +145,7 @@ def test_where_both_snapshots_are_damaged_it_says_so(tmp_path: Path) -> None:
         job.run()
 
 
-def test_a_partition_that_is_gone_before_its_end_is_missed(tmp_path: Path) -> None:
+def test_a_partition_gone_before_its_end_is_an_error(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.run(drain_at=1000)
     with pytest.raises(JobError, match="no longer has"):

@@ -31,9 +31,9 @@ APP = """
     from typing import Any
 
     import flamecore as fc
-    from flamecore.front import Batch, Reader, Source, SourceCapabilities
+    from flamecore.abc.source import Batch, Reader, Source, SourceCapabilities
     from flamecore.errors import SinkError
-    from flamecore.registry import override
+    from flamecore.testing import override
     from flamestream_edges.jsonl import JsonlSink
     from flamestream_stores.directory import Directory
 
@@ -254,7 +254,7 @@ def test_a_write_that_never_returns_ends_the_job(on: list[str], when: str, how: 
     assert_the_next_run_completes(on)
 
 
-def test_a_job_that_is_drained_does_not_wait_for_ever(on: list[str]) -> None:
+def test_a_drained_job_does_not_wait_for_ever(on: list[str]) -> None:
     Path("hang").write_text("before ignores")
     with running([*settings(on), "job.sink_timeout_s=2"]) as job:
         job.send_signal(signal.SIGINT)
@@ -283,7 +283,7 @@ def test_an_epoch_that_ends_does_not_wait_for_ever(grpc: list[str], how: str) ->
     assert_the_next_run_completes(on)
 
 
-def test_a_reader_that_does_not_leave_off_ends_the_job(on: list[str]) -> None:
+def test_a_reader_that_does_not_stop_ends_the_job(on: list[str]) -> None:
     with running([*on, "sink.out.path=out.jsonl", "job.source_timeout_s=1"], source="stuck") as job:
         job.send_signal(signal.SIGINT)
         _, said = job.communicate(timeout=LIMIT_S)
@@ -292,7 +292,7 @@ def test_a_reader_that_does_not_leave_off_ends_the_job(on: list[str]) -> None:
     assert "job.source_timeout_s" in said
 
 
-def test_a_store_that_does_not_close_is_given_up() -> None:
+def test_a_store_that_does_not_close_is_abandoned() -> None:
     with running([*settings([]), "state.use=stuck", "state.commit_timeout_s=1"]) as job:
         _, said = job.communicate(timeout=LIMIT_S)
     assert job.returncode == 1, said
@@ -319,9 +319,7 @@ def test_a_job_whose_worker_dies_does_not_wait_for_a_sink_that_hangs(grpc: list[
 
 
 @HOW
-def test_a_record_that_fails_behind_a_batch_that_hangs_is_told_of(
-    on: list[str], how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_behind_a_hanging_batch_is_reported(on: list[str], how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes before it has not been delivered, so it is the sink that ends the job; but not after half an hour."""
     Path("hang").write_text(f"before {how}")
     monkeypatch.setenv("LEAST", "0")
@@ -376,7 +374,7 @@ def test_a_sink_that_is_only_slow_writes_its_batch_to_the_end(
     assert len(Path("out.jsonl").read_text().splitlines()) == int(Path("hanging").read_text())
 
 
-def test_a_record_that_fails_is_not_forgotten_when_the_job_goes_on_from_before_it(
+def test_a_failing_record_fails_again_when_the_job_resumes_before_it(
     grpc: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read again: nobody has asked the job to read no more."""

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 import flamecore as fc
-from flamecore.config import make_config
-from flamecore.launch import prepare
-from flamecore.layers import from_program
-from flamecore.operations.intake import Intake
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.launch import make_job
+from flamecore.runtime.operators.reorder import ReorderBuffer
 
 MUCH = [number % 97 for number in range(20_000)]
 LIMIT_S = 60.0
+ROUNDS = 40
+"""Whether anything overtakes anything is up to the scheduler, so the job runs until something has waited."""
 
 flow = fc.Flow("ways")
 merged = flow.source("busy", int).merge(flow.source("idle", int), flow.source("ended", int)).rebalance()
@@ -25,24 +27,22 @@ merged.map(lambda number: number).key_by(lambda number: number).count().sink("co
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("clock", ["wall", "sequence"])
-def test_a_front_that_has_nothing_keeps_nobody_waiting(
-    clock: str, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_front_delays_no_other(clock: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the wall clock what has come is put out meanwhile; by the other one once nothing more is read."""
     waited: list[float] = []
-    due = Intake.due
+    due = ReorderBuffer.due
 
-    def noted(self: Intake) -> float | None:
+    def noted(self: ReorderBuffer) -> float | None:
         found = due(self)
         if found is not None:
             waited.append(found - self._since)
         return found
 
-    monkeypatch.setattr(Intake, "due", noted)
-    counts: list[Any] = []
+    monkeypatch.setattr(ReorderBuffer, "due", noted)
     settings = {"job.workers": workers, "job.owners": workers, "job.clock": clock, "job.max_in_flight": 100_000}
 
-    async def live() -> None:
+    async def live() -> list[Any]:
+        counts: list[Any] = []
         forever = asyncio.Event()
 
         async def busy() -> AsyncIterator[int]:
@@ -55,7 +55,7 @@ def test_a_front_that_has_nothing_keeps_nobody_waiting(
             yield 0
 
         given = {"busy": busy(), "idle": idle(), "ended": [], "counts": counts}
-        job = prepare(make_config(from_program(settings)), flow, given=given)
+        job = make_job(make_config(from_program(settings)), flow, given=given)
         running = asyncio.create_task(job.run())
         async with asyncio.timeout(LIMIT_S):
             wanted = len(MUCH)
@@ -64,8 +64,12 @@ def test_a_front_that_has_nothing_keeps_nobody_waiting(
                 await asyncio.sleep(0.01)
             job.drain()
             await running
+        return counts
 
-    asyncio.run(live())
-    assert sorted(counts) == sorted((key, n) for key, total in Counter(MUCH).items() for n in range(1, total + 1))
-    assert waited, "something has waited"
+    wanted = sorted((key, n) for key, total in Counter(MUCH).items() for n in range(1, total + 1))
+    for _ in range(ROUNDS):
+        assert sorted(asyncio.run(live())) == wanted
+        if waited:
+            break
+    assert waited, f"something has waited in {ROUNDS} runs"
     assert max(waited) < 0.1001, "differences of large numbers are not exact"

@@ -29,7 +29,7 @@ def test_workers_that_come_before_their_supervisor_wait_for_it(joined: Joined) -
 
 
 @pytest.mark.parametrize("again", ["w2", "w1"])
-def test_another_worker_comes_in_place_of_one_that_was_killed(joined: Joined, again: str) -> None:
+def test_another_worker_replaces_a_killed_one(joined: Joined, again: str) -> None:
     """Under another name, or under the same, as a service that is started again comes back."""
     words = joined.words
     with words.running(**joined.settings) as run:
@@ -41,7 +41,7 @@ def test_another_worker_comes_in_place_of_one_that_was_killed(joined: Joined, ag
     words.check()
 
 
-def test_a_worker_that_is_started_again_before_its_end_was_noticed(joined: Joined) -> None:
+def test_a_worker_restarted_before_its_end_was_noticed_takes_its_place(joined: Joined) -> None:
     """The former one stands still, so its connections do too: the new one says that it is there in its place."""
     words = joined.words
     with words.running(**joined.settings) as run:
@@ -52,7 +52,7 @@ def test_a_worker_that_is_started_again_before_its_end_was_noticed(joined: Joine
     words.check()
 
 
-def test_a_worker_that_stood_still_has_no_say_any_more(joined: Joined) -> None:
+def test_a_worker_that_stood_still_is_ignored_afterwards(joined: Joined) -> None:
     words = joined.words
     with words.running(**joined.settings, deploy__silence_timeout_s=1) as run:
         _, stuck = joined.pair(run)
@@ -82,7 +82,7 @@ def test_a_job_with_a_worker_to_spare_is_drained(joined: Joined) -> None:
     assert delivered == words.wanted()[: len(delivered)]
 
 
-def test_two_workers_of_one_name(joined: Joined) -> None:
+def test_two_workers_of_one_name_are_told_apart(joined: Joined) -> None:
     """The former one is told why it has no part; the job says who it waits for, and the other hears of its end."""
     words = joined.words
     with words.running(**joined.settings, deploy__start_timeout_s=4) as run:
@@ -122,7 +122,7 @@ def test_a_worker_that_is_told_to_end_is_named(joined: Joined, how: signal.Signa
     assert "error: w1 was told to end, where it runs" in run.said()
 
 
-def test_another_worker_comes_in_place_of_one_that_was_told_to_end(joined: Joined) -> None:
+def test_another_worker_replaces_one_that_was_told_to_end(joined: Joined) -> None:
     words = joined.words
     with words.running(**joined.settings) as run:
         _, leaving = joined.pair(run)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 
@@ -82,7 +83,7 @@ def shoot(folder: Path, settings: list[str], kills: int, chance: random.Random) 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 @pytest.mark.parametrize("clock", ["sequence", "wall"])
-def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path, over: list[str], clock: str) -> None:
+def test_kills_lose_no_output_and_repeat_none(tmp_path: Path, over: list[str], clock: str) -> None:
     seed = int(os.environ.get("FLAMESTREAM_SEED", random.randrange(2**32)))
     kills = int(os.environ.get("FLAMESTREAM_KILLS", 4))
     print(f"FLAMESTREAM_SEED={seed}")
@@ -106,7 +107,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path, over: list[str]
     for word in (word for line in lines for word in line.split()):
         counts[word] += 1
         expected.append((word, counts[word]))
-    with sqlite3.connect(tmp_path / "out.db") as database:
+    with closing(sqlite3.connect(tmp_path / "out.db")) as database:
         rows = database.execute("SELECT * FROM counts ORDER BY seq").fetchall()
     assert [tuple(row[1:]) for row in rows] == expected
     shutil.rmtree(tmp_path / "state")

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import flamecore as fc
-from flamecore.clock import WALL_CLOCK
-from flamecore.config import make_config
 from flamecore.errors import ConfigError, JobError
-from flamecore.launch import prepare, run_embedded
-from flamecore.layers import from_program
-from flamecore.testing import interpret
+from flamecore.model.clock import WALL_CLOCK
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.launch import make_job, run_embedded
+from flamecore.testing.flows.reference import interpret
 
 flow = fc.Flow("phases")
 words = flow.source("lines", str).rebalance().flat_map(str.split).key_by(lambda word: word).count()
@@ -67,7 +67,7 @@ class Job:
 
     def run(self, phase: int, *, drain_at: int | None = None, **more: Any) -> bool:
         """Returns whether it was drained."""
-        job = prepare(make_config(from_program(self.config(phase, **more))), flow)
+        job = make_job(make_config(from_program(self.config(phase, **more))), flow)
 
         async def live() -> bool:
             running = asyncio.create_task(job.run())
@@ -103,13 +103,13 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Job:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_two_phases_put_out_what_one_run_does(job: Job, workers: int) -> None:
+def test_two_phases_give_the_outputs_of_one_run(job: Job, workers: int) -> None:
     job.run(1, job__workers=workers)
     job.run(2)
     assert job.outputs() == wanted()
 
 
-def test_both_phases_are_stopped_and_gone_on_with(job: Job) -> None:
+def test_both_phases_resume_after_a_stop(job: Job) -> None:
     for at in (200, 300):
         assert job.run(1, drain_at=at)
     assert not job.run(1, job__workers=2)
@@ -133,7 +133,7 @@ def test_a_phase_begins_behind_the_last_one_although_the_clock_was_put_back(tmp_
     assert job.outputs() == wanted()
 
 
-def test_what_comes_live_may_be_put_out_elsewhere(job: Job) -> None:
+def test_live_outputs_may_go_to_another_sink(job: Job) -> None:
     """A sink of a later phase has held nothing of what was put out before, and takes what comes from there on."""
     job.run(1)
     elsewhere = {"sink__counts__phase": 2, "sink__counts__path": str(job.folder / "live_counts.jsonl")}
@@ -151,7 +151,7 @@ def test_a_sink_that_was_there_before_must_hold_what_it_held(job: Job) -> None:
         job.run(2, sink__counts__path=str(job.folder / "other.jsonl"))
 
 
-def test_a_phase_does_not_begin_in_the_midst_of_another(job: Job) -> None:
+def test_a_phase_does_not_begin_before_the_end_of_another(job: Job) -> None:
     assert job.run(1, drain_at=200)
     with pytest.raises(JobError, match="is to begin, and phase 1 has not been read to its end"):
         job.run(2)
@@ -162,7 +162,7 @@ def test_a_phase_does_not_begin_in_the_midst_of_another(job: Job) -> None:
     assert job.outputs() == wanted()
 
 
-def test_a_phase_that_was_left_out(job: Job) -> None:
+def test_a_phase_may_be_left_out(job: Job) -> None:
     """Nothing says that there must have been one before."""
     job.run(2)
     found = interpret(flow.graph(), {"lines": LIVE})
@@ -174,7 +174,7 @@ def test_phases_need_state() -> None:
         run_embedded(flow, {"lines": LIVE}, settings={"source.lines.phase": 2})
 
 
-def test_plan_says_what_becomes_of_phases(job: Job) -> None:
+def test_plan_prints_the_fate_of_phases(job: Job) -> None:
     def plan(phase: int) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "flamecore", "plan", str(job.file(phase))],

@@ -142,7 +142,7 @@ def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     if transport == "grpc":
         yield chosen
         return
-    from flamecore.testing.nats_server import NatsServer
+    from flamestream_nats.testing import NatsServer
 
     with NatsServer() as server:
         yield [*chosen, "--set", f'transport.nats.servers=["{server.url}"]']
@@ -192,7 +192,7 @@ def wait_for(condition: object, limit_s: float = 20) -> None:
 
 
 def test_outputs_are_those_of_one_process(tmp_path: Path, over: list[str]) -> None:
-    """From the command line; every acker in every place: see `flamecore.testing.transport_flows`."""
+    """From the command line; every acker in every place: see `flamecore.testing.flows.over_transport`."""
     app = write(tmp_path, "app.py", APP)
     lines = write(tmp_path, "lines.txt", words(400))
     source = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=stdout", "-q"]
@@ -203,7 +203,7 @@ def test_outputs_are_those_of_one_process(tmp_path: Path, over: list[str]) -> No
     assert several.stdout == wanted.stdout
 
 
-def test_in_the_end_nothing_is_in_flight(tmp_path: Path, over: list[str]) -> None:
+def test_nothing_is_in_flight_in_the_end(tmp_path: Path, over: list[str]) -> None:
     app = write(tmp_path, "app.py", APP)
     lines = write(tmp_path, "lines.txt", words(20))
     out = ["--sink", "counts=jsonl", "--set", f"sink.counts.path={tmp_path / 'out.jsonl'}", "--json", "-q"]
@@ -213,7 +213,7 @@ def test_in_the_end_nothing_is_in_flight(tmp_path: Path, over: list[str]) -> Non
     assert (summary["items_in"], summary["in_flight"], summary["held_back"]) == (20, 0, 0)
 
 
-def test_files_with_the_names_of_standard_modules(tmp_path: Path, over: list[str]) -> None:
+def test_files_may_have_the_names_of_standard_modules(tmp_path: Path, over: list[str]) -> None:
     """A flow that runs in one process runs on several: Python does not start with what lies beside it."""
     app = write(tmp_path, "types.py", APP.replace("import flamecore as fc", "import flamecore as fc\n    import words"))
     write(tmp_path, "functools.py", "raise ImportError('not this one')")
@@ -224,7 +224,7 @@ def test_files_with_the_names_of_standard_modules(tmp_path: Path, over: list[str
     assert (ended.returncode, ended.stdout) == (0, "a 1\nb 1\na 2\n"), ended.stderr
 
 
-def test_what_is_piped_in_is_read(tmp_path: Path, over: list[str]) -> None:
+def test_standard_input_is_read(tmp_path: Path, over: list[str]) -> None:
     app = write(tmp_path, "app.py", APP)
     source = ["--source", "lines=stdin", "--sink", "counts=stdout", "-q"]
     ended = run("run", app, *source, *over, "-w", "2", stdin="a b\na\n")
@@ -253,7 +253,7 @@ def test_a_payload_that_cannot_cross_ends_the_job_and_is_named(tmp_path: Path, o
         assert part in ended.stderr
 
 
-def test_a_failing_function_ends_the_job_with_the_record(tmp_path: Path, over: list[str]) -> None:
+def test_a_failing_function_ends_the_job_with_its_record(tmp_path: Path, over: list[str]) -> None:
     app = write(tmp_path, "app.py", FAILING)
     lines = write(tmp_path, "lines.txt", "1\n5\n0\n2\n")
     ended = run("run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2", "-q")
@@ -351,7 +351,7 @@ def test_ctrl_c_drains(tmp_path: Path, over: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["worker", "status"])
-def test_who_reaches_nobody_is_told_at_once(tmp_path: Path, name: str) -> None:
+def test_a_client_that_reaches_no_job_fails_at_once(tmp_path: Path, name: str) -> None:
     if find_spec("grpc") is None:
         pytest.skip("the client of grpc is not installed")
     here = f"grpc://127.0.0.1:{free_port()}"
@@ -379,7 +379,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_who_is_waited_for_is_said(
+def test_the_supervisor_names_the_workers_it_waits_for(
     tmp_path: Path, over: list[str], quiet: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLAMESTREAM_TOKEN", "not a secret")

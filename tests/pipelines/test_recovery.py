@@ -12,12 +12,12 @@ import pytest
 from processes import wait_until_gone
 from words import Words, ended, wait_for
 
-from flamecore.snapshot import epoch_blob
+from flamecore.runtime.state.format import epoch_blob
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 
 
-def test_a_death_before_what_is_new_has_begun(tmp_path: Path, over: list[str]) -> None:
+def test_a_worker_dies_before_new_partitions_begin(tmp_path: Path, over: list[str]) -> None:
     """A job that was done goes on with a file that has come since; a worker dies before that is written down."""
     words = Words(tmp_path, over, lines=300)
     with words.running() as run:
@@ -50,7 +50,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path: Path, over: l
     words.check()
 
 
-def test_a_state_that_cannot_be_gone_back_to_ends_the_job(tmp_path: Path, over: list[str]) -> None:
+def test_a_state_that_cannot_be_restored_ends_the_job(tmp_path: Path, over: list[str]) -> None:
     """The epoch has ended by then, and the job has nothing to go on from."""
     words = Words(tmp_path, over)
     with words.running(state__interval_s=1000) as run:
@@ -66,7 +66,7 @@ def test_a_state_that_cannot_be_gone_back_to_ends_the_job(tmp_path: Path, over: 
     assert epoch_blob(99) in error
 
 
-def test_a_worker_whose_child_outlives_it_is_told_of_with_its_last_words(tmp_path: Path, over: list[str]) -> None:
+def test_a_worker_outlived_by_its_child_is_reported_with_its_last_words(tmp_path: Path, over: list[str]) -> None:
     """The child holds the worker's stderr open."""
     words = Words(tmp_path, over)
     words.trouble(4, "I am leaving", leaves_child=True)

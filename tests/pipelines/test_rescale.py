@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from flamecore.client import Client
-from flamecore.codec import Codec
+from flamecore.abc.transport import TransportContext
 from flamecore.errors import JobError
-from flamecore.messages import CONTROL, Rescale
-from flamecore.transport import TransportContext
+from flamecore.model.messages import CONTROL, Rescale
+from flamecore.runtime.cluster.client import Client
+from flamecore.runtime.codec.codec import Codec
 
 pytestmark = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
 
@@ -130,7 +130,7 @@ def test_key_groups_move_while_the_job_runs(tmp_path: Path) -> None:
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == expected
 
 
-def test_a_job_that_keeps_no_state_refuses(tmp_path: Path) -> None:
+def test_a_job_without_state_refuses_to_rescale(tmp_path: Path) -> None:
     port = free_port()
     job = start(tmp_path, port, state=False)
     try:
@@ -144,7 +144,7 @@ def test_a_job_that_keeps_no_state_refuses(tmp_path: Path) -> None:
         job.communicate(timeout=30)
 
 
-def test_who_asks_for_something_when_the_job_ends_is_told(tmp_path: Path) -> None:
+def test_a_request_to_an_ending_job_is_answered(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "hurry").touch()
     (tmp_path / "stay").touch()
@@ -164,7 +164,7 @@ def test_who_asks_for_something_when_the_job_ends_is_told(tmp_path: Path) -> Non
     assert job.returncode == 0, said
 
 
-def test_who_waits_for_a_supervisor_that_leaves_without_a_word_is_told(tmp_path: Path) -> None:
+def test_a_client_hears_that_the_supervisor_left_without_an_answer(tmp_path: Path) -> None:
     from flamestream_grpc import GrpcTransport
 
     facts: dict[str, Any] = {"job": "j", "epoch": 1, "token": "t" * 32, "folder": str(tmp_path)}
@@ -192,7 +192,8 @@ def test_a_worker_of_another_version_is_turned_away(tmp_path: Path) -> None:
     try:
         wait_until_it_runs(port)
         program = (
-            "import sys, flamecore; flamecore.__version__ = '0.0.1'; from flamecore.cli import main; sys.exit(main())"
+            "import sys; from flamecore import _version; _version.__version__ = '0.0.1'; "
+            "from flamecore.cli import main; sys.exit(main())"
         )
         joining = ["worker", "--join", f"grpc://127.0.0.1:{port}", "--job", "words", "--name", "old"]
         line = [sys.executable, "-c", program, *joining]

@@ -12,10 +12,10 @@ import pytest
 from processes import wait_until_gone
 from words import Words, ended, wait_for
 
-from flamecore.testing.nats_server import NatsServer
-
 if find_spec("nats") is None:
     pytest.skip("the client of nats is not installed", allow_module_level=True)
+
+from flamestream_nats.testing import NatsServer
 
 STORES = {"nats": {"state__use": "nats", "state__path": None}, "sqlite": {}}
 
@@ -27,7 +27,7 @@ def server() -> Iterator[NatsServer]:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_server_that_comes_back(tmp_path: Path, server: NatsServer, store: str) -> None:
+def test_a_job_goes_on_when_the_server_is_back(tmp_path: Path, server: NatsServer, store: str) -> None:
     words = Words(tmp_path, ["transport.use=nats", f'transport.nats.servers=["{server.url}"]'])
     with words.running(**STORES[store]) as run:
         for _ in range(2):
@@ -40,7 +40,7 @@ def test_a_server_that_comes_back(tmp_path: Path, server: NatsServer, store: str
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_server_that_comes_back_too_late(tmp_path: Path, server: NatsServer, store: str) -> None:
+def test_a_job_resumes_when_the_server_is_back_too_late(tmp_path: Path, server: NatsServer, store: str) -> None:
     over = ["transport.use=nats", f'transport.nats.servers=["{server.url}"]', "transport.nats.reconnect_timeout_s=1"]
     words = Words(tmp_path, over)
     with words.running(**STORES[store], deploy__start_timeout_s=5) as run:
@@ -57,7 +57,7 @@ def test_a_server_that_comes_back_too_late(tmp_path: Path, server: NatsServer, s
     words.check()
 
 
-def test_a_worker_dies_while_the_server_is_away(tmp_path: Path, server: NatsServer) -> None:
+def test_a_job_survives_a_worker_that_dies_while_the_server_is_away(tmp_path: Path, server: NatsServer) -> None:
     """Those that are started in its place find no server, again and again; it comes back before the job gives up."""
     words = Words(tmp_path, ["transport.use=nats", f'transport.nats.servers=["{server.url}"]'])
     with words.running(deploy__stop_timeout_s=1) as run:

@@ -43,8 +43,8 @@ APP = f"""
     from typing import Any
 
     import flamecore as fc
-    from flamecore.rear import Guarantee, Sink
-    from flamecore.registry import override
+    from flamecore.abc.sink import Guarantee, Sink
+    from flamecore.testing import override
 
 
     class Slow(Sink):

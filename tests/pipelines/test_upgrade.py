@@ -178,7 +178,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "grpc":
         yield ""
         return
-    from flamecore.testing.nats_server import NatsServer
+    from flamestream_nats.testing import NatsServer
 
     with NatsServer() as started:
         yield started.url
@@ -252,7 +252,7 @@ def test_a_version_that_cannot_run_leaves_the_job_as_it_was(tmp_path: Path) -> N
 
 
 @needs_grpc
-def test_a_loss_that_was_accepted_for_a_version_that_cannot_start_is_none(tmp_path: Path) -> None:
+def test_a_loss_accepted_for_a_version_that_cannot_start_is_not_taken(tmp_path: Path) -> None:
     job = Job(tmp_path)
     with job.running() as process:
         changed = dedent(APP).replace('name="count").', 'name="again").map(lambda pair: pair).')
@@ -315,7 +315,7 @@ while sys.argv[1] == "run" and (hold := Path("hold")).exists():
 
 @needs_grpc
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
-def test_a_fault_while_another_version_is_imported(tmp_path: Path) -> None:
+def test_a_fault_while_another_version_is_imported_does_not_end_the_job(tmp_path: Path) -> None:
     """The job goes on with the version that it has; whoever asks once more meanwhile waits, and gets the other."""
     job = Job(tmp_path)
     (tmp_path / "hold").touch()
@@ -393,7 +393,7 @@ while sys.orig_argv[-1].endswith("worker-0.1.json") and (hold := Path("hold")).e
 
 @needs_grpc
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
-def test_nodes_of_a_version_that_was_given_up_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_of_an_abandoned_version_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even those that have not come yet."""
     job = Job(tmp_path)
     (tmp_path / "sitecustomize.py").write_text(LATE)

@@ -35,7 +35,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         server = None
         if options.transport == "nats":
-            from flamecore.testing.nats_server import NatsServer
+            from flamestream_nats.testing import NatsServer
 
             server = stack.enter_context(NatsServer(jetstream=True))
         while killed < options.kills:

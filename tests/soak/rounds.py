@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import soak_flow
 from crowd import Crowd, Door, environment
@@ -22,7 +22,9 @@ from disk import Disk
 from processes import Run, wait_until_gone
 from shots import Gun, size, stored
 
-from flamecore.testing.nats_server import NatsServer
+if TYPE_CHECKING:
+    from flamestream_nats.testing import NatsServer
+
 
 LIMIT_S = 300.0
 """How long a round may take."""

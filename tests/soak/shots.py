@@ -10,12 +10,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crowd import Door
 from disk import Disk
 from processes import Node, Run, born
 
-from flamecore.testing.nats_server import NatsServer
+if TYPE_CHECKING:
+    from flamestream_nats.testing import NatsServer
+
 
 _PATIENCE_S = 3.0
 """How long a shot waits for what it waits for; then it is fired all the same."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flamecore as fc
-from flamecore.testing.standard_flows import (
+from flamecore.testing.flows.standard import (
     NOTHING_FOUND,
     Change,
     Occurrence,

@@ -9,11 +9,11 @@ from typing import Annotated, Any, BinaryIO, ClassVar
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.sink import Guarantee, Sink
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
-from flamecore.front import EdgeContext
-from flamecore.meta import MIN_TIME
-from flamecore.plugin import hookimpl
-from flamecore.rear import Guarantee, Sink
+from flamecore.model.meta import MIN_TIME
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

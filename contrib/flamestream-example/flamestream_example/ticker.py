@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.source import Batch, Reader, Source, SourceCapabilities
 from flamecore.errors import SourceError
-from flamecore.front import Batch, Reader, Source, SourceCapabilities
-from flamecore.plugin import hookimpl
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -13,9 +13,9 @@ from flamestream_example.ndjson_gz import NdjsonGz
 from flamestream_example.ticker import Ticker
 
 import flamecore as fc
-from flamecore.front import EdgeContext, Source
-from flamecore.rear import Sink
-from flamecore.testing import SinkTests, SourceTests
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import EdgeContext, Source
+from flamecore.testing.checks.edges import SinkTests, SourceTests
 
 
 class TestTicker(SourceTests):
@@ -47,7 +47,7 @@ def squares() -> fc.Flow:
     return flow
 
 
-def test_a_job_finds_them(tmp_path: Path) -> None:
+def test_a_job_finds_the_drivers(tmp_path: Path) -> None:
     path = tmp_path / "squares.jsonl.gz"
     settings = {
         "source.numbers.use": "ticker",
@@ -59,14 +59,14 @@ def test_a_job_finds_them(tmp_path: Path) -> None:
     assert gzip.decompress(path.read_bytes()) == b"0\n1\n4\n9\n"
 
 
-def test_a_wrong_option_is_told() -> None:
+def test_a_wrong_option_is_refused() -> None:
     with pytest.raises(fc.ConfigError) as caught:
         squares().run(settings={"source.numbers.use": "ticker", "source.numbers.intervall_ms": 4})
     assert caught.value.path == "source.numbers.intervall_ms"
     assert "interval_ms" in str(caught.value)
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     settings = {"source.numbers.use": "ticker", "sink.squares.use": "ndjson_gz"}
     with pytest.raises(fc.SinkError, match="cannot be written"):
         squares().run(settings={**settings, "sink.squares.path": str(tmp_path / "none" / "squares.gz")})

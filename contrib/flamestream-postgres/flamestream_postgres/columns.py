@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final, Union, get_args, get_origin
 
-from flamecore.records.plain import encode
-from flamecore.records.tables import Table
+from flamecore.toolkit.records.plain import encode
+from flamecore.toolkit.records.tables import Table
 
 JSON: Final = "jsonb"
 
@@ -62,7 +62,8 @@ class Rows:
         """A row for each payload.
 
         Raises:
-            flamecore.records.plain.Unencodable: A payload is not of the declared type, or cannot be written as JSON.
+            flamecore.toolkit.records.plain.Unencodable: A payload is not of the declared type, or cannot be written as
+            JSON.
         """
         rows = self._table.taken_apart(payloads)
         return [self._with_json(row) for row in rows] if self._json else rows

@@ -17,12 +17,12 @@ import msgspec
 import psycopg
 from psycopg import errors, sql
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.sink import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, TimeRegressionError
-from flamecore.front import EdgeContext
-from flamecore.meta import MIN_TIME
-from flamecore.plugin import hookimpl
-from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
-from flamecore.records.plain import Unencodable
+from flamecore.model.meta import MIN_TIME
+from flamecore.toolkit.records.plain import Unencodable
 from flamestream_postgres.columns import Column, Rows
 
 POSITIONS: Final = "flamestream_position"

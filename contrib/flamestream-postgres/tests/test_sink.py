@@ -17,11 +17,11 @@ from flamestream_postgres.server import Server
 from flamestream_postgres.sink import Options, Postgres
 
 import flamecore as fc
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, TimeRegressionError
-from flamecore.front import EdgeContext
-from flamecore.meta import MAX_TIME, MIN_TIME
-from flamecore.rear import Sink
-from flamecore.testing import SinkTests
+from flamecore.model.meta import MAX_TIME, MIN_TIME
+from flamecore.testing.checks.edges import SinkTests
 
 
 class Count(NamedTuple):
@@ -128,7 +128,9 @@ class TestPostgres(SinkTests):
         ),
     ],
 )
-def test_columns_and_cells(server: Server, type_: Any, payload: Any, columns: dict[str, str], row: Any) -> None:
+def test_payloads_become_columns_and_cells(
+    server: Server, type_: Any, payload: Any, columns: dict[str, str], row: Any
+) -> None:
     asyncio.run(deliver(sink(server, type_), (1, [payload, payload])))
     said = query(
         server,
@@ -158,7 +160,7 @@ def test_modes_touch_no_other_table_and_keep_what_depends_on_theirs(server: Serv
     assert "something depends on it" in caught.value.hint
 
 
-def test_a_schema_of_its_own(server: Server) -> None:
+def test_a_table_may_have_its_own_schema(server: Server) -> None:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA apart")
     asyncio.run(deliver(sink(server, int, schema="apart", table="select"), (1, [1])))
@@ -166,7 +168,7 @@ def test_a_schema_of_its_own(server: Server) -> None:
     assert query(server, "SELECT sink, time FROM apart.flamestream_position") == [("select", 1)]
 
 
-def test_what_cannot_be_resumed_is_said_and_left_alone(server: Server) -> None:
+def test_a_table_that_cannot_be_resumed_is_refused_and_left_alone(server: Server) -> None:
     asyncio.run(deliver(sink(server, int, table="theirs", kept="a"), (5, [1])))
     with pytest.raises(SinkError, match="it was written by another job"):
         asyncio.run(deliver(sink(server, int, table="theirs", kept="b", continued=True)))
@@ -207,7 +209,7 @@ def test_a_payload_that_cannot_be_stored_leaves_nothing_of_its_batch(
     assert len(query(server, "SELECT * FROM wrong")) == 2
 
 
-def test_of_many_that_open_at_once_one_writes(server: Server) -> None:
+def test_many_sinks_open_at_once_and_one_writes(server: Server) -> None:
     async def run() -> None:
         made = [sink(server, int, table="race", kept="a") for _ in range(4)]
         await asyncio.gather(*(one.open() for one in made))
@@ -220,7 +222,7 @@ def test_of_many_that_open_at_once_one_writes(server: Server) -> None:
     assert query(server, "SELECT value FROM race ORDER BY seq") == [(1,), (2,)]
 
 
-def test_a_table_that_somebody_has_locked(server: Server) -> None:
+def test_a_locked_table_is_refused(server: Server) -> None:
     async def run() -> None:
         made = sink(server, int, table="locked", lock_timeout_s=0.05)
         await made.open()
@@ -342,7 +344,7 @@ def test_a_commit_that_is_still_under_way_when_the_sink_is_back_is_waited_for(se
     assert query(server, "SELECT value FROM late ORDER BY seq") == [(1,), (2,), (3,)]
 
 
-def test_a_connection_that_breaks_while_another_run_takes_over(server: Server) -> None:
+def test_a_connection_breaks_while_another_run_takes_over(server: Server) -> None:
     async def run() -> None:
         older = sink(server, int, table="broken", kept="a")
         await older.open()
@@ -360,20 +362,20 @@ def test_a_connection_that_breaks_while_another_run_takes_over(server: Server) -
     assert query(server, "SELECT value FROM broken") == [(2,)]
 
 
-def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_server_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="cannot be opened") as caught:
         asyncio.run(Postgres(Options(dsn=f"host={tmp_path}"), EdgeContext("out", int)).open())
     assert "Is the server running" in caught.value.hint
 
 
 @pytest.mark.parametrize(("options", "key"), [({"table": "a b"}, "table"), ({"schema": 'x"y'}, "schema")])
-def test_names_that_cannot_be(options: Any, key: str) -> None:
+def test_impossible_names_are_refused(options: Any, key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Postgres(Options(**options), EdgeContext("out", int))
     assert caught.value.path == f"sink.out.{key}"
 
 
-def test_a_job_finds_it_and_goes_on_with_it(server: Server, tmp_path: Path) -> None:
+def test_a_job_finds_the_sink_and_resumes_with_it(server: Server, tmp_path: Path) -> None:
     flow = fc.Flow("squares")
     flow.source("numbers", int).map(lambda number: number * number).sink("squares")
     settings = {

@@ -7,8 +7,8 @@ from pathlib import Path
 from flamestream_template import Options, TemplateSource
 
 import flamecore as fc
-from flamecore.front import EdgeContext, Source
-from flamecore.testing import SourceTests
+from flamecore.abc.source import EdgeContext, Source
+from flamecore.testing.checks.edges import SourceTests
 
 
 class TestTemplate(SourceTests):
@@ -18,7 +18,7 @@ class TestTemplate(SourceTests):
         return TemplateSource(Options(values=self.expected), EdgeContext("letters", str))
 
 
-def test_a_job_finds_it() -> None:
+def test_a_job_finds_the_driver() -> None:
     flow = fc.Flow("letters")
     flow.source("letters", str).map(str.upper).sink("capitals")
     settings = {"source.letters.use": "template", "source.letters.values": ["a", "b"]}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from flamecore.acker import Ack, Acker, Listener, Report, Reporter, SingleListener, Tracker
-from flamecore.plugin import hookimpl
+from flamecore.abc.acker import Acker, Listener, Reporter, SingleListener, Tracker
+from flamecore.abc.hooks import hookimpl
+from flamecore.model.messages import Ack, Report
 from flamestream_ackers.reporter import Heartbeats, SteppingReporter
 from flamestream_ackers.tracker import XorTracker
 

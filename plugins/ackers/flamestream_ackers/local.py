@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from flamecore.acker import Acker, AckerPlan, Listener, Report, Reporter, Tracker
+from flamecore.abc.acker import Acker, AckerPlan, Listener, Reporter, Tracker
+from flamecore.abc.hooks import hookimpl
 from flamecore.errors import ConfigError
-from flamecore.plugin import hookimpl
+from flamecore.model.messages import Report
 from flamestream_ackers.reporter import MergingReporter
 
 

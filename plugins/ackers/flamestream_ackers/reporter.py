@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from flamecore.acker import Ack, AckerPlan, Report, Reporter
+from flamecore.abc.acker import AckerPlan, Reporter
 from flamecore.errors import TimeRegressionError
+from flamecore.model.messages import Ack, Report
 
 Heartbeats = tuple[tuple[int, int], ...]
 

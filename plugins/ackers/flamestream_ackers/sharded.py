@@ -7,19 +7,10 @@ from typing import Annotated
 
 import msgspec
 
-from flamecore.acker import (
-    Ack,
-    Acker,
-    AckerPlan,
-    Listener,
-    MinTime,
-    Report,
-    Reporter,
-    SingleListener,
-    Tracker,
-)
-from flamecore.meta import MAX_TIME
-from flamecore.plugin import hookimpl
+from flamecore.abc.acker import Acker, AckerPlan, Listener, Reporter, SingleListener, Tracker
+from flamecore.abc.hooks import hookimpl
+from flamecore.model.messages import Ack, MinTime, Report
+from flamecore.model.meta import MAX_TIME
 from flamestream_ackers.reporter import Heartbeats, SteppingReporter
 from flamestream_ackers.tracker import XorTracker
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from flamecore.acker import AckerPlan, MinTime, Report, Tracker
+from flamecore.abc.acker import AckerPlan, Tracker
 from flamecore.errors import ConsistencyError, TimeRegressionError
+from flamecore.model.messages import MinTime, Report
 from flamestream_ackers.table import AckTable
 
 CAPACITY: Final = 2**64

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flamecore.acker import Acker, AckerPlan
+from flamecore.abc.acker import Acker, AckerPlan
 from flamestream_ackers.centralized import Centralized
 from flamestream_ackers.local import Local
 from flamestream_ackers.sharded import Sharded

@@ -8,8 +8,8 @@ from importlib import import_module
 import msgspec
 import pytest
 
-from flamecore.acker import API, Acker, AckerPlan
-from flamecore.testing.ackers import AckerTests, check_acker
+from flamecore.abc.acker import API, Acker, AckerPlan
+from flamecore.testing.checks.ackers import AckerTests, check_acker
 
 Build = Callable[..., Callable[[AckerPlan], Acker]]
 
@@ -37,7 +37,7 @@ class TestEveryCombination(AckerTests):
         return self.build(plan)
 
 
-def test_the_check_without_a_test_runner(acker: Build) -> None:
+def test_the_check_runs_without_a_test_runner(acker: Build) -> None:
     check_acker(acker("centralized"), runs=20)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from flamecore.acker import Ack, Acker, AckerPlan, Report, Reporter
+from flamecore.abc.acker import Acker, AckerPlan, Reporter
 from flamecore.errors import ConfigError, TimeRegressionError
-from flamecore.meta import MAX_TIME, MIN_TIME
-from flamecore.testing.acker_simulation import SEGMENTS
+from flamecore.model.messages import Ack, Report
+from flamecore.model.meta import MAX_TIME, MIN_TIME
+from flamecore.testing.simulation.ackers import SEGMENTS
 from flamestream_ackers.local import Local
 from flamestream_ackers.sharded import rounded
 
@@ -106,7 +107,7 @@ def test_local_waits_for_the_end_of_its_interval(local: Reporter, start: float) 
     assert local.due() is None
 
 
-def test_local_waits_for_its_count(local: Reporter) -> None:
+def test_local_waits_for_its_count_of_reports(local: Reporter) -> None:
     for time in (1, 2):
         local.ack(0, time, X)
         assert list(local.flush(0.0)) == []
@@ -188,7 +189,7 @@ def shard_of(time: int, shards: int, offset: int = 0) -> int:
     return (offset + time) % shards
 
 
-def test_case_36_shards_and_rounding() -> None:
+def test_case_36_times_are_dealt_to_shards_and_rounded() -> None:
     assert rounded(1, 0, 2) == 2
     assert rounded(1, 1, 2) == 1
     assert rounded(MIN_TIME, 1, 2) == MIN_TIME + 1

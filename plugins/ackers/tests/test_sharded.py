@@ -12,8 +12,11 @@ from itertools import product
 
 import pytest
 
-from flamecore.acker import Ack, AckerPlan, Listener, MinTime, Report, Tracker
-from flamecore.testing.ackers import LawBroken, Make, Shape, Simulation, simulated_runs
+from flamecore.abc.acker import AckerPlan, Listener, Tracker
+from flamecore.model.messages import Ack, MinTime, Report
+from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.laws import LawBroken
+from flamecore.testing.simulation.ackers import Make, Shape, Simulation
 from flamestream_ackers.centralized import Centralized, CentralizedReporter
 from flamestream_ackers.sharded import ConservativeListener, Sharded
 from flamestream_ackers.tracker import XorTracker

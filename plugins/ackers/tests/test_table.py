@@ -36,7 +36,7 @@ def test_case_25_and_26_what_is_out_of_reach_is_refused(time: int) -> None:
     assert not table.ack(99, 1)
 
 
-def test_case_27_epochs_of_many_times() -> None:
+def test_case_27_an_epoch_holds_many_times() -> None:
     random = Random(27)
     table = AckTable(0, 100, 10)
     for epoch in range(200):

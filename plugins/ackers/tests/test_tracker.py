@@ -9,10 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flamecore.acker import Ack, AckerPlan, MinTime, Report, Segments, SingleListener
+from flamecore.abc.acker import AckerPlan, Segments, SingleListener
 from flamecore.errors import ConsistencyError, TimeRegressionError
-from flamecore.meta import MAX_TIME
-from flamecore.testing.acker_simulation import SEGMENTS, Model
+from flamecore.model.messages import Ack, MinTime, Report
+from flamecore.model.meta import MAX_TIME
+from flamecore.testing.simulation.ackers import SEGMENTS, Model
 from flamestream_ackers.centralized import CentralizedReporter
 from flamestream_ackers.tracker import XorTracker
 
@@ -38,7 +39,7 @@ class Driven(XorTracker):
         return [(one.segment, one.time) for one in news]
 
 
-def test_case_30_heartbeats_alone_and_with_an_item() -> None:
+def test_case_30_heartbeats_move_time_alone_and_with_an_item() -> None:
     tracker = Driven()
     assert [tracker.tell(beats={A: time}) for time in (1, 2, 3)] == [[(0, 1)], [(0, 2)], [(0, 3)]]
     tracker = Driven()
@@ -80,7 +81,7 @@ def test_a_heartbeat_below_the_start_is_refused() -> None:
         Driven(start=7).tell(beats={A: 6})
 
 
-def test_case_33_what_was_spawned_is_there_before_its_cause_is_gone() -> None:
+def test_case_33_an_output_counts_before_its_cause_is_gone() -> None:
     tracker = Driven()
     tracker.tell((0, 1, X), beats={A: 10})
     assert tracker.tell((0, 3, Y), (0, 1, X)) == [(0, 3)]
@@ -175,7 +176,7 @@ def test_one_report_gives_one_piece_of_news_a_segment_and_none_if_nothing_grew()
     assert tracker.tell(beats={B: 11}) == [(0, 11)]
 
 
-def test_a_newcomer_is_told_all_and_twice_is_once() -> None:
+def test_a_new_subscriber_hears_all_and_subscribes_once() -> None:
     tracker = Driven(TWO)
     tracker.tell(beats={A: 4})
     assert tracker.subscribe("worker/0") == [MinTime(0, 4), MinTime(1, 4)]

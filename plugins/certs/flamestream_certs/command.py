@@ -1,4 +1,4 @@
-"""flamestream certs"""
+"""Make certificates for TLS between the processes of a job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from flamecore.abc.hooks import hookimpl
 from flamecore.cli.output import json_option, print_json, wants_json
-from flamecore.plugin import hookimpl
 from flamestream_certs.folder import ROLES, hosts_of, make, toml
 
 

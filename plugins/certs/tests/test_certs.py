@@ -104,7 +104,7 @@ def test_another_authority_is_another(tmp_path: Path) -> None:
     ("arguments", "listens"),
     [((), "127.0.0.1"), (("--hosts", "node1.example"), "node1.example"), (("--hosts", "fd00::7"), "[fd00::7]")],
 )
-def test_what_is_printed_can_be_pasted(tmp_path: Path, arguments: tuple[str, ...], listens: str) -> None:
+def test_printed_settings_can_be_pasted(tmp_path: Path, arguments: tuple[str, ...], listens: str) -> None:
     folder = tmp_path / 'a "quoted" \\ folder'
     done = init(folder, *arguments)
     tables: dict[str, Any] = tomllib.loads(done.stdout)["transport"]
@@ -116,7 +116,7 @@ def test_what_is_printed_can_be_pasted(tmp_path: Path, arguments: tuple[str, ...
         assert all(path.is_absolute() and path.exists() for path in files)
 
 
-def test_as_json(tmp_path: Path) -> None:
+def test_the_result_can_be_json(tmp_path: Path) -> None:
     facts = json.loads(init(tmp_path, "--json", "--days", "3").stdout)
     assert facts["days"] == 3
     assert sorted(facts["roles"]) == sorted(ROLES)
@@ -134,28 +134,28 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
     assert (tmp_path / there).read_text() == "mine"
 
 
-def test_what_a_link_points_to_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_behind_a_link_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "ca.key").symlink_to(tmp_path / "elsewhere")
     assert init(tmp_path).exit_code == 2
     assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("host", ["", "a b", "host:80", "-x", "tcp://host", "größe", "a..b", "*"])
-def test_what_is_no_host(tmp_path: Path, host: str) -> None:
+def test_an_impossible_host_is_refused(tmp_path: Path, host: str) -> None:
     done = init(tmp_path / "certs", "--hosts", f"good.example,{host}")
     assert done.exit_code == 2
     assert repr(host) in done.stderr
     assert not (tmp_path / "certs").exists()
 
 
-def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = init(tmp_path / "file" / "certs")
     assert done.exit_code == 2
     assert "cannot be written" in done.stderr
 
 
-def test_a_certificate_says_until_when(tmp_path: Path) -> None:
+def test_a_certificate_says_when_it_expires(tmp_path: Path) -> None:
     assert init(tmp_path, "--days", "0").exit_code == 2
     assert init(tmp_path).exit_code == 0
     assert ip_address("::1") in named(certificate(tmp_path / "worker.pem")).get_values_for_type(x509.IPAddress)

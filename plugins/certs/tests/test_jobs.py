@@ -88,7 +88,7 @@ def need(transport: str) -> None:
         pytest.skip(f"the client of {transport} is not installed")
 
 
-def test_two_workers_over_grpc(tmp_path: Path) -> None:
+def test_two_workers_run_a_job_over_grpc(tmp_path: Path) -> None:
     need("grpc")
     job = job_file(tmp_path, "grpc", certs(tmp_path / "certs"))
     done = subprocess.run(
@@ -98,9 +98,9 @@ def test_two_workers_over_grpc(tmp_path: Path) -> None:
     check_counts(tmp_path)
 
 
-def test_two_workers_over_nats(tmp_path: Path) -> None:
+def test_two_workers_run_a_job_over_nats(tmp_path: Path) -> None:
     need("nats")
-    from flamecore.testing.nats_server import NatsServer, ServerTls
+    from flamestream_nats.testing import NatsServer, ServerTls
 
     folder = tmp_path / "certs"
     pasted = certs(folder)
@@ -151,9 +151,9 @@ CLIENT = """
     import asyncio, os, signal, sys
 
     from flamecore import __version__
-    from flamecore.codec import Codec
-    from flamecore.messages import Join, NodeFailed
-    from flamecore.transport import TransportContext
+    from flamecore.runtime.codec.codec import Codec
+    from flamecore.model.messages import Join, NodeFailed
+    from flamecore.abc.transport import TransportContext
     from flamestream_grpc import GrpcTransport, Options
 
 

@@ -1,4 +1,4 @@
-"""flamestream demo"""
+"""See it work: an inverted index of the Python language reference."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from flamecore.abc.hooks import hookimpl
 from flamecore.cli.exits import Exit
 from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
-from flamecore.plugin import hookimpl
 from flamestream_demo.screen import TITLE, screen
 
 if TYPE_CHECKING:

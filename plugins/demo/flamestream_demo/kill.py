@@ -45,9 +45,9 @@ def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) ->
 
     The exit code is 1 if anything was lost, came twice, or is different.
     """
-    from flamecore.registry import Registry
+    from flamecore.runtime.config.plugins import PluginRegistry
 
-    Registry().get("transport", "grpc")  # says what to install
+    PluginRegistry().get("transport", "grpc")  # says what to install
     if not hasattr(signal, "SIGKILL"):
         raise ConfigError("this system has no SIGKILL", hint="Run the demo on Linux or macOS.", path="")
     from flamestream_demo.shooting import WORKERS, Hunt, Target

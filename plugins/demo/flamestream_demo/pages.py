@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.source import Batch, EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import SourceError
-from flamecore.front import Batch, EdgeContext, Reader, Source, SourceCapabilities
-from flamecore.plugin import hookimpl
 
 
 class Page(NamedTuple):

@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from flamecore.cli.progress import Progress, shown
 from flamecore.cli.stop import stopping
-from flamecore.config import Edge, JobConfig, JobTable
-from flamecore.job import AnyJob
-from flamecore.launch import prepare
-from flamecore.stats import JobReport, JobStats
+from flamecore.runtime.config.layers import Layer
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.engine.job import AnyJob
+from flamecore.runtime.launch import make_job
+from flamecore.runtime.tasks.stats import JobReport, JobStats
 from flamestream_demo.inverted_index import Change, flow
 from flamestream_demo.report import Figures
 from flamestream_demo.view import IndexView
@@ -80,12 +81,11 @@ def index_topics(draw: Draw, *, workers: int = 1, repeat: int = 1) -> Indexed | 
     Raises:
         SourceError: This Python came without the topics.
     """
-    config = JobConfig(
-        job=JobTable(workers=workers, max_in_flight=MAX_IN_FLIGHT),
-        source={"pages": Edge(use="pydoc", options={"repeat": repeat})},
-    )
+    said = {"workers": workers, "max_in_flight": MAX_IN_FLIGHT}
+    reads = {"use": "pydoc", "repeat": repeat}
+    config = make_config(Layer({"job": said, "source": {"pages": reads}}))
     frames = Frames(draw, workers)
-    report = asyncio.run(_run(prepare(config, flow, given={"index": frames.changes}), frames))
+    report = asyncio.run(_run(make_job(config, flow, given={"index": frames.changes}), frames))
     return None if report is None else Indexed(frames.figures(report.stats), frames.view, report.drained)
 
 

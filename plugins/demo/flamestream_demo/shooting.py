@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import IO, Any, Final, NamedTuple
 
 from flamecore import events
-from flamecore.client import Client
 from flamecore.errors import FlameError, JobError
-from flamecore.placement import TOKEN
+from flamecore.runtime.cluster.client import Client
+from flamecore.runtime.cluster.placement import TOKEN
 from flamestream_demo.follower import Follower
 from flamestream_demo.pages import topics
 

@@ -89,7 +89,7 @@ def test_query_gives_the_postings_of_the_stem(view: IndexView) -> None:
     assert len(text.stdout.splitlines()) == 2 + len(found["postings"])
 
 
-def test_a_word_that_is_not_there_gives_the_nearest_and_exit_code_1() -> None:
+def test_a_missing_word_gives_the_nearest_and_exit_code_1() -> None:
     done = demo("--repeat", "1", "--query", "yieldable")
     assert done.returncode == 1
     assert done.stdout == ""
@@ -101,7 +101,7 @@ def test_a_word_that_is_not_there_gives_the_nearest_and_exit_code_1() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--query", "two words"], ["--query", "!"], ["--workers", "0"], ["--repeat", "256"]]
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(arguments: list[str]) -> None:
+def test_senseless_arguments_are_refused_before_anything_runs(arguments: list[str]) -> None:
     done = demo(*arguments)
     assert done.returncode == 2
     assert arguments[0] in done.stderr

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flamecore.errors import OperationError
-from flamecore.testing.flows import assert_deterministic
+from flamecore.testing.flows.deterministic import assert_deterministic
 from flamestream_demo.inverted_index import Change, flow, plain_index
 from flamestream_demo.pages import Page, revised, topics
 
@@ -35,7 +35,7 @@ def run(pages: Iterable[Page], workers: int = 1) -> list[Change]:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_change_log_of_three_small_pages(workers: int) -> None:
+def test_three_small_pages_give_their_change_log(workers: int) -> None:
     expected = [
         Change("add", "a", 1, 1, 0, 2, (0, 3)),
         Change("add", "cat", 1, 1, 1, 1, (1,)),
@@ -77,7 +77,7 @@ def test_a_dump_gives_the_changes_worked_out_by_dictionaries(
     assert run(pages, workers=4) == expected
 
 
-def test_the_topics_in_three_versions(changes_by_dictionary: ChangeLog) -> None:
+def test_three_versions_of_the_topics_are_indexed(changes_by_dictionary: ChangeLog) -> None:
     pages = [revised(page, version) for version in (1, 2, 3) for page in topics(limit=25)]
     expected = changes_by_dictionary(pages)
     assert any(change[0] == "remove" for change in expected)
@@ -94,7 +94,9 @@ some_pages = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(pages=some_pages, workers=st.integers(1, 4))
-def test_any_pages_in_any_order_of_versions(changes_by_dictionary: ChangeLog, pages: list[Page], workers: int) -> None:
+def test_any_pages_are_indexed_in_any_order_of_versions(
+    changes_by_dictionary: ChangeLog, pages: list[Page], workers: int
+) -> None:
     expected = changes_by_dictionary(pages)
     assert list(plain_index(pages)) == expected
     assert run(pages, workers) == expected
@@ -116,7 +118,7 @@ def test_many_interleavings_of_workers_give_one_change_log(changes_by_dictionary
         ([Page(1, "too long", "word " * 4096)], "range=4096"),
     ],
 )
-def test_what_a_posting_cannot_hold_stops_the_job_with_the_reason(pages: list[Page], reason: str) -> None:
+def test_a_page_no_posting_can_hold_stops_the_job_with_the_reason(pages: list[Page], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         list(plain_index(pages))
     with pytest.raises(OperationError, match="indexer") as caught:

@@ -52,13 +52,13 @@ def test_an_output_is_followed_while_it_grows_and_is_cut(tmp_path: Path) -> None
         (b"one\nfive\n", (1, 0, 0, 1)),
     ],
 )
-def test_what_is_not_right_is_counted(tmp_path: Path, text: bytes, wanted: tuple[int, int, int, int]) -> None:
+def test_wrong_lines_are_counted(tmp_path: Path, text: bytes, wanted: tuple[int, int, int, int]) -> None:
     path = tmp_path / "out"
     path.write_bytes(text)
     assert figures(Follower(path, LINES)) == wanted
 
 
-def test_all_roles_are_shot_soon() -> None:
+def test_all_roles_are_killed_soon() -> None:
     pytest.importorskip("grpc", reason="the client of grpc is not installed")
     from flamestream_demo.shooting import order_of
 
@@ -71,7 +71,7 @@ def test_all_roles_are_shot_soon() -> None:
 @pytest.mark.skipif(not entry_points(group="flamestream.command", name="demo"), reason="flamestream is not installed")
 @pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
 @pytest.mark.skipif(sys.platform == "win32", reason="kills as POSIX does")
-def test_three_kills() -> None:
+def test_the_output_survives_three_kills() -> None:
     line = [sys.executable, "-m", "flamecore", "demo", "kill", "--kills", "3", "--for", "8", "--seed", "5", "--json"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from flamecore.abc.source import EdgeContext, Reader
 from flamecore.errors import SourceError
-from flamecore.front import EdgeContext, Reader
 from flamestream_demo.pages import Page, Pydoc, flamestream_source, revised, topics
 
 
@@ -64,7 +64,7 @@ def test_every_topic_has_every_version() -> None:
         assert all(revised(page, version).text.split() for version in (2, 100, 255))
 
 
-def test_goes_on_after_any_position() -> None:
+def test_reading_resumes_after_any_position() -> None:
     origin = source(repeat=2, limit=3)
     pages, positions = read(origin)
     for at in positions:
@@ -72,19 +72,19 @@ def test_goes_on_after_any_position() -> None:
 
 
 @pytest.mark.parametrize("position", [6, -2])
-def test_a_position_that_is_not_there_is_refused(position: int) -> None:
+def test_a_missing_position_is_refused(position: int) -> None:
     with pytest.raises(SourceError, match="there are 6 records") as caught:
         read(source(repeat=2, limit=3), position)
     assert caught.value.source == "pages"
     assert caught.value.position == position
 
 
-def test_a_position_in_words_names_topic_and_version() -> None:
+def test_a_described_position_names_topic_and_version() -> None:
     reader = asyncio.run(source(repeat=2, limit=3).open(""))
     assert reader.describe(4) == f"topic {sorted(texts)[1]!r}, version 2"
 
 
-def test_a_python_without_the_topics_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_the_topics_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(SourceError, match="came without the module"):
         topics()
@@ -96,7 +96,7 @@ def test_options_are_strict(options: dict[str, Any]) -> None:
         msgspec.convert(options, Pydoc.Options)
 
 
-def test_what_the_source_promises() -> None:
+def test_the_source_is_replayable_and_bounded() -> None:
     assert flamestream_source() is Pydoc
     assert source().capabilities.replayable
     assert source().capabilities.bounded

@@ -22,7 +22,7 @@ parts = st.builds(
 )
 
 
-def test_the_examples_in_the_docstrings() -> None:
+def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(postings) == (0, 1)
 
 
@@ -55,7 +55,7 @@ def test_the_layout_is_page_position_version_range() -> None:
         (Posting(-1, 0, 1, 1), "page 16777215"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_values_and_the_limit(posting: Posting, limit: str) -> None:
+def test_a_posting_too_large_is_refused_with_its_values_and_the_limit(posting: Posting, limit: str) -> None:
     with pytest.raises(ValueError, match="does not fit 64 bits") as caught:
         pack(*posting)
     assert repr(posting) in str(caught.value)
@@ -71,7 +71,7 @@ def check(index: Index) -> list[int]:
     return entries
 
 
-def test_a_hundred_thousand_shuffled_pages_inserted_then_updated() -> None:
+def test_a_hundred_thousand_shuffled_pages_are_inserted_and_updated() -> None:
     """Acceptance case 59."""
     shuffle = random.Random(59)
     pages = list(range(100_000))
@@ -91,7 +91,7 @@ def test_a_hundred_thousand_shuffled_pages_inserted_then_updated() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 5), st.integers(1, 9)), max_size=600))
-def test_is_a_dictionary_from_page_to_posting(updates: list[tuple[int, int, int]]) -> None:
+def test_an_index_is_a_dictionary_from_page_to_posting(updates: list[tuple[int, int, int]]) -> None:
     index = EMPTY
     model: dict[int, int] = {}
     for page, position, version in updates:

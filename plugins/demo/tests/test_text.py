@@ -16,7 +16,7 @@ from flamestream_demo.text import occurrences, stem, stems, tokens
 Tokenise = Callable[[str], list[str]]
 
 
-def test_the_examples_in_the_docstrings() -> None:
+def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(text) == (0, 3)
 
 
@@ -36,7 +36,9 @@ def test_the_examples_in_the_docstrings() -> None:
         ("\ufefffirst\u00a0second\u200bthird", ["first", "second", "third"]),
     ],
 )
-def test_where_tokens_start_and_end(content: str, expected: list[str], tokens_by_category: Tokenise) -> None:
+def test_tokens_start_and_end_at_their_characters(
+    content: str, expected: list[str], tokens_by_category: Tokenise
+) -> None:
     assert tokens_by_category(content) == expected, "the definition itself"
     assert tokens(content) == expected
     assert stems(content) == [stem(token) for token in expected]
@@ -58,7 +60,7 @@ letters = st.characters(categories=["Lu", "Ll", "Lt", "Lm", "Lo"])
 
 
 @given(st.text(st.one_of(letters, numbers, marks, st.sampled_from("ab-_ё ²")), max_size=60))
-def test_agrees_with_the_definition_on_any_text(tokens_by_category: Tokenise, content: str) -> None:
+def test_tokens_of_any_text_agree_with_the_definition(tokens_by_category: Tokenise, content: str) -> None:
     expected = tokens_by_category(content)
     assert tokens(content) == expected
     words = stems(content)
@@ -94,7 +96,7 @@ def test_agrees_with_the_definition_on_any_text(tokens_by_category: Tokenise, co
         ("Übung", "übung"),
     ],
 )
-def test_stems(token: str, expected: str) -> None:
+def test_words_have_stems(token: str, expected: str) -> None:
     assert stem(token) == expected
 
 

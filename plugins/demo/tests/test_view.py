@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flamecore.errors import ConsistencyError
-from flamecore.stats import JobStats
+from flamecore.runtime.tasks.stats import JobStats
 from flamestream_demo.inverted_index import Change, plain_index
 from flamestream_demo.pages import Page
 from flamestream_demo.report import Answer, Figures, as_text
@@ -21,7 +21,7 @@ def view() -> IndexView:
     return made
 
 
-def test_holds_the_newest_version_a_word_was_seen_in(view: IndexView) -> None:
+def test_the_view_holds_the_newest_version_of_a_word(view: IndexView) -> None:
     assert view.postings == {
         "cat": {1: Held(1, (1,)), 2: Held(2, (1, 3))},
         "and": {2: Held(1, (1,))},
@@ -81,14 +81,14 @@ def test_a_long_list_of_positions_is_cut_for_people_only() -> None:
     assert answer.facts({1: "One"})["postings"][0]["positions"] == list(range(13))
 
 
-def test_a_word_no_page_holds_names_the_nearest(view: IndexView) -> None:
+def test_an_unknown_word_names_the_nearest(view: IndexView) -> None:
     answer = Answer.of("Dogma", "dogma", view)
     assert not answer.postings
     assert answer.text({}) == "no page holds 'Dogma' (looked up as 'dogma'); nearest: dog"
     assert Answer.of("xyz", "xyz", view).text({}) == "no page holds 'xyz' (looked up as 'xyz')"
 
 
-def test_figures_of_a_job_that_has_not_begun_and_of_one_that_ended(view: IndexView) -> None:
+def test_figures_are_shown_before_the_start_and_after_the_end(view: IndexView) -> None:
     assert dict(Figures.of(JobStats(), IndexView(), 1).rows()) == {
         "pages": "0",
         "tokens": "0",

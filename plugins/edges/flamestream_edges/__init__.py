@@ -6,6 +6,6 @@ Each module that is named in an entry point is one driver, or a source and a sin
 
 The others are what these share: `files` (paths, partitions, fingerprints), `seal` (whether a file is still the one that
 was read), `splitting` and `linereader` (a stream of bytes as lines), `outfile` and `position` (a file that takes
-batches exactly once), and `durable` (what survives the end of the machine). `flamecore.records` makes payloads JSON
-and rows.
+batches exactly once), and `durable` (what survives the end of the machine). `flamecore.toolkit.records` makes payloads
+JSON and rows.
 """

@@ -10,14 +10,14 @@ from typing import Annotated, Any, ClassVar, Final, get_args, get_origin
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import EdgeContext, Reader, Source
 from flamecore.errors import ConfigError, SourceError
-from flamecore.front import EdgeContext, Reader, Source
-from flamecore.names import suggestion
-from flamecore.plugin import hookimpl
-from flamecore.rear import Sink
-from flamecore.records.plain import Unencodable, cell
-from flamecore.records.shapes import Column, is_named_tuple, record_columns, twin
-from flamecore.records.tables import Row, Table
+from flamecore.suggest import suggestion
+from flamecore.toolkit.records.plain import Unencodable, cell
+from flamecore.toolkit.records.shapes import Column, is_named_tuple, record_columns, twin
+from flamecore.toolkit.records.tables import Row, Table
 from flamestream_edges.csvreader import Convert, CsvLines, CsvReader
 from flamestream_edges.files import FileSource, LineOptions, line_encoding, unreadable, wrong_type
 from flamestream_edges.linereader import resume_offset
@@ -159,7 +159,7 @@ class CsvSinkOptions(FileSinkOptions, frozen=True, forbid_unknown_fields=True, k
 
 
 class CsvSink(FileSink):
-    """CSV lines that end with LF; columns as `flamecore.records.tables` has them."""
+    """CSV lines that end with LF; columns as `flamecore.toolkit.records.tables` has them."""
 
     name: ClassVar[str] = "csv"
     Options: ClassVar[Any] = CsvSinkOptions

@@ -10,7 +10,7 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
-from flamecore.front import Batch, Reader, Rejected
+from flamecore.abc.source import Batch, Reader, Rejected
 from flamestream_edges.linereader import FileChunks, read_error, readable, reason, rejected
 from flamestream_edges.splitting import Block, Splitter, TooLong
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
+from flamecore.abc.source import EdgeContext, Source, SourceCapabilities
 from flamecore.errors import ConfigError, SourceError
-from flamecore.front import EdgeContext, Source, SourceCapabilities
-from flamecore.names import nearest
+from flamecore.suggest import nearest
 from flamestream_edges.position import SUFFIX
 
 _SAMPLE_BYTES: Final = 64 * 1024

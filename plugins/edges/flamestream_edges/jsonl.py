@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from flamecore.front import EdgeContext, Source
-from flamecore.plugin import hookimpl
-from flamecore.rear import Sink
-from flamecore.records.parse import json_decoder
-from flamecore.records.plain import encode_lines
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import EdgeContext, Source
+from flamecore.toolkit.records.parse import json_decoder
+from flamecore.toolkit.records.plain import encode_lines
 from flamestream_edges.files import line_encoding
 from flamestream_edges.lines import LineSource
 from flamestream_edges.outfile import FileSink
@@ -29,7 +29,7 @@ class JsonlSource(LineSource):
 
 
 class JsonlSink(FileSink):
-    """JSON lines; see `flamecore.records.plain` for how payloads are written."""
+    """JSON lines; see `flamecore.toolkit.records.plain` for how payloads are written."""
 
     name: ClassVar[str] = "jsonl"
 

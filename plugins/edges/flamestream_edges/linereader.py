@@ -6,9 +6,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any
 
+from flamecore.abc.source import Batch, Reader, Rejected
 from flamecore.errors import SourceError
-from flamecore.front import Batch, Reader, Rejected
-from flamecore.records.parse import Decode
+from flamecore.toolkit.records.parse import Decode
 from flamestream_edges.seal import Seals, check_seal
 from flamestream_edges.splitting import RAW_BYTES, Block, LinePosition, Positions, Splitter, TooLong
 

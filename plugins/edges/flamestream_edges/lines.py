@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from flamecore.front import EdgeContext, Reader, Source
-from flamecore.plugin import hookimpl
-from flamecore.records.parse import Decode
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.source import EdgeContext, Reader, Source
+from flamecore.toolkit.records.parse import Decode
 from flamestream_edges.files import FileSource, LineOptions, line_encoding, unreadable, wrong_type
 from flamestream_edges.linereader import FileChunks, LineReader, resume_offset
 from flamestream_edges.splitting import Splitter

@@ -9,10 +9,10 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, ClassVar, Final
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.sink import Guarantee, Sink
+from flamecore.abc.source import Batch, EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import SinkError, SourceError
-from flamecore.front import Batch, EdgeContext, Reader, Source, SourceCapabilities
-from flamecore.plugin import hookimpl
-from flamecore.rear import Guarantee, Sink
 
 _AHEAD: Final = 1024
 """Most values taken from an async iterable before they are asked for."""

@@ -21,11 +21,11 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 from xxhash import xxh3_64
 
+from flamecore.abc.sink import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError, TimeRegressionError
-from flamecore.front import EdgeContext
-from flamecore.meta import MIN_TIME
-from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
-from flamecore.records.plain import Unencodable
+from flamecore.model.meta import MIN_TIME
+from flamecore.toolkit.records.plain import Unencodable
 from flamestream_edges.durable import force_folder
 from flamestream_edges.files import unwritable
 from flamestream_edges.position import SUFFIX, Position, PositionFile

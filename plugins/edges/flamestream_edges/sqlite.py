@@ -19,14 +19,14 @@ from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.sink import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, TimeRegressionError
-from flamecore.front import EdgeContext
-from flamecore.meta import MIN_TIME
-from flamecore.plugin import hookimpl
-from flamecore.rear import Guarantee, Mode, Sink, goes_on, taken_over
-from flamecore.records.plain import Unencodable
-from flamecore.records.shapes import scalar_kinds
-from flamecore.records.tables import Table
+from flamecore.model.meta import MIN_TIME
+from flamecore.toolkit.records.plain import Unencodable
+from flamecore.toolkit.records.shapes import scalar_kinds
+from flamecore.toolkit.records.tables import Table
 from flamestream_edges.durable import force, force_folder
 from flamestream_edges.files import unwritable
 
@@ -65,7 +65,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Sqlite(Sink):
-    """Rows of an SQLite table; columns as `flamecore.records.tables` has them, and `seq`, the order of delivery."""
+    """Rows of an SQLite table: the columns of `flamecore.toolkit.records.tables`, and `seq`, the order of delivery."""
 
     name: ClassVar[str] = "sqlite"
     Options: ClassVar[Any] = SqliteOptions

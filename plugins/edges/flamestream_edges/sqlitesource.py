@@ -14,11 +14,11 @@ from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import SourceError
-from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
-from flamecore.names import suggestion
-from flamecore.plugin import hookimpl
-from flamecore.records.parse import Convert, can_be_made, row_converter
+from flamecore.suggest import suggestion
+from flamecore.toolkit.records.parse import Convert, can_be_made, row_converter
 from flamestream_edges.files import wrong_type
 from flamestream_edges.splitting import RAW_BYTES
 

@@ -11,12 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.sink import Encode, Guarantee, Sink
+from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import SinkError, SourceError
-from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
-from flamecore.payloads import Lines, Rows
-from flamecore.plugin import hookimpl
-from flamecore.rear import Encode, Guarantee, Sink
-from flamecore.records.plain import Unencodable, encode, encode_lines
+from flamecore.model.batch import Lines, Rows
+from flamecore.toolkit.records.plain import Unencodable, encode, encode_lines
 from flamestream_edges.files import line_encoding
 from flamestream_edges.linereader import Chunks, LineReader
 from flamestream_edges.lines import text_decoder
@@ -121,6 +121,10 @@ class Stdout(Sink):
     @property
     def guarantee(self) -> Guarantee:
         return "at_least_once"
+
+    @property
+    def writes_to_stdout(self) -> bool:
+        return True
 
     def encoder(self) -> Encode | None:
         return _lines if self.options.format == "auto" else None

@@ -16,10 +16,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source
 from flamecore.errors import SourceError
-from flamecore.front import Batch, EdgeContext, Reader, Rejected, Source
-from flamecore.plugin import hookimpl
-from flamecore.records.shapes import is_named_tuple
+from flamecore.toolkit.records.shapes import is_named_tuple
 from flamestream_edges.files import FileSource, PathOptions, unreadable, wrong_type
 from flamestream_edges.linereader import FileChunks, read_error
 from flamestream_edges.pageparser import BadPage, PageParser, PagePosition, XmlError

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from flamecore.front import Rejected, Source
+from flamecore.abc.source import Rejected, Source
 
 
 class Everything(NamedTuple):
@@ -56,21 +53,3 @@ def wikipedia_dumps() -> list[Path]:
     if not found:
         pytest.skip(f"no Wikipedia dumps at {folder}; set FLAMESTREAM_DATA to the folder that holds wikipedia/")
     return found
-
-
-@contextmanager
-def _file_limit(limit: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
-@pytest.fixture
-def file_limit() -> Callable[[int], AbstractContextManager[None]]:
-    """`with file_limit(2**20):` no file grows beyond that many bytes."""
-    return _file_limit

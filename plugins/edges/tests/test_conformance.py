@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from flamecore.front import EdgeContext, Source
-from flamecore.rear import Sink
-from flamecore.testing.edges import SinkTests, SourceTests, check_live
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import EdgeContext, Source
+from flamecore.testing.checks.edges import SinkTests, SourceTests
+from flamecore.testing.checks.sources import check_live
 from flamestream_edges.csv import CsvSink, CsvSource
 from flamestream_edges.jsonl import JsonlSink, JsonlSource
 from flamestream_edges.lines import Lines
@@ -178,7 +179,7 @@ class TestStdinFile(SourceTests):
         return Stdin(Stdin.Options(), EdgeContext("lines", str))
 
 
-def test_stdin_hands_out_a_line_as_soon_as_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_delivers_a_line_as_soon_as_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     out, into = os.pipe()
 
     async def feed(line: str) -> None:
@@ -192,7 +193,7 @@ def test_stdin_hands_out_a_line_as_soon_as_it_is_there(monkeypatch: pytest.Monke
     os.close(into)
 
 
-def test_an_async_iterable_is_handed_out_as_it_comes() -> None:
+def test_an_async_iterable_is_delivered_as_it_comes() -> None:
     async def run() -> None:
         queue: asyncio.Queue[int] = asyncio.Queue()
 

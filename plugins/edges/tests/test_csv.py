@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, SourceError
-from flamecore.front import EdgeContext
 from flamestream_edges.csv import CsvSink, CsvSource
 
 ReadAll = Callable[..., Any]
@@ -74,7 +74,7 @@ def table(tmp_path: Path) -> Path:
         ('a\n""\n', {}, [{"a": ""}]),
     ],
 )
-def test_rows_are_dicts_by_column(
+def test_rows_become_dicts_by_column(
     table: Path, read_all: ReadAll, text: str, options: dict[str, Any], values: list[dict[str, str]]
 ) -> None:
     table.write_text(text, newline="")
@@ -167,7 +167,7 @@ def test_a_field_may_be_longer_than_python_usually_allows(table: Path, read_all:
         (b"\xff\n", object, "the header is malformed: not utf-8", "Mend"),
     ],
 )
-def test_a_header_that_cannot_be_used(table: Path, text: bytes, type_: Any, what: str, hint: str) -> None:
+def test_an_unusable_header_is_refused(table: Path, text: bytes, type_: Any, what: str, hint: str) -> None:
     table.write_bytes(text)
     with pytest.raises(SourceError) as caught:
         asyncio.run(csv_of(table, type_).open(str(table)))
@@ -178,7 +178,7 @@ def test_a_header_that_cannot_be_used(table: Path, text: bytes, type_: Any, what
 
 
 @pytest.mark.parametrize(("type_", "options"), [(str, {}), (tuple[str, int], {}), (object, {"header": False})])
-def test_what_csv_cannot_give_is_refused_at_once(type_: Any, options: dict[str, Any]) -> None:
+def test_types_csv_cannot_give_are_refused_at_once(type_: Any, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         csv_of(Path("x"), type_, **options)
 
@@ -213,13 +213,13 @@ async def write_csv(path: Path, type_: Any, payloads: list[Any], **options: Any)
         (tuple[str, int], [("wrongly", ["typed"])], 'key,value\nwrongly,"[""typed""]"\n'),
     ],
 )
-def test_how_rows_are_written(table: Path, type_: Any, payloads: list[Any], text: str) -> None:
+def test_rows_are_written_as_csv(table: Path, type_: Any, payloads: list[Any], text: str) -> None:
     asyncio.run(write_csv(table, type_, payloads))
     with table.open(newline="") as file:
         assert file.read().startswith(text)
 
 
-def test_options_of_the_sink(table: Path) -> None:
+def test_the_sink_takes_options(table: Path) -> None:
     asyncio.run(write_csv(table, tuple[str, int], [("a;", 1)], delimiter=";", columns=("word", "n")))
     assert table.read_text() == 'word;n\n"a;";1\n'
     asyncio.run(write_csv(table, tuple[str, int], [("b", 2)], delimiter=";", mode="append"))
@@ -239,7 +239,7 @@ def test_options_of_the_sink(table: Path) -> None:
         (str, "\ud800", "surrogates not allowed"),
     ],
 )
-def test_a_payload_that_is_no_row_is_named(table: Path, type_: Any, payload: Any, why: str) -> None:
+def test_the_error_names_a_payload_that_is_no_row(table: Path, type_: Any, payload: Any, why: str) -> None:
     with pytest.raises(SinkError, match=why):
         asyncio.run(write_csv(table, type_, [payload]))
     assert table.read_text().count("\n") == 1, "there is the header and nothing else"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SourceError
-from flamecore.front import EdgeContext
 from flamestream_edges.lines import Lines
 from flamestream_edges.splitting import RAW_BYTES, Block, Splitter, TooLong
 
@@ -62,7 +62,7 @@ def test_several_paths_are_sorted_and_a_file_named_twice_is_read_once(tree: Path
         ("x" * 300, "cannot be opened: File name too long", "Check the path"),
     ],
 )
-def test_what_is_not_there_is_said_with_what_is(tree: Path, pattern: str, what: str, hint: str) -> None:
+def test_the_error_of_a_missing_file_suggests_those_there_are(tree: Path, pattern: str, what: str, hint: str) -> None:
     (tree / "empty").mkdir()
     os.mkfifo(tree / "pipe")
     with pytest.raises(SourceError) as caught:
@@ -74,7 +74,7 @@ def test_what_is_not_there_is_said_with_what_is(tree: Path, pattern: str, what: 
     assert error.position == str(tree / pattern)
 
 
-def test_no_path_at_all_is_an_error() -> None:
+def test_an_empty_path_is_an_error() -> None:
     with pytest.raises(SourceError, match="names no file"):
         lines(()).partitions()
 
@@ -163,7 +163,9 @@ def split(
     st.sampled_from([b"\n", b"\r\n"]),
     st.booleans(),
 )
-def test_lines_do_not_depend_on_how_the_bytes_come(raw: list[bytes], sizes: list[int], end: bytes, ended: bool) -> None:
+def test_lines_do_not_depend_on_the_pieces_they_come_in(
+    raw: list[bytes], sizes: list[int], end: bytes, ended: bool
+) -> None:
     data = end.join(raw) + (end if ended and raw else b"")
     if data.startswith(b"\xef\xbb\xbf"):
         data = b"x" + data
@@ -186,7 +188,7 @@ def test_lines_do_not_depend_on_how_the_bytes_come(raw: list[bytes], sizes: list
     st.lists(st.integers(1, 40), min_size=1, max_size=3),
     st.booleans(),
 )
-def test_lines_that_are_too_long_are_told_apart(lengths: list[int], sizes: list[int], ended: bool) -> None:
+def test_lines_too_long_are_rejected_one_by_one(lengths: list[int], sizes: list[int], ended: bool) -> None:
     raw = [bytes([65 + index]) * length for index, length in enumerate(lengths)]
     data = b"\n".join(raw) + (b"\n" if ended else b"")
     if not ended and not raw[-1]:
@@ -200,7 +202,7 @@ def test_lines_that_are_too_long_are_told_apart(lengths: list[int], sizes: list[
         assert places[-1][0] == len(data)
 
 
-def test_of_an_endless_line_only_the_head_is_held() -> None:
+def test_only_the_head_of_an_endless_line_is_held() -> None:
     splitter = Splitter(100_000)
     for _ in range(1000):
         splitter.push(b"x" * splitter.chunk_bytes)

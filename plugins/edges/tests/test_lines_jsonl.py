@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
-from flamecore.front import EdgeContext
-from flamecore.records.plain import encode_lines
+from flamecore.toolkit.records.plain import encode_lines
 from flamestream_edges.jsonl import JsonlSink, JsonlSource
 from flamestream_edges.lines import Lines
 
@@ -67,7 +67,7 @@ def test_undecodable_lines_are_rejected_with_their_place_and_the_rest_is_read(
     assert found.rejected[1].reason == "not utf-8: byte 4 of the record is e9 (unexpected end of data)"
 
 
-def test_other_encodings(tmp_path: Path, read_all: ReadAll) -> None:
+def test_lines_are_read_in_other_encodings(tmp_path: Path, read_all: ReadAll) -> None:
     path = tmp_path / "old.txt"
     path.write_bytes("раз\nдва\n".encode("cp1251"))
     assert read_all(lines_of(path, encoding="windows-1251")).values == ["раз", "два"]
@@ -86,7 +86,7 @@ def test_a_line_beyond_the_limit_is_rejected_and_the_rest_is_read(tmp_path: Path
     assert found.rejected[0].reason == "the line is 1,000 bytes long, and max_line_bytes is 10"
 
 
-def test_lines_are_text_and_nothing_else(tmp_path: Path) -> None:
+def test_lines_refuses_other_types_than_text(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the flow declares int, and lines gives str"):
         Lines(Lines.Options(path="x"), EdgeContext("lines", int))
 
@@ -178,7 +178,7 @@ class Word(str):
         (Plain(1), '{"x":1}'),
     ],
 )
-def test_how_payloads_are_written(payload: Any, text: str) -> None:
+def test_payloads_are_written_as_json_lines(payload: Any, text: str) -> None:
     assert encode_lines([payload]).decode() == text + "\n"
 
 
@@ -192,7 +192,7 @@ def endless() -> list[Any]:
     ("payload", "named"),
     [(object(), "object"), ({(1, 2): 3}, "dict"), ("\ud800", "str"), (endless(), "list"), ([1, Unknown()], "list")],
 )
-def test_what_cannot_be_written_is_named_and_nothing_of_the_batch_is_there(
+def test_a_payload_that_cannot_be_written_is_named_and_its_batch_is_not_there(
     tmp_path: Path, payload: Any, named: str
 ) -> None:
     path = tmp_path / "out.jsonl"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from flamecore.abc.source import EdgeContext, Reader
 from flamecore.errors import SinkError, SourceError
-from flamecore.front import EdgeContext, Reader
 from flamestream_edges.memory import MemorySink, MemorySource
 
 
@@ -27,7 +27,7 @@ async def drain(reader: Reader, limit: int = 100) -> list[Any]:
 @pytest.mark.parametrize(
     ("given", "replayable"), [([1], True), ((1,), True), (range(2), True), ({1}, False), (iter([1]), False)]
 )
-def test_a_sequence_can_be_read_again_and_nothing_else(given: Any, replayable: bool) -> None:
+def test_only_a_sequence_can_be_read_again(given: Any, replayable: bool) -> None:
     assert source(given).capabilities.replayable is replayable
 
 
@@ -39,7 +39,7 @@ def test_a_sequence_can_be_read_again_and_nothing_else(given: Any, replayable: b
         (7, "a int is given, which is not iterable", "flow.run"),
     ],
 )
-def test_what_is_no_list_of_values_is_refused(given: Any, what: str, hint: str) -> None:
+def test_inputs_that_are_no_values_are_refused(given: Any, what: str, hint: str) -> None:
     with pytest.raises(SourceError) as caught:
         asyncio.run(source(given).open(""))
     assert what in caught.value.what
@@ -99,7 +99,7 @@ def test_an_iterable_that_raises_is_named_after_the_values_before_it(given: Any)
     asyncio.run(run())
 
 
-def test_a_slow_iterator_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_iterator_is_delivered_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr("flamestream_edges.memory.perf_counter", lambda: float(next(clock)))
 

@@ -11,16 +11,16 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError, TimeRegressionError
-from flamecore.front import EdgeContext
-from flamecore.meta import MIN_TIME
+from flamecore.model.meta import MIN_TIME
+from flamecore.testing.bench.disks import file_limit
 from flamestream_edges.jsonl import JsonlSink
 from flamestream_edges.position import Position, PositionFile
 
@@ -58,7 +58,7 @@ def newest(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sync", ["close", "batch"])
-def test_the_side_file_says_what_is_there(path: Path, sync: str) -> None:
+def test_the_side_file_describes_the_output(path: Path, sync: str) -> None:
     asyncio.run(deliver(sink(path, sync=sync), [(5, ["a"]), (9, ["b", "c"])]))
     assert path.read_text() == '"a"\n"b"\n"c"\n'
     said = newest(path)
@@ -67,7 +67,7 @@ def test_the_side_file_says_what_is_there(path: Path, sync: str) -> None:
     assert sorted(path.parent.iterdir()) == [path, path.with_name("out.jsonl.position")]
 
 
-def test_modes(path: Path) -> None:
+def test_each_mode_treats_earlier_output_its_own_way(path: Path) -> None:
     path.write_text('"old"')
     assert asyncio.run(deliver(sink(path, "append"), [(5, ["a"])])) == MIN_TIME
     assert path.read_text() == '"old"\n"a"\n'
@@ -79,7 +79,7 @@ def test_modes(path: Path) -> None:
     assert path.read_text() == '"c"\n'
 
 
-def test_what_is_not_there_is_started_by_every_mode(path: Path) -> None:
+def test_every_mode_starts_missing_output(path: Path) -> None:
     for mode in ("replace", "append", "resume"):
         assert asyncio.run(deliver(sink(path, mode), [(1, [mode])])) == MIN_TIME
         assert path.read_text() == f'"{mode}"\n'
@@ -96,7 +96,7 @@ def test_a_torn_tail_is_cut(path: Path, tail: bytes) -> None:
     assert path.read_text() == '"a"\n"b"\n"c"\n'
 
 
-def test_a_line_of_the_side_file_that_was_cut_short_counts_as_the_one_before(path: Path) -> None:
+def test_the_line_before_a_torn_line_of_the_side_file_counts(path: Path) -> None:
     kill(path, [(5, ["a"]), (7, ["b"]), (9, ["c"])])
     lines = path.with_name("out.jsonl.position").read_bytes().splitlines(keepends=True)
     place = max(range(4), key=lambda index: side(path)[index]["number"])
@@ -133,13 +133,13 @@ def test_bytes_that_were_lost_with_the_machine_are_written_again(
     assert path.read_text() == kept
 
 
-def test_what_was_not_forced_to_the_disk_and_is_there_all_the_same_counts(path: Path) -> None:
+def test_output_that_is_there_counts_though_it_was_not_forced_to_the_disk(path: Path) -> None:
     kill(path, [(5, ["a"]), (7, ["bb"]), (9, ["c"])], 1)
     assert asyncio.run(deliver(sink(path, "resume"), [(12, ["d"])])) == 9
     assert path.read_text() == '"a"\n"bb"\n"c"\n"d"\n'
 
 
-def test_batches_that_come_while_the_disk_is_forced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_written_while_others_are_forced_to_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not covered by it, and count as before: both for a process that ends, and for a machine."""
     started, go_on = threading.Event(), threading.Event()
 
@@ -184,7 +184,7 @@ def test_batches_that_come_while_the_disk_is_forced(path: Path, monkeypatch: pyt
     ],
     ids=["missing", "damaged", "altered", "emptied", "gone", "foreign"],
 )
-def test_what_cannot_be_resumed_is_said_and_left_alone(path: Path, spoil: Any, what: str) -> None:
+def test_output_that_cannot_be_resumed_is_refused_and_left_alone(path: Path, spoil: Any, what: str) -> None:
     asyncio.run(deliver(sink(path), [(5, ["a"])]))
     spoil(path, path.with_name("out.jsonl.position"))
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
@@ -208,7 +208,7 @@ def test_a_time_that_goes_back_is_an_error(path: Path) -> None:
         (lambda folder: folder / ("x" * 300), "another path"),
     ],
 )
-def test_what_cannot_be_opened(tmp_path: Path, make: Any, hint: str) -> None:
+def test_a_place_that_cannot_be_opened_is_refused(tmp_path: Path, make: Any, hint: str) -> None:
     for mode in ("replace", "append", "resume"):
         with pytest.raises(SinkError) as caught:
             asyncio.run(deliver(sink(make(tmp_path), mode), []))
@@ -216,9 +216,7 @@ def test_what_cannot_be_opened(tmp_path: Path, make: Any, hint: str) -> None:
         assert hint in caught.value.hint
 
 
-def test_a_disk_that_is_full_leaves_nothing_of_the_batch(
-    path: Path, file_limit: Callable[[int], AbstractContextManager[None]]
-) -> None:
+def test_a_disk_that_is_full_leaves_nothing_of_the_batch(path: Path) -> None:
     """A limit on the size of files stands for the disk."""
 
     async def run() -> None:
@@ -262,7 +260,7 @@ def test_a_side_file_that_cannot_be_written_leaves_nothing_of_the_batch(
 
 WRITER = """
 import asyncio, sys
-from flamecore.front import EdgeContext
+from flamecore.abc.source import EdgeContext
 from flamestream_edges.{module} import {kind}
 
 async def main():

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flamecore.codec import Codec
+from flamecore.abc.source import EdgeContext, Source
 from flamecore.errors import SourceError
-from flamecore.front import EdgeContext, Source
+from flamecore.runtime.codec.codec import Codec
 from flamestream_edges.csv import CsvSource
 from flamestream_edges.jsonl import JsonlSource
 from flamestream_edges.lines import Lines
@@ -81,7 +81,7 @@ def test_positions_are_plain_and_the_same_wherever_reading_began(form: Form, fil
 
 @forms
 @pytest.mark.parametrize("records", [1, 5, 300])
-def test_a_file_that_has_grown_goes_on(form: Form, records: int, tmp_path: Path) -> None:
+def test_a_file_that_has_grown_is_read_on(form: Form, records: int, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text(text_of(form, records, "x" * 300))
     _, positions = read(form, path)
@@ -135,7 +135,7 @@ def test_a_last_line_that_goes_on_after_it_was_read_is_refused(form: Form, tmp_p
 
 
 @pytest.mark.parametrize("driver", [Lines, JsonlSource, CsvSource])
-def test_positions_of_lines_that_are_too_long(driver: Any, tmp_path: Path) -> None:
+def test_reading_resumes_behind_lines_that_are_too_long(driver: Any, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("".join(f'"{"x" * length}"\n' for length in (5, 3000, 9, 70_000, 100, 2999)))
     options = {"header": False, "columns": ("text",)} if driver is CsvSource else {}

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from flamecore.front import EdgeContext, Source
-from flamecore.rear import Sink
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import EdgeContext, Source
 from flamestream_edges.csv import CsvSink, CsvSource
 from flamestream_edges.jsonl import JsonlSink, JsonlSource
 from flamestream_edges.lines import Lines
@@ -55,7 +55,7 @@ def test_every_option_is_in_the_readme_with_its_default(driver: type[Source] | t
 
 
 @pytest.mark.parametrize("driver", SOURCES, ids=lambda driver: driver.__name__)
-def test_what_sources_promise_is_in_the_readme(driver: type[Source]) -> None:
+def test_the_readme_has_the_promises_of_sources(driver: type[Source]) -> None:
     options = driver.Options(path="x") if driver.Options and "path" in driver.Options.__struct_fields__ else None
     made = driver(options or (driver.Options and driver.Options()), EdgeContext("x", given=[]))
     (row,) = re.findall(rf"^\| \[`{driver.name}`\].*\|(.*)\|(.*)\|.*\|$", README, re.MULTILINE)[:1]
@@ -64,7 +64,7 @@ def test_what_sources_promise_is_in_the_readme(driver: type[Source]) -> None:
 
 
 @pytest.mark.parametrize("driver", SINKS, ids=lambda driver: driver.__name__)
-def test_what_sinks_promise_is_in_the_readme(driver: type[Sink]) -> None:
+def test_the_readme_has_the_promises_of_sinks(driver: type[Sink]) -> None:
     options = driver.Options(path="x") if driver.Options and "path" in driver.Options.__struct_fields__ else None
     made = driver(options or (driver.Options and driver.Options()), EdgeContext("x"))
     row = re.findall(rf"^\| \[`{driver.name}`\].*\| ((?:exactly|at least) once) \|", README, re.MULTILINE)

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError
-from flamecore.front import EdgeContext
-from flamecore.meta import MIN_TIME
-from flamecore.rear import Sink
+from flamecore.model.meta import MIN_TIME
 from flamestream_edges.csv import CsvSink
 from flamestream_edges.jsonl import JsonlSink
 from flamestream_edges.sqlite import Sqlite
@@ -65,9 +65,7 @@ async def deliver(sink: Sink, *batches: tuple[int, Sequence[int]]) -> int:
 @drivers
 @pytest.mark.parametrize("continued", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_job_goes_on_with_its_own_output_whatever_the_mode(
-    driver: Any, mode: str, continued: bool, tmp_path: Path
-) -> None:
+def test_a_job_resumes_its_own_output_in_any_mode(driver: Any, mode: str, continued: bool, tmp_path: Path) -> None:
     path = tmp_path / "out"
     assert asyncio.run(deliver(make(driver, path, mode, kept="a"), (5, [1, 2]), (7, [3]))) == MIN_TIME
     again = make(driver, path, mode, kept="a", continued=continued)
@@ -113,7 +111,7 @@ def test_a_start_that_died_before_it_owned_the_state_leaves_nothing_in_the_way(
 
 @drivers
 @pytest.mark.parametrize("mode", MODES)
-def test_output_that_is_not_there_is_started(driver: Any, mode: str, tmp_path: Path) -> None:
+def test_missing_output_is_started(driver: Any, mode: str, tmp_path: Path) -> None:
     """The job may have been killed before it came to that."""
     path = tmp_path / "out"
     assert asyncio.run(deliver(make(driver, path, mode, kept="a", continued=True), (5, [1]))) == MIN_TIME
@@ -156,7 +154,7 @@ def test_the_newest_run_writes_and_older_ones_are_told(driver: Any, mode: str, k
 
 
 @drivers
-def test_times_without_output_count_once_a_snapshot_relies_on_them(driver: Any, tmp_path: Path) -> None:
+def test_times_without_output_count_when_a_snapshot_relies_on_them(driver: Any, tmp_path: Path) -> None:
     path = tmp_path / "out"
 
     async def run(*times: int) -> int:
@@ -201,7 +199,7 @@ def test_a_time_that_another_hand_has_changed_is_noticed(driver: Any, tmp_path: 
 
 WRITER = """
 import asyncio, sys
-from flamecore.front import EdgeContext
+from flamecore.abc.source import EdgeContext
 from flamestream_edges.{module} import {kind}
 
 async def main(path, continued, least, most, size, paced):

@@ -8,17 +8,17 @@ import dataclasses
 import datetime
 import enum
 import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pytest
 
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, TimeRegressionError
-from flamecore.front import EdgeContext
-from flamecore.meta import MAX_TIME, MIN_TIME
+from flamecore.model.meta import MAX_TIME, MIN_TIME
+from flamecore.testing.bench.disks import file_limit
 from flamestream_edges.sqlite import Sqlite
 
 
@@ -110,7 +110,7 @@ def columns(path: Path) -> list[tuple[str, str]]:
         (tuple[str, int], ("a", [1]), [("key", "TEXT"), ("value", "INTEGER")], ("a", "[1]")),
     ],
 )
-def test_columns_and_cells(path: Path, type_: Any, payload: Any, expected: Any, row: Any) -> None:
+def test_payloads_become_columns_and_cells(path: Path, type_: Any, payload: Any, expected: Any, row: Any) -> None:
     write(sink(path, type_), payload, payload)
     assert columns(path) == [("seq", "INTEGER"), *expected]
     assert query(path) == [(1, *row), (2, *row)]
@@ -136,7 +136,7 @@ def test_modes_touch_no_other_table(path: Path) -> None:
     assert query(path, "SELECT count(*) FROM mine") == [(0,)]
 
 
-def test_what_cannot_be_resumed_is_said_and_left_alone(path: Path) -> None:
+def test_a_table_that_cannot_be_resumed_is_refused_and_left_alone(path: Path) -> None:
     asyncio.run(deliver(sink(path, int), [(5, [1])]))
     with pytest.raises(SinkError, match="it was written by another flow or from other inputs"):
         asyncio.run(deliver(sink(path, int, mode="resume", fingerprint="g")))
@@ -197,20 +197,20 @@ def test_a_name_that_is_no_table_is_refused_at_once(path: Path, name: str) -> No
     assert query(path, 'SELECT * FROM "Select"') == [(1, 1)]
 
 
-def test_a_file_that_is_no_database(path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_text("plain text, and long enough to be looked at" * 100)
     with pytest.raises(SinkError, match="file is not a database") as caught:
         asyncio.run(deliver(sink(path)))
     assert "another kind of file" in caught.value.hint
 
 
-def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="unable to open database file") as caught:
         asyncio.run(deliver(sink(tmp_path / "nowhere" / "out.db")))
     assert "mkdir -p" in caught.value.hint
 
 
-def test_a_database_that_another_holds(path: Path) -> None:
+def test_a_database_locked_by_another_process_is_an_error(path: Path) -> None:
     asyncio.run(deliver(sink(path)))
 
     async def run() -> None:
@@ -229,9 +229,7 @@ def test_a_database_that_another_holds(path: Path) -> None:
     assert query(path) == [(1, "y")]
 
 
-def test_a_disk_that_is_full_leaves_nothing_of_the_batch(
-    path: Path, file_limit: Callable[[int], AbstractContextManager[None]]
-) -> None:
+def test_a_disk_that_is_full_leaves_nothing_of_the_batch(path: Path) -> None:
     """A limit on the size of files stands for the disk."""
 
     async def run() -> None:

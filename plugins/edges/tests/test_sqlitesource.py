@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from flamecore.abc.source import EdgeContext, Source
 from flamecore.errors import ConfigError, SourceError
-from flamecore.front import EdgeContext, Source
-from flamecore.testing.edges import check_live
+from flamecore.testing.checks.sources import check_live
 from flamestream_edges.sqlite import Sqlite
 from flamestream_edges.sqlitesource import SqliteSource
 
@@ -124,7 +124,7 @@ def test_views_and_tables_without_numbers_are_ordered_by_a_column(path: Path) ->
             read(source(path, Pair, table=table))
 
 
-def test_what_a_sink_wrote_can_be_read(tmp_path: Path) -> None:
+def test_a_table_that_a_sink_wrote_can_be_read(tmp_path: Path) -> None:
     async def write() -> None:
         sink = Sqlite(Sqlite.Options(path=str(tmp_path / "out.db")), EdgeContext("t", tuple[str, int]))
         await sink.open()
@@ -140,7 +140,7 @@ def test_what_a_sink_wrote_can_be_read(tmp_path: Path) -> None:
     assert read(source(tmp_path / "out.db", tuple[str, int], columns=("key", "value")))[0] == [("a", 1), ("b", 2)]
 
 
-def test_rows_are_handed_out_as_they_come(path: Path) -> None:
+def test_rows_are_delivered_as_they_come(path: Path) -> None:
     run(path, "DELETE FROM t")
 
     async def feed(number: int) -> None:
@@ -151,7 +151,7 @@ def test_rows_are_handed_out_as_they_come(path: Path) -> None:
     asyncio.run(check_live(lambda: source(path, int, columns=("number",), poll_s=0.001), feed, [1, 2, 3]))
 
 
-def test_a_table_that_has_grown_goes_on_and_one_that_ends_before_is_refused(path: Path) -> None:
+def test_a_table_that_grew_is_read_on_and_one_that_shrank_is_refused(path: Path) -> None:
     _, positions, _ = read(source(path))
     run(path, "INSERT INTO t (number) VALUES (4)", "DELETE FROM t WHERE number = 3")
     assert [row["number"] for row in read(source(path), positions[-1])[0]] == [4]
@@ -182,25 +182,27 @@ def test_the_fingerprint_sees_rows_come_and_go(path: Path) -> None:
         ({"order": "day"}, "table t has no index on day", 'CREATE INDEX t_day ON "t" ("day")'),
     ],
 )
-def test_what_is_not_there_is_said_with_what_is(path: Path, options: Any, what: str, hint: str) -> None:
+def test_the_error_of_a_missing_table_or_column_suggests_those_there_are(
+    path: Path, options: Any, what: str, hint: str
+) -> None:
     with pytest.raises(SourceError) as caught:
         read(source(path, **options))
     assert what in caught.value.what
     assert hint.replace("t_day", "t_order") in caught.value.hint
 
 
-def test_an_order_that_is_none_is_refused(path: Path) -> None:
+def test_a_null_in_the_order_column_is_refused(path: Path) -> None:
     run(path, "CREATE INDEX i ON t (number)", "INSERT INTO t VALUES ('x', NULL, ''), ('y', 1.5, '')")
     with pytest.raises(SourceError, match="column number is None in a row"):
         read(source(path, order="number"))
 
 
-def test_a_type_that_no_row_can_become(path: Path) -> None:
+def test_a_type_that_no_row_can_become_is_refused(path: Path) -> None:
     with pytest.raises(ConfigError, match="the flow declares Path, and sqlite gives rows"):
         source(path, Path)
 
 
-def test_files_that_are_no_databases(tmp_path: Path) -> None:
+def test_files_that_are_no_databases_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no such file"):
         source(tmp_path / "none.db").partitions()
     (tmp_path / "text").write_text("plain text, and long enough to be looked at" * 100)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, SourceError
-from flamecore.front import EdgeContext
 from flamestream_edges.stdio import Stdin, Stdout
 
 ECHO = """
 import asyncio, sys
-from flamecore.front import EdgeContext
+from flamecore.abc.source import EdgeContext
 from flamestream_edges.stdio import Stdin, Stdout
 
 async def main():
@@ -63,7 +63,7 @@ def test_a_line_is_there_before_the_writer_ends() -> None:
         assert process.wait(10) == 0
 
 
-def test_a_file_as_standard_input(tmp_path: Path) -> None:
+def test_standard_input_may_be_a_file(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_text("".join(f"line {number}\n" for number in range(20_000)))
     with path.open("rb") as file, python(ECHO, stdin=file, stdout=subprocess.PIPE) as process:
@@ -72,7 +72,7 @@ def test_a_file_as_standard_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [subprocess.DEVNULL, None])
-def test_no_input_is_the_end(target: Any) -> None:
+def test_closed_standard_input_is_the_end(target: Any) -> None:
     if target is None:
         out, into = os.pipe()
         os.close(into)
@@ -84,7 +84,7 @@ def test_no_input_is_the_end(target: Any) -> None:
     assert process.returncode == 0
 
 
-def test_a_terminal_as_standard_input() -> None:
+def test_standard_input_may_be_a_terminal() -> None:
     pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
     ours, theirs = pty.openpty()
     with python(ECHO, stdin=theirs, stdout=subprocess.PIPE) as process:
@@ -101,7 +101,7 @@ def test_a_closed_reader_ends_the_writer_quietly() -> None:
     code = """
 import asyncio, sys
 from flamecore.errors import SinkError
-from flamecore.front import EdgeContext
+from flamecore.abc.source import EdgeContext
 from flamestream_edges.stdio import Stdout
 
 async def main():
@@ -185,12 +185,12 @@ class Pair(NamedTuple):
         ("jsonl", Pair(1, "x"), '{"a":1,"b":"x"}'),
     ],
 )
-def test_how_outputs_are_shown(capsys: pytest.CaptureFixture[str], format: Any, payload: Any, line: str) -> None:
+def test_outputs_are_shown_as_lines(capsys: pytest.CaptureFixture[str], format: Any, payload: Any, line: str) -> None:
     asyncio.run(Stdout(Stdout.Options(format=format), EdgeContext("out")).write(1, [payload, payload]))
     assert capsys.readouterr().out == f"{line}\n{line}\n"
 
 
-def test_what_cannot_be_shown_is_an_error_and_nothing_is_shown(
+def test_an_output_that_cannot_be_shown_is_an_error_and_nothing_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = Stdout(Stdout.Options(), EdgeContext("out"))
@@ -207,7 +207,7 @@ def test_what_cannot_be_shown_is_an_error_and_nothing_is_shown(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full to stand for a full disk")
-def test_a_full_disk_behind_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_behind_stdout_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = open("/dev/full", "w")  # noqa: SIM115 – closing it fails once more, which is seen to below
     monkeypatch.setattr("sys.stdout", stream)
     with pytest.raises(SinkError, match="No space left"):
@@ -216,7 +216,7 @@ def test_a_full_disk_behind_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
         stream.close()
 
 
-def test_lines_can_be_made_before_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_can_be_encoded_ahead(capsys: pytest.CaptureFixture[str]) -> None:
     sink = Stdout(Stdout.Options(), EdgeContext("out"))
     encode = sink.encoder()
     assert encode is not None
@@ -244,7 +244,7 @@ plain = st.one_of(st.text(max_size=3), st.integers(), st.floats())
         st.lists(st.tuples(), max_size=3),
     )
 )
-def test_a_line_is_the_same_whatever_it_stands_beside(payloads: list[Any]) -> None:
+def test_a_line_does_not_depend_on_its_neighbours(payloads: list[Any]) -> None:
     encode = Stdout(Stdout.Options(), EdgeContext("out")).encoder()
     assert encode is not None
     assert encode(payloads) == [line for payload in payloads for line in encode([payload, None])[:1]]

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SourceError
-from flamecore.front import EdgeContext
 from flamestream_edges.seal import Seals
 from flamestream_edges.wikipedia import Page, Wikipedia
 
@@ -31,7 +31,7 @@ def by_tree(path: Path) -> list[Page]:
     return [Page(int(page.attrib["id"]), page.attrib["title"], "".join(page.itertext())) for page in pages]
 
 
-def test_real_dumps(wikipedia_dumps: list[Path], read_all: ReadAll) -> None:
+def test_real_dumps_are_read(wikipedia_dumps: list[Path], read_all: ReadAll) -> None:
     for path in wikipedia_dumps:
         found = read_all(pages_of(path, Page))
         assert not found.rejected
@@ -39,7 +39,7 @@ def test_real_dumps(wikipedia_dumps: list[Path], read_all: ReadAll) -> None:
         assert all(type(page) is Page for page in found.values)
 
 
-def test_real_dumps_go_on_after_any_page(wikipedia_dumps: list[Path]) -> None:
+def test_reading_real_dumps_resumes_after_any_page(wikipedia_dumps: list[Path]) -> None:
     async def run(path: Path) -> None:
         source = pages_of(path)
         expected = by_tree(path)
@@ -124,7 +124,7 @@ def test_undecodable_bytes_are_broken_xml(tmp_path: Path, read_all: ReadAll) -> 
     assert b"x \xff y" in found.rejected[0].raw
 
 
-def test_pages_that_are_none_are_rejected_one_by_one(tmp_path: Path, read_all: ReadAll) -> None:
+def test_malformed_pages_are_rejected_one_by_one(tmp_path: Path, read_all: ReadAll) -> None:
     path = tmp_path / "odd.xml"
     lines = [
         "<pages>",

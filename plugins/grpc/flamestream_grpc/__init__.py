@@ -8,8 +8,8 @@ from flamestream_grpc import environment
 
 os.environ.update(environment.missing())  # before gRPC is imported, which reads it then
 
-from flamecore.plugin import hookimpl
-from flamecore.transport import Transport
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.transport import Transport
 from flamestream_grpc.options import Options
 from flamestream_grpc.transport import GrpcTransport
 

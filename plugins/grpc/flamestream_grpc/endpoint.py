@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from typing import Any, NamedTuple, Protocol
 
+from flamecore.abc.transport import Delivery, Endpoint
 from flamecore.errors import PeerGoneError, SendTimeout, TransportClosedError
-from flamecore.transport import Delivery, Endpoint
-from flamecore.waiting import Waiting
+from flamecore.toolkit.wait_queue import WaitQueue
 from flamestream_grpc.incoming import Incoming
 from flamestream_grpc.options import Options
 from flamestream_grpc.outgoing import Outgoing
@@ -53,7 +53,7 @@ class GrpcEndpoint(Endpoint):
         self._closed = False
         self._arrived: deque[Arrived] = deque()
         self._reader: asyncio.Future[None] | None = None
-        self._waiting: Waiting[Delivery] = Waiting()  # senders of this process
+        self._waiting: WaitQueue[Delivery] = WaitQueue()  # senders of this process
 
     # -- sending -----------------------------------------------------------------------------------------------------
 

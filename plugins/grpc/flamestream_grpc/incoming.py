@@ -7,7 +7,7 @@ import struct
 from typing import Final, NamedTuple
 
 from flamecore.errors import FrameError
-from flamecore.frames import Frame, Framing, Sequences
+from flamecore.toolkit.frames import Frame, Framing, Sequences
 from flamestream_grpc.options import MOST_BYTES, MOST_FRAMES, Options
 
 _TOLD: Final = struct.Struct(">QQ")

@@ -14,7 +14,7 @@ import grpc
 from grpc import aio
 
 from flamecore.errors import ConnectError, FlameError, FrameError, PeerGoneError
-from flamecore.frames import Framing
+from flamecore.toolkit.frames import Framing
 from flamestream_grpc.incoming import GOODBYE, refused, told
 from flamestream_grpc.options import Options
 from flamestream_grpc.outgoing import Outgoing

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from flamecore.errors import ConfigError
-from flamecore.frames import MAX_BODY_BYTES
+from flamecore.toolkit.frames import MAX_BODY_BYTES
 
 MOST_FRAMES: Final = 2**16
 MOST_BYTES: Final = 2**30

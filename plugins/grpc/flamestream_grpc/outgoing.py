@@ -12,8 +12,8 @@ from collections import deque
 from typing import Protocol
 
 from flamecore.errors import FlameError, PeerGoneError, SendTimeout
-from flamecore.frames import Frame, Framing
-from flamecore.waiting import Waiting
+from flamecore.toolkit.frames import Frame, Framing
+from flamecore.toolkit.wait_queue import WaitQueue
 from flamestream_grpc.options import Options
 
 
@@ -54,7 +54,7 @@ class Outgoing:
         self._nobody = 0
         self._unread: deque[int] = deque()  # sizes of what was sent and is not known to have been read
         self._unread_bytes = 0
-        self._waiting: Waiting[bytes] = Waiting()
+        self._waiting: WaitQueue[bytes] = WaitQueue()
         self._notice: PeerGoneError | None = None
         self._error: FlameError | None = None
 

@@ -17,7 +17,7 @@ import grpc
 from grpc import aio
 
 from flamecore.errors import CodecError, FlameError, FrameError, PeerGoneError
-from flamecore.frames import Frame, Framing
+from flamecore.toolkit.frames import Frame, Framing
 from flamestream_grpc.incoming import GOODBYE, Incoming, Peer, refusal, refused
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
 from flamestream_grpc.options import Options

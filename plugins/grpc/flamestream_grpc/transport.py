@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc import aio
 
-from flamecore.errors import FlameError, FrameError, PeerGoneError, TransportClosedError, TransportError
+from flamecore.abc.transport import JobAddress, Outlook, Transport, TransportCapabilities, TransportContext
+from flamecore.errors import ConfigError, FlameError, FrameError, PeerGoneError, TransportClosedError, TransportError
 from flamecore.events import TRANSPORT_EXPOSED
-from flamecore.frames import HEADER_BYTES, Framing
 from flamecore.logs import logger
-from flamecore.transport import Outlook, Transport, TransportCapabilities, TransportContext
+from flamecore.toolkit.frames import HEADER_BYTES, Framing
 from flamestream_grpc.endpoint import GrpcEndpoint
 from flamestream_grpc.incoming import HELLO as HELLO_FRAME
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, TOKEN, Link
@@ -49,6 +49,7 @@ class GrpcTransport(Transport):
 
     name = "grpc"
     Options = Options
+    schemes = ("grpc", "unix")
 
     def __init__(self, options: Any, context: TransportContext) -> None:
         super().__init__(options or Options(), context)
@@ -64,6 +65,23 @@ class GrpcTransport(Transport):
         self._homes: dict[str, Link] = {}  # by receiver: what `locate` has said
         self._certificates: Certificates | None = None
         self._closed = False
+
+    @classmethod
+    def address_of(cls, url: str) -> JobAddress:
+        scheme, _, place = url.partition("://")
+        if scheme == "unix":
+            return JobAddress(f"unix:{place}")
+        try:
+            host, port = parse(place, "listen")
+        except ConfigError:
+            port = 0
+        if not port:
+            raise ConfigError(
+                f"{url!r} is no address of a job over gRPC",
+                hint="Write it as grpc://HOST:PORT or unix:///PATH.",
+                path="",
+            )
+        return JobAddress(joined(host, port))
 
     @property
     def capabilities(self) -> TransportCapabilities:

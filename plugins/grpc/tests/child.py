@@ -12,10 +12,10 @@ import sys
 import time
 from typing import Any
 
-from flamecore.codec import Codec
+from flamecore.abc.transport import Endpoint, TransportContext
 from flamecore.errors import FlameError, PeerGoneError
-from flamecore.testing.transport_bench import Note
-from flamecore.transport import Endpoint, TransportContext
+from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.bench.transports import Note
 from flamestream_grpc import GrpcTransport, Options
 
 LENGTH = struct.Struct(">I")

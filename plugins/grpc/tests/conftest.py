@@ -18,10 +18,10 @@ import pytest
 import trustme
 
 from flamecore import errors
-from flamecore.codec import Codec
+from flamecore.abc.transport import Delivery, Endpoint, Transport, TransportCapabilities, TransportContext
 from flamecore.errors import FlameError, PeerGoneError
-from flamecore.testing.transport_bench import Note
-from flamecore.transport import Delivery, Endpoint, Transport, TransportCapabilities, TransportContext
+from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.bench.transports import Note
 from flamestream_grpc import GrpcTransport, Options
 
 CHILD = Path(__file__).with_name("child.py")

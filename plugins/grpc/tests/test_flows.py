@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flamecore.testing.transport_flows import Cell, TransportFlowTests
+from flamecore.testing.flows.over_transport import Cell, TransportFlowTests
 from flamestream_grpc import GrpcTransport
 
 

@@ -49,6 +49,6 @@ asyncio.run(main())
 """
 
 
-def test_what_is_started_while_grpc_is_at_work_begins() -> None:
+def test_a_process_started_while_grpc_works_begins() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

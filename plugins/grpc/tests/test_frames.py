@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flamecore.errors import FrameError
-from flamecore.frames import HEADER_BYTES, MAGIC, VERSION, Frame, Framing, Sequences
+from flamecore.toolkit.frames import HEADER_BYTES, MAGIC, VERSION, Frame, Framing, Sequences
 
 FRAMING = Framing("tests", 3, max_body_bytes=1000)
 ADDRESSES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -19,7 +19,7 @@ REASONS = {"short", "magic", "version", "oversized", "length", "damaged", "job",
 
 
 @given(st.lists(FRAMES, max_size=5))
-def test_what_is_wrapped_is_unwrapped(frames: list[Frame]) -> None:
+def test_frames_are_unwrapped_as_they_were_wrapped(frames: list[Frame]) -> None:
     assert list(FRAMING.unwrap_all(b"".join(map(FRAMING.wrap, frames)))) == frames
 
 
@@ -27,7 +27,7 @@ def test_what_is_wrapped_is_unwrapped(frames: list[Frame]) -> None:
 @example(MAGIC)
 @example(MAGIC + bytes([VERSION]) + bytes(HEADER_BYTES))
 @example(MAGIC + bytes([VERSION]) + b"\xff" * HEADER_BYTES)
-def test_random_bytes(data: bytes) -> None:
+def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(FrameError) as caught:
         FRAMING.unwrap(data)
     assert caught.value.reason in REASONS
@@ -64,7 +64,7 @@ def test_frames_before_something_else_are_found(frames: list[Frame], rest: bytes
 
 
 @given(st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1))
-def test_claims_allocate_nothing(addresses: int, body: int) -> None:
+def test_claimed_lengths_allocate_nothing(addresses: int, body: int) -> None:
     """What a head claims is checked against what is there before anything is made of it."""
     head = struct.pack(">4sBxHIIQQQ", MAGIC, VERSION, addresses, body, 3, 1, 0, 0)
     tracemalloc.start()
@@ -79,13 +79,13 @@ def test_claims_allocate_nothing(addresses: int, body: int) -> None:
 @pytest.mark.parametrize(
     ("job", "epoch", "reason"), [("another", 3, "job"), ("tests", 2, "epoch"), ("tests", 4, "epoch")]
 )
-def test_frames_of_others(job: str, epoch: int, reason: str) -> None:
+def test_frames_of_another_job_or_epoch_are_refused(job: str, epoch: int, reason: str) -> None:
     with pytest.raises(FrameError) as caught:
         FRAMING.unwrap(Framing(job, epoch).wrap(Frame("a", "b", 1, b"")))
     assert caught.value.reason == reason
 
 
-def test_a_body_that_nobody_would_take() -> None:
+def test_a_body_too_large_is_refused() -> None:
     with pytest.raises(FrameError, match="larger than 1000") as caught:
         FRAMING.wrap(Frame("a", "b", 1, bytes(1001)))
     assert caught.value.reason == "oversized"

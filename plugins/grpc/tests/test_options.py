@@ -15,9 +15,9 @@ import msgspec
 import pytest
 import structlog
 
+from flamecore.abc.transport import Endpoint, JobAddress, TransportContext
 from flamecore.errors import ConfigError, ConnectError, PeerGoneError, TransportClosedError, TransportError
 from flamecore.events import TRANSPORT_EXPOSED
-from flamecore.transport import Endpoint, TransportContext
 from flamestream_grpc import GrpcTransport, Options, environment
 from flamestream_grpc.options import joined, parse
 from flamestream_grpc.safety import exposed
@@ -45,13 +45,13 @@ FILES: dict[str, Any] = {"tls_ca": "a.pem", "tls_key": "k.pem", "tls_certificate
         ("[::1]", ("::1", 0)),
     ],
 )
-def test_places(text: str, place: tuple[str, int]) -> None:
+def test_addresses_are_parsed(text: str, place: tuple[str, int]) -> None:
     assert parse(text) == place
     assert parse(joined(*place)) == place
 
 
 @pytest.mark.parametrize("text", ["", ":80", "host:", "host:port", "host:99999", "::1", "unix:80", "[]:1", "unix:/a"])
-def test_no_places(text: str) -> None:
+def test_impossible_addresses_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"transport\.grpc\.listen is") as caught:
         parse(text)
     assert caught.value.path == "transport.grpc.listen"
@@ -70,10 +70,33 @@ def test_no_places(text: str) -> None:
         ({"tls_key": "k.pem", "tls_certificate": "c.pem"}, "tls_ca"),
     ],
 )
-def test_options_that_cannot_be_used(options: dict[str, Any], key: str) -> None:
+def test_unusable_options_are_refused(options: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         GrpcTransport(Options(**options), TransportContext())
     assert caught.value.path == f"transport.grpc.{key}"
+
+
+@pytest.mark.parametrize(
+    ("address", "location"),
+    [
+        ("grpc://node1:7070", "node1:7070"),
+        ("grpc://[::1]:7070", "[::1]:7070"),
+        ("unix:///run/words/supervisor.sock", "unix:/run/words/supervisor.sock"),
+    ],
+)
+def test_addresses_of_jobs(address: str, location: str) -> None:
+    assert GrpcTransport.address_of(address) == JobAddress(location)
+
+
+@pytest.mark.parametrize("address", ["grpc://", "grpc://node1", "grpc://node1:0", "grpc://:7070", "grpc://node1:http"])
+def test_no_addresses_of_jobs(address: str) -> None:
+    with pytest.raises(ConfigError, match="no address of a job over gRPC"):
+        GrpcTransport.address_of(address)
+
+
+def test_others_join_at_an_address_that_leads_there() -> None:
+    outlook = GrpcTransport(Options(listen="127.0.0.1:7070"), TransportContext(token="secret")).outlook()
+    assert GrpcTransport.address_of(outlook.join) == JobAddress("127.0.0.1:7070")
 
 
 def test_the_readme_shows_the_defaults() -> None:
@@ -86,7 +109,7 @@ def test_the_readme_shows_the_defaults() -> None:
     "wrong",
     [{"window_frames": 0}, {"window_bytes": -1}, {"max_frame_bytes": 2**40}, {"keepalive_s": 0}, {"send_timout_s": 1}],
 )
-def test_values_that_are_no_options(wrong: dict[str, Any]) -> None:
+def test_values_of_the_wrong_kind_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, Options)
 
@@ -104,7 +127,7 @@ def test_values_that_are_no_options(wrong: dict[str, Any]) -> None:
         ("localhost.example:80", ["TLS", "a token of the job"]),
     ],
 )
-def test_what_is_exposed(location: str, missing: list[str]) -> None:
+def test_places_reachable_from_elsewhere_need_tls_and_a_token(location: str, missing: list[str]) -> None:
     assert exposed(location, Options(insecure=True), "") == missing
     assert exposed(location, Options(**FILES), "token") == []
     if missing:
@@ -146,7 +169,7 @@ def test_other_machines_are_not_sent_to_in_the_open(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_socket_is_for_its_user_alone(mesh: Any) -> None:
+def test_a_socket_belongs_to_its_user_alone(mesh: Any) -> None:
     async def run() -> None:
         async with mesh() as made:
             a = await made.add("worker/a")
@@ -159,7 +182,7 @@ def test_a_socket_is_for_its_user_alone(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_socket_of_one_who_listens_is_not_taken_away(mesh: Any) -> None:
+def test_a_socket_that_is_listened_to_is_not_replaced(mesh: Any) -> None:
     async def run() -> None:
         async with mesh() as made:
             await made.add("a")
@@ -169,7 +192,7 @@ def test_a_socket_of_one_who_listens_is_not_taken_away(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_socket_that_was_left_behind_is_no_obstacle(mesh: Any) -> None:
+def test_a_stale_socket_is_replaced(mesh: Any) -> None:
     async def run() -> None:
         async with mesh() as made:
             with socket.socket(socket.AF_UNIX) as left:
@@ -182,7 +205,7 @@ def test_a_socket_that_was_left_behind_is_no_obstacle(mesh: Any) -> None:
 @pytest.mark.parametrize(
     ("folder", "text"), [("", "has no folder for sockets"), ("/tmp/" + "x" * 120, "too long for a unix socket")]
 )
-def test_where_there_can_be_no_socket(mesh: Any, folder: str, text: str) -> None:
+def test_a_place_that_can_hold_no_socket_is_refused(mesh: Any, folder: str, text: str) -> None:
     async def run() -> None:
         async with mesh() as made:
             with pytest.raises(TransportError, match=text) as caught:
@@ -192,7 +215,7 @@ def test_where_there_can_be_no_socket(mesh: Any, folder: str, text: str) -> None
     asyncio.run(run())
 
 
-def test_a_port_that_is_taken(mesh: Any) -> None:
+def test_a_port_in_use_is_refused(mesh: Any) -> None:
     async def run() -> None:
         async with mesh() as made:
             a = await made.add("a", Options(listen="127.0.0.1"))
@@ -202,7 +225,7 @@ def test_a_port_that_is_taken(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_files_that_are_not_there_or_no_certificates(mesh: Any, certificates: Any, tmp_path: Path) -> None:
+def test_missing_or_wrong_certificates_are_refused(mesh: Any, certificates: Any, tmp_path: Path) -> None:
     async def run() -> None:
         async with mesh() as made:
             good = {"tls_ca": certificates.authority, "tls_key": certificates.key, "tls_certificate": certificates.key}
@@ -221,7 +244,7 @@ def test_files_that_are_not_there_or_no_certificates(mesh: Any, certificates: An
 
 
 @pytest.mark.parametrize("location", ["unix:{folder}/nobody.sock", "127.0.0.1:9"])
-def test_nobody_listens_there(mesh: Any, location: str) -> None:
+def test_a_place_where_nobody_listens_is_an_error(mesh: Any, location: str) -> None:
     async def run() -> None:
         async with mesh() as made:
             a = await made.add("a", Options(connect_timeout_s=0.2))
@@ -239,7 +262,7 @@ def test_nobody_listens_there(mesh: Any, location: str) -> None:
     asyncio.run(run())
 
 
-def test_one_who_listens_later_is_waited_for(mesh: Any) -> None:
+def test_a_peer_that_listens_later_is_waited_for(mesh: Any) -> None:
     async def run() -> None:
         async with mesh() as made:
             a = await made.add("a")
@@ -263,7 +286,7 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def test_something_else_listens_there(mesh: Any) -> None:
+def test_a_place_where_something_else_listens_is_an_error(mesh: Any) -> None:
     async def run() -> None:
         async with mesh() as made:
             server = await asyncio.start_server(greet, "127.0.0.1", 0)
@@ -278,7 +301,7 @@ def test_something_else_listens_there(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_an_address_nobody_has_bound(mesh: Any) -> None:
+def test_an_address_that_is_not_bound_is_an_error(mesh: Any) -> None:
     """Not known at all, known to be here, or at another process."""
 
     async def run() -> None:
@@ -310,7 +333,7 @@ def test_an_address_nobody_has_bound(mesh: Any) -> None:
 
 
 @pytest.mark.parametrize(("client", "named"), [("1.76.0", True), ("1.85.1", True), ("1.86.0", False), ("2.0", False)])
-def test_grpc_is_told_only_what_it_knows(monkeypatch: pytest.MonkeyPatch, client: str, named: bool) -> None:
+def test_grpc_gets_only_settings_its_version_knows(monkeypatch: pytest.MonkeyPatch, client: str, named: bool) -> None:
     for name in ("GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT", "GRPC_EXPERIMENTS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(environment, "version", lambda _: client)
@@ -319,7 +342,7 @@ def test_grpc_is_told_only_what_it_knows(monkeypatch: pytest.MonkeyPatch, client
     assert environment.missing() == {"GRPC_VERBOSITY": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 
-def test_importing_the_transport_is_all_that_imports_its_client() -> None:
+def test_only_importing_the_transport_imports_its_client() -> None:
     """Naming it is not enough, and neither is importing the core."""
-    code = "import sys, flamecore, flamecore.registry; sys.exit('grpc' in sys.modules)"
+    code = "import sys, flamecore, flamecore.runtime.config.plugins; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flamecore import errors
+from flamecore.abc.transport import Endpoint, Transport, TransportContext
+from flamecore.testing.checks.transports import TransportTests
 from flamecore.testing.faults import Proxy
-from flamecore.testing.transports import TransportTests
-from flamecore.transport import Endpoint, Transport, TransportContext
 from flamestream_grpc import GrpcTransport, Options
 
 LIMIT_S = 10.0
@@ -142,7 +142,7 @@ def test_a_busy_process_whose_connection_breaks_is_waited_for(pair: Any) -> None
     asyncio.run(run())
 
 
-def test_one_that_closes_is_not_reported(pair: Any) -> None:
+def test_a_process_that_closes_is_not_reported(pair: Any) -> None:
     async def run() -> None:
         async with pair(OPTIONS) as (made, here, there):
             ours, theirs = await here.bind("here/0"), await there.bind("there/0")
@@ -161,7 +161,7 @@ def test_one_that_closes_is_not_reported(pair: Any) -> None:
 
 
 @pytest.mark.parametrize("sent", ["here", "there"])
-def test_a_successor_at_the_same_place_is_another(pair: Any, remote: Any, sent: str) -> None:
+def test_a_successor_at_the_same_address_is_another_process(pair: Any, remote: Any, sent: str) -> None:
     """A process that is started again at once, where one was killed, has not got what that one had."""
     options = {"window_frames": 64, "reconnect_timeout_s": LIMIT_S}
 

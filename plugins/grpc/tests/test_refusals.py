@@ -15,10 +15,10 @@ import grpc
 import pytest
 from grpc import aio
 
-from flamecore.codec import Codec
+from flamecore.abc.transport import Endpoint
 from flamecore.errors import ConnectError, FrameError, PeerGoneError
-from flamecore.frames import HEADER_BYTES, Frame, Framing
-from flamecore.transport import Endpoint
+from flamecore.runtime.codec.codec import Codec
+from flamecore.toolkit.frames import HEADER_BYTES, Frame, Framing
 from flamestream_grpc import GrpcTransport, Options
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
 
@@ -146,7 +146,7 @@ def test_good_frames_before_a_wrong_one_count(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_random_and_flipped_bytes(mesh: Any) -> None:
+def test_random_and_flipped_bytes_are_refused(mesh: Any) -> None:
     """Many of them, over the same and over new connections."""
 
     async def run() -> None:
@@ -192,7 +192,7 @@ def test_random_and_flipped_bytes(mesh: Any) -> None:
         ),
     ],
 )
-def test_who_does_not_show_that_it_belongs_here_is_refused(mesh: Any, shown: dict[str, Any], reason: str) -> None:
+def test_a_peer_without_the_right_greeting_is_refused(mesh: Any, shown: dict[str, Any], reason: str) -> None:
     async def run() -> None:
         async with mesh() as made:
             b = await made.add("b")
@@ -205,7 +205,7 @@ def test_who_does_not_show_that_it_belongs_here_is_refused(mesh: Any, shown: dic
     asyncio.run(run())
 
 
-def test_who_speaks_before_it_is_let_in_is_refused_too(mesh: Any) -> None:
+def test_a_refused_peer_that_sends_early_is_refused_too(mesh: Any) -> None:
     """Why, it may not hear: gRPC itself has an answer for a client that writes when its call ends."""
 
     async def run() -> None:
@@ -223,7 +223,7 @@ def test_who_speaks_before_it_is_let_in_is_refused_too(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_one_who_is_refused_and_does_not_listen_is_cut_off(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_peer_that_does_not_read_is_cut_off(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flamestream_grpc.server._LAST_WORD_S", 0.2)
 
     async def run() -> None:
@@ -249,7 +249,7 @@ def test_one_who_is_refused_and_does_not_listen_is_cut_off(mesh: Any, monkeypatc
     asyncio.run(run())
 
 
-def test_a_sender_whose_class_is_unknown_is_told_so(mesh: Any) -> None:
+def test_a_sender_of_an_unknown_class_hears_of_it(mesh: Any) -> None:
     """However much it is sending at that moment."""
 
     async def run() -> None:
@@ -282,7 +282,7 @@ def test_without_the_token_nothing_is_read(mesh: Any, token: str) -> None:
     asyncio.run(run())
 
 
-def test_a_process_with_another_token_is_told_so(mesh: Any) -> None:
+def test_a_process_with_another_token_hears_of_it(mesh: Any) -> None:
     async def run() -> None:
         async with mesh() as made:
             a, b = await made.add("a", token="another"), await made.add("b")
@@ -302,7 +302,7 @@ def test_a_process_with_another_token_is_told_so(mesh: Any) -> None:
     ("change", "text"),
     [({"job": "another"}, "refused a frame of another job"), ({"epoch": 2}, "refused a frame of epoch 2")],
 )
-def test_a_process_of_another_job_is_told_so(mesh: Any, change: dict[str, Any], text: str) -> None:
+def test_a_process_of_another_job_hears_of_it(mesh: Any, change: dict[str, Any], text: str) -> None:
     async def run() -> None:
         async with mesh() as made:
             a, b = await made.add("a", **change), await made.add("b")
@@ -348,7 +348,7 @@ def test_repeated_frames_are_dropped(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_one_who_does_not_wait_for_room_is_refused(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_does_not_wait_for_room_is_refused(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flamestream_grpc.incoming.MOST_FRAMES", 10)
 
     async def run() -> None:
@@ -361,7 +361,7 @@ def test_one_who_does_not_wait_for_room_is_refused(mesh: Any, monkeypatch: pytes
     asyncio.run(run())
 
 
-def test_one_with_channels_without_end_is_refused(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_with_too_many_channels_is_refused(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flamestream_grpc.incoming._CHANNELS", 10)
 
     async def run() -> None:
@@ -373,7 +373,7 @@ def test_one_with_channels_without_end_is_refused(mesh: Any, monkeypatch: pytest
     asyncio.run(run())
 
 
-def test_a_peer_that_tells_nonsense_is_refused(mesh: Any) -> None:
+def test_a_peer_that_sends_nonsense_is_refused(mesh: Any) -> None:
     """What comes back from where this process sends to is checked too."""
 
     async def lies(answer: bytes) -> tuple[GrpcTransport, str]:

@@ -92,7 +92,7 @@ def test_a_stalled_network_bounds_what_is_kept(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_sender_waits_no_longer_than_it_may(mesh: Any) -> None:
+def test_a_sender_waits_for_room_up_to_its_limit(mesh: Any) -> None:
     async def run() -> None:
         async with mesh() as made:
             options = Options(window_frames=2, send_timeout_s=0.1)
@@ -118,7 +118,7 @@ def test_a_sender_waits_no_longer_than_it_may(mesh: Any) -> None:
 
 
 @pytest.mark.parametrize("home", ["a", "b"])
-def test_who_waits_for_room_is_told_when_its_own_end_closes(mesh: Any, home: str) -> None:
+def test_a_sender_waiting_for_room_hears_when_its_own_end_closes(mesh: Any, home: str) -> None:
     async def run() -> None:
         async with mesh() as made:
             options = Options(window_frames=1)
@@ -156,7 +156,7 @@ def test_a_cancelled_send_is_not_sent(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_closing_hands_over_first(mesh: Any) -> None:
+def test_closing_delivers_first(mesh: Any) -> None:
     """What was sent before the whole process closes arrives, though the receiver reads later."""
 
     async def run() -> None:
@@ -173,7 +173,7 @@ def test_closing_hands_over_first(mesh: Any) -> None:
     asyncio.run(run())
 
 
-def test_closing_says_what_could_not_be_handed_over(mesh: Any) -> None:
+def test_closing_names_messages_that_could_not_be_delivered(mesh: Any) -> None:
     async def run() -> None:
         from flamecore.testing.faults import Proxy
 

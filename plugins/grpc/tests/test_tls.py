@@ -93,7 +93,7 @@ def test_a_process_that_shows_no_good_certificate_is_not_let_in(
 
 
 @pytest.mark.parametrize(("hosts", "how"), [(["198.51.100.1"], {}), ([], {"not_after": YESTERDAY})])
-def test_a_process_is_not_sent_to_whose_certificate_is_not_good(
+def test_a_process_without_a_good_certificate_gets_nothing(
     pair: Any, authority: Any, certificates: Any, remote: Any, hosts: list[str], how: dict[str, Any]
 ) -> None:
     """It names another host, or has expired."""
@@ -117,7 +117,7 @@ def test_a_process_is_not_sent_to_whose_certificate_is_not_good(
     asyncio.run(run())
 
 
-def test_new_certificates_count_from_the_next_connection_on(pair: Any, remote: Any, authorities: Any) -> None:
+def test_new_certificates_are_used_from_the_next_connection_on(pair: Any, remote: Any, authorities: Any) -> None:
     """Of a new authority too: who has only what the former has issued is not let in any more."""
     first, second = authorities("first"), authorities("second")
     used, former, new = first.issue("used"), first.issue("former"), second.issue("new")
@@ -157,7 +157,7 @@ def test_new_certificates_count_from_the_next_connection_on(pair: Any, remote: A
     asyncio.run(run())
 
 
-def test_files_that_cannot_be_used_change_nothing(mesh: Any, authorities: Any) -> None:
+def test_unusable_new_files_change_nothing(mesh: Any, authorities: Any) -> None:
     """As when somebody replaces them one by one."""
     authority = authorities("one")
     used, former, new = authority.issue("used"), authority.issue("former"), authority.issue("new")

@@ -12,8 +12,8 @@ from typing import Any
 
 from grpc import aio
 
-from flamecore.codec import Codec
-from flamecore.transport import TransportContext
+from flamecore.abc.transport import TransportContext
+from flamecore.runtime.codec.codec import Codec
 from flamestream_grpc import GrpcTransport
 from flamestream_grpc.waking import unclog
 
@@ -35,7 +35,7 @@ class PollerCompletionQueue:
                 raise RuntimeError("Event loop is closed")
 
 
-def test_all_bytes_are_taken_in_one_turn() -> None:
+def test_all_wake_up_bytes_are_read_in_one_turn() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         read_end, write_end = socket.socketpair()
@@ -56,7 +56,7 @@ def test_all_bytes_are_taken_in_one_turn() -> None:
     asyncio.run(run())
 
 
-def test_events_behind_one_that_fails_are_handled() -> None:
+def test_events_behind_a_failing_one_are_handled() -> None:
     """gRPC has one queue for all loops of a process: what is left of a loop that was closed fails in the next one."""
 
     async def run() -> int:
@@ -79,7 +79,7 @@ def test_events_behind_one_that_fails_are_handled() -> None:
     assert asyncio.run(run()) == 2
 
 
-def test_a_loop_without_it_is_left_alone() -> None:
+def test_a_loop_without_grpc_is_left_alone() -> None:
     async def run() -> bool:
         return unclog(asyncio.get_running_loop())
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.transport import Delivery, Endpoint, Transport, TransportCapabilities, TransportContext
 from flamecore.errors import PeerGoneError, TransportClosedError, TransportError
-from flamecore.plugin import hookimpl
-from flamecore.transport import Delivery, Endpoint, Transport, TransportCapabilities, TransportContext
-from flamecore.waiting import Waiting
+from flamecore.toolkit.wait_queue import WaitQueue
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -39,7 +39,7 @@ class InprocEndpoint(Endpoint):
         self._queue: deque[Delivery] = deque()
         self._closed = False
         self._receiver: asyncio.Future[None] | None = None
-        self._senders: Waiting[Delivery] = Waiting()
+        self._senders: WaitQueue[Delivery] = WaitQueue()
 
     def _peer(self, to: str) -> InprocEndpoint:
         if self._closed:
@@ -111,6 +111,7 @@ class InprocTransport(Transport):
 
     name = "inproc"
     Options = Options
+    schemes: ClassVar[tuple[str, ...] | None] = ()  # nobody joins from another process
 
     def __init__(self, options: Any, context: TransportContext) -> None:
         super().__init__(options or Options(), context)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from flamecore.jobregistry import Entry, JobRegistry, RegistryCapabilities, RegistryContext
-from flamecore.plugin import hookimpl
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.registry import Entry, JobRegistry, RegistryCapabilities, RegistryContext
 
 
 @dataclass(slots=True)
@@ -21,6 +21,7 @@ class SupervisorRegistry(JobRegistry):
     """Objects that are given one `Held` share what is in it."""
 
     name: ClassVar[str] = "supervisor"
+    schemes: ClassVar[tuple[str, ...] | None] = ()
 
     def __init__(self, options: Any, context: RegistryContext, held: Held | None = None) -> None:
         super().__init__(options, context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flamecore.testing.transport_flows import TransportFlowTests
+from flamecore.testing.flows.over_transport import TransportFlowTests
 from flamestream_inproc import InprocTransport
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flamecore.testing.transports import TransportTests
-from flamecore.transport import Transport, TransportContext
+from flamecore.abc.transport import Transport, TransportContext
+from flamecore.testing.checks.transports import TransportTests
 from flamestream_inproc import InprocTransport, Options
 
 

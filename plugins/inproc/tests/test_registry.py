@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flamecore.jobregistry import JobRegistry, RegistryContext
-from flamecore.testing.registries import RegistryTests
+from flamecore.abc.registry import JobRegistry, RegistryContext
+from flamecore.testing.checks.registries import RegistryTests
 from flamestream_inproc.registry import Held, SupervisorRegistry, flamestream_registry
 
 

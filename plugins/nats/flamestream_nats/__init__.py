@@ -11,12 +11,12 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.transport import JobAddress, Outlook, Transport, TransportCapabilities, TransportContext
 from flamecore.errors import TransportClosedError, TransportError
-from flamecore.plugin import hookimpl
-from flamecore.transport import Outlook, Transport, TransportCapabilities, TransportContext
-from flamestream_nats.endpoint import NatsEndpoint
-from flamestream_nats.exchange import Exchange
-from flamestream_nats.options import Options, check, check_seed, exposed, shown_server, ssl_context, warn
+from flamestream_nats.channels.endpoint import NatsEndpoint
+from flamestream_nats.channels.exchange import Exchange
+from flamestream_nats.options import SCHEMES, Options, check, check_seed, exposed, shown_server, ssl_context, warn
 
 __all__ = ["NatsTransport", "Options", "flamestream_transport"]
 
@@ -26,12 +26,18 @@ class NatsTransport(Transport):
 
     name = "nats"
     Options = Options
+    schemes = SCHEMES
 
     def __init__(self, options: Any, context: TransportContext) -> None:
         super().__init__(options or Options(), context)
         check(self.options)
         self._exchange: Exchange | None = None
         self._closed: asyncio.Future[None] | None = None
+
+    @classmethod
+    def address_of(cls, url: str) -> JobAddress:
+        # Its processes are wherever they have connected to the server: no location is needed.
+        return JobAddress(options={"servers": (url,)})
 
     @property
     def capabilities(self) -> TransportCapabilities:

@@ -21,6 +21,9 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRETS: Final = ("token", "password", "nkey_seed")
 
+SCHEMES: Final = ("nats", "tls")
+"""Schemes of the addresses of servers; `tls` is spoken in TLS from the first byte on."""
+
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 
@@ -158,7 +161,7 @@ def check(options: ServerOptions) -> None:
     for server in options.servers:
         parts = urlsplit(server)
         try:
-            usable = parts.scheme in ("nats", "tls") and parts.hostname and parts.port != 0
+            usable = parts.scheme in SCHEMES and parts.hostname and parts.port != 0
         except ValueError:
             usable = False
         if not usable:

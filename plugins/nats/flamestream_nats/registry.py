@@ -6,7 +6,7 @@ number that is named: that number is the revision. On a cluster it takes a chang
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -14,12 +14,12 @@ from nats import errors
 from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.registry import Entry, JobRegistry, RegistryCapabilities, RegistryContext
 from flamecore.errors import ConnectError, FlameError, RegistryError
-from flamecore.jobregistry import Entry, JobRegistry, RegistryCapabilities, RegistryContext
-from flamecore.plugin import hookimpl
 from flamestream_nats.connection import Connection
 from flamestream_nats.explain import reason
-from flamestream_nats.options import RegistryOptions, check, exposed, warn
+from flamestream_nats.options import SCHEMES, RegistryOptions, check, exposed, warn
 
 T = TypeVar("T")
 
@@ -32,6 +32,7 @@ class NatsRegistry(JobRegistry):
 
     name: ClassVar[str] = "nats"
     Options: ClassVar[Any] = RegistryOptions
+    schemes: ClassVar[tuple[str, ...] | None] = SCHEMES
 
     def __init__(self, options: Any, context: RegistryContext) -> None:
         super().__init__(options or RegistryOptions(), context)
@@ -40,6 +41,10 @@ class NatsRegistry(JobRegistry):
         self._connection = Connection(self.options, name, up=lambda: None, failed=self._given_up)
         self._is_open = False
         self._error: FlameError | None = None
+
+    @classmethod
+    def address_of(cls, url: str) -> Mapping[str, Any]:
+        return {"servers": (url,)}
 
     @property
     def capabilities(self) -> RegistryCapabilities:

@@ -19,19 +19,19 @@ from typing import Any, ClassVar, Final
 
 from nats import errors
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.sink import Guarantee, Sink, goes_on, taken_over
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConnectError, FlameError, SinkError, TimeRegressionError
-from flamecore.front import EdgeContext
-from flamecore.meta import MIN_TIME
-from flamecore.plugin import hookimpl
-from flamecore.rear import Guarantee, Sink, goes_on, taken_over
-from flamecore.records.plain import Unencodable
+from flamecore.model.meta import MIN_TIME
+from flamecore.toolkit.records.plain import Unencodable
 from flamestream_nats.client import Heard
 from flamestream_nats.connection import Connection
-from flamestream_nats.edgeoptions import SinkOptions, encoder, placed
 from flamestream_nats.explain import reason
+from flamestream_nats.jetstream.edge_options import SinkOptions, encoder, placed
+from flamestream_nats.jetstream.outstream import Last, Letter, Mark, OutStream
+from flamestream_nats.jetstream.stream import Changed, OtherStream, Refused, checked
 from flamestream_nats.options import exposed, warn
-from flamestream_nats.outstream import Last, Letter, Mark, OutStream
-from flamestream_nats.stream import Changed, OtherStream, Refused, checked
 
 _WINDOW_MESSAGES: Final = 1024
 _WINDOW_BYTES: Final = 2**20

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 from nats import errors
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, ConnectError, SourceError
-from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
-from flamecore.plugin import hookimpl
-from flamestream_nats.edgeoptions import SourceOptions, decoder, placed
 from flamestream_nats.explain import reason
+from flamestream_nats.jetstream.edge_options import SourceOptions, decoder, placed
+from flamestream_nats.jetstream.reader import StreamFacts, StreamReader, missed
+from flamestream_nats.jetstream.stream import NO_STREAM, Refused
 from flamestream_nats.options import exposed, warn
-from flamestream_nats.reader import StreamFacts, StreamReader, missed
-from flamestream_nats.stream import NO_STREAM, Refused
 
 
 class NatsSource(Source):

@@ -23,13 +23,13 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from nats import errors
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_name
 from flamecore.errors import ConnectError, CorruptError, FlameError, StoreError
-from flamecore.plugin import hookimpl
-from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
 from flamestream_nats.connection import Connection
 from flamestream_nats.explain import reason
+from flamestream_nats.jetstream.stream import Changed, OtherStream, Refused, Stream, Taken
 from flamestream_nats.options import StoreOptions, check, exposed, warn
-from flamestream_nats.stream import Changed, OtherStream, Refused, Stream, Taken
 
 T = TypeVar("T")
 

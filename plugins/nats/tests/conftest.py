@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flamecore.codec import Codec
+from flamecore.abc.transport import TransportContext
 from flamecore.errors import MissingDependencyError
-from flamecore.testing.nats_server import NatsServer, program
-from flamecore.transport import TransportContext
+from flamecore.runtime.codec.codec import Codec
 from flamestream_nats import NatsTransport, Options
+from flamestream_nats.testing import NatsServer, program
 
 LIMIT_S = 10.0
 
@@ -30,6 +30,13 @@ def _there_is_a_server() -> None:
 def server() -> Iterator[NatsServer]:
     """A server that goes on running; for tests that leave it alone."""
     with NatsServer() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def storing() -> Iterator[NatsServer]:
+    """A server that stores; for tests that leave it alone."""
+    with NatsServer(jetstream=True) as made:
         yield made
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import trustme
 
+from flamecore.abc.transport import TransportContext
 from flamecore.errors import ConfigError, ConnectError, FlameError, TransportError
-from flamecore.testing.nats_server import NatsServer, ServerTls
-from flamecore.transport import TransportContext
 from flamestream_nats import NatsTransport, Options
+from flamestream_nats.testing import NatsServer, ServerTls
 
 SECRET = "s3cret-w0rd"
 
@@ -78,7 +78,7 @@ def free_port() -> int:
 # -- no server ---------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_listens() -> None:
+def test_a_server_that_is_not_there_is_an_error() -> None:
     port = free_port()
     error = fails(f"nats://127.0.0.1:{port}", user="ann", password=SECRET)
     assert isinstance(error, ConnectError)
@@ -110,7 +110,7 @@ def test_credentials_in_an_address_are_not_shown() -> None:
     assert error.what == f"nothing listens at nats://127.0.0.1:{port}"
 
 
-def test_something_else_listens() -> None:
+def test_a_port_of_another_service_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         error = fails(f"nats://127.0.0.1:{port}", connect_timeout_s=0.2)
@@ -118,7 +118,7 @@ def test_something_else_listens() -> None:
     assert "gives no answer within 0.2 s" in error.what
 
 
-def test_a_name_that_nobody_knows() -> None:
+def test_an_unknown_host_is_an_error() -> None:
     error = fails("tls://no-such-host.invalid:4222")
     assert isinstance(error, ConnectError)
     assert "tls://no-such-host.invalid:4222" in error.what
@@ -129,7 +129,7 @@ def test_one_server_of_several_is_enough(server: NatsServer) -> None:
     asyncio.run(talk("", servers=(gone, server.url)))
 
 
-def test_a_server_that_takes_too_little() -> None:
+def test_a_server_with_too_small_messages_is_refused() -> None:
     with NatsServer(max_payload=1000) as server:
         error = fails(server.url)
     assert isinstance(error, TransportError)
@@ -139,7 +139,7 @@ def test_a_server_that_takes_too_little() -> None:
 # -- credentials -------------------------------------------------------------------------------------------------------
 
 
-def test_user_and_password() -> None:
+def test_a_user_needs_the_right_password() -> None:
     with NatsServer(users={"ann": SECRET}) as server:
         asyncio.run(talk(server.url, user="ann", password=SECRET))
         asyncio.run(talk(server.url.replace("//", f"//ann:{SECRET}@")))
@@ -152,13 +152,13 @@ def test_user_and_password() -> None:
             assert "[transport.nats]" in error.hint
 
 
-def test_token() -> None:
+def test_a_client_needs_the_right_token() -> None:
     with NatsServer(token=SECRET) as server:
         asyncio.run(talk(server.url, token=SECRET))
         assert "does not let this process in" in fails(server.url, token=f"{SECRET}!").what
 
 
-def test_key_pair() -> None:
+def test_a_client_needs_the_right_key() -> None:
     nkeys = pytest.importorskip("nkeys", reason="needs nkeys: pip install 'nats-py[nkeys]'")
     seeds = [nkeys.encode_seed(bytes([number]) * 32, nkeys.PREFIX_BYTE_USER) for number in (1, 2)]
     good, other = (bytes(seed).decode() for seed in seeds)
@@ -171,7 +171,7 @@ def test_key_pair() -> None:
         assert error.path == "transport.nats.nkey_seed"
 
 
-def test_what_the_server_forbids_is_told(job: Any) -> None:
+def test_a_permission_the_server_denies_is_an_error(job: Any) -> None:
     """A user who may not publish to the addresses: the job is told, and does not wait for ever."""
     permissions = {"publish": {"deny": "flamestream.*.*.at.worker.1"}}
     users = [{"user": "ann", "password": SECRET, "permissions": permissions}]
@@ -216,14 +216,16 @@ def mutual(files: dict[str, str]) -> Any:
         yield server
 
 
-def test_tls(secured: NatsServer, files: dict[str, str]) -> None:
+def test_tls_connects_with_the_right_authority(secured: NatsServer, files: dict[str, str]) -> None:
     assert secured.url.startswith("tls://")
     asyncio.run(talk(secured.url, tls_ca=files["ca"]))
     asyncio.run(talk(secured.url.replace("tls://", "nats://"), tls_ca=files["ca"]))
 
 
 @pytest.mark.parametrize("options", [{"tls_ca": "other"}, {}])
-def test_a_server_that_nobody_vouches_for(secured: NatsServer, files: dict[str, str], options: dict[str, str]) -> None:
+def test_a_server_without_a_trusted_certificate_is_refused(
+    secured: NatsServer, files: dict[str, str], options: dict[str, str]
+) -> None:
     error = fails(secured.url, **{key: files[name] for key, name in options.items()})
     assert isinstance(error, ConnectError)
     assert error.what.startswith(f"no TLS with {secured.url}: ")
@@ -236,7 +238,7 @@ def test_both_sides_show_certificates(mutual: NatsServer, files: dict[str, str])
     assert isinstance(fails(mutual.url, **known), ConnectError)
 
 
-def test_nothing_is_said_to_a_server_without_tls_if_tls_is_asked_for(files: dict[str, str]) -> None:
+def test_a_server_without_tls_gets_nothing_if_tls_is_asked_for(files: dict[str, str]) -> None:
     """Somebody in the middle who says that there is no TLS gets no password."""
     heard: list[bytes] = []
 
@@ -263,7 +265,7 @@ def test_nothing_is_said_to_a_server_without_tls_if_tls_is_asked_for(files: dict
         (lambda files: {"tls_ca": files["ca"], "tls_certificate": files["client"], "tls_key": files["ca"]}, "tls_cert"),
     ],
 )
-def test_files_that_cannot_be_used(files: dict[str, str], change: Callable[[Any], dict[str, str]], key: str) -> None:
+def test_unusable_files_are_refused(files: dict[str, str], change: Callable[[Any], dict[str, str]], key: str) -> None:
     error = fails("tls://127.0.0.1:4222", **change(files))
     assert isinstance(error, ConfigError)
     assert error.path.startswith(f"transport.nats.{key}")
@@ -282,7 +284,9 @@ def test_files_that_cannot_be_used(files: dict[str, str], change: Callable[[Any]
         ("nats://nats.example:4222", {"servers": ("nats://127.0.0.1:4222", "nats://nats.example:4222")}, "t", "TLS"),
     ],
 )
-def test_no_unprotected_way_to_another_machine(url: str, options: dict[str, Any], token: str, missing: str) -> None:
+def test_an_unprotected_way_to_another_machine_is_refused(
+    url: str, options: dict[str, Any], token: str, missing: str
+) -> None:
     transport = NatsTransport(Options(**{"servers": (url,), **options}), TransportContext(token=token))
     with pytest.raises(TransportError, match=f"{url} is not on this machine.* without {missing}") as caught:
         asyncio.run(transport.start())
@@ -290,7 +294,7 @@ def test_no_unprotected_way_to_another_machine(url: str, options: dict[str, Any]
     assert "insecure = true" in caught.value.hint
 
 
-def test_unless_it_is_written_and_then_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unprotected_way_that_is_allowed_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     from structlog.testing import capture_logs
 
     options = Options(servers=("nats://ann:pw@192.0.2.1:4222",), insecure=True, connect_timeout_s=0.05)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from flamecore.errors import FlameError, FrameError, PeerGoneError, SendTimeout, TransportClosedError
-from flamecore.frames import Frame
-from flamestream_nats.envelope import ASK, MORE, TELL, Kind, Letter
-from flamestream_nats.incoming import Arrived, Incoming
+from flamecore.toolkit.frames import Frame
+from flamestream_nats.channels.envelope import ASK, MORE, TELL, Kind, Letter
+from flamestream_nats.channels.incoming import Arrived, Incoming
+from flamestream_nats.channels.outgoing import Outgoing
+from flamestream_nats.channels.peers import MISSES
 from flamestream_nats.options import Options
-from flamestream_nats.outgoing import Outgoing
-from flamestream_nats.peers import MISSES
 
 ROOM = 10
 
@@ -89,7 +89,7 @@ class FakeLine:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_everything_arrives_once_and_in_order_whatever_is_lost(seed: int) -> None:
+def test_everything_arrives_once_and_in_order_under_any_loss(seed: int) -> None:
     asyncio.run(_run(seed))
 
 
@@ -158,7 +158,7 @@ def test_a_message_goes_in_parts_and_is_one_again() -> None:
     assert line.read == [b"", b"x" * ROOM, b"x" * ROOM + b"y", bytes(range(95))]
 
 
-def test_the_window_is_messages_and_bytes_and_opens_as_they_are_read() -> None:
+def test_the_window_counts_messages_and_bytes_and_opens_as_they_are_read() -> None:
     line = FakeLine(window_frames=4, window_bytes=1000)
     for _ in range(4):
         assert line.out.has_room()
@@ -178,7 +178,7 @@ def test_the_window_is_messages_and_bytes_and_opens_as_they_are_read() -> None:
     assert narrow.out.has_room()
 
 
-def test_the_receiver_tells_four_times_in_a_window() -> None:
+def test_the_receiver_acknowledges_four_times_in_a_window() -> None:
     line = FakeLine(window_frames=100)
     for _ in range(100):
         line.out.push(b"x")
@@ -199,7 +199,7 @@ def test_a_gap_is_asked_for_once_and_filled() -> None:
     assert line.read == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_who_waits_is_told_when_there_never_is_room() -> None:
+def test_a_waiting_sender_fails_when_there_never_is_room() -> None:
     async def run() -> SendTimeout:
         line = FakeLine(window_frames=1, send_timeout_s=0.01)
         line.out.push(b"x")
@@ -213,7 +213,7 @@ def test_who_waits_is_told_when_there_never_is_room() -> None:
     assert "1 messages" in error.what
 
 
-def test_who_waits_is_told_when_its_own_end_closes() -> None:
+def test_a_waiting_sender_hears_when_its_own_end_closes() -> None:
     async def run() -> None:
         line = FakeLine(window_frames=1)
         line.out.push(b"x")
@@ -231,7 +231,7 @@ def test_who_waits_is_told_when_its_own_end_closes() -> None:
     asyncio.run(run())
 
 
-def test_nobody_there_is_an_error_after_four_times() -> None:
+def test_a_missing_receiver_is_an_error_after_four_attempts() -> None:
     line = FakeLine()
     line.out.push(b"x")
     for _ in range(MISSES - 1):
@@ -245,7 +245,7 @@ def test_nobody_there_is_an_error_after_four_times() -> None:
         line.out.push(b"y")
 
 
-def test_after_an_outage_the_receiver_has_as_long_as_an_outage_may_last() -> None:
+def test_after_an_outage_the_receiver_gets_the_limit_of_outages() -> None:
     line = FakeLine(reconnect_timeout_s=3, heartbeat_s=0.25)
     line.out.push(b"x")
     line.out.renew()
@@ -257,7 +257,7 @@ def test_after_an_outage_the_receiver_has_as_long_as_an_outage_may_last() -> Non
     assert line.read == [b"x"]
 
 
-def test_a_receiver_that_is_there_and_silent_has_longer() -> None:
+def test_a_connected_but_silent_receiver_gets_longer() -> None:
     line = FakeLine(heartbeat_s=0.25, silence_timeout_s=2)
     line.out.push(b"x")
     ticks = 0
@@ -268,7 +268,7 @@ def test_a_receiver_that_is_there_and_silent_has_longer() -> None:
     assert "has said nothing for 2 s" in str(line.out.error)
 
 
-def test_another_receiver_at_the_address_is_loss() -> None:
+def test_another_receiver_at_the_address_counts_as_loss() -> None:
     line = FakeLine()
     line.out.push(b"x")
     line.settle()
@@ -285,7 +285,7 @@ def test_another_receiver_at_the_address_is_loss() -> None:
     assert error.reason == "replaced"
 
 
-def test_what_is_lost_for_ever_is_an_error() -> None:
+def test_a_frame_lost_for_ever_is_an_error() -> None:
     line = FakeLine()
     line.out.push(b"x")
     while not line.errors:
@@ -303,7 +303,7 @@ def test_what_is_lost_for_ever_is_an_error() -> None:
     assert "from number 1 on" in error.what
 
 
-def test_words_about_frames_that_were_never_sent_are_refused() -> None:
+def test_acknowledgements_of_frames_never_sent_are_refused() -> None:
     line = FakeLine()
     line.out.push(b"x")
     line.settle()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flamecore.testing.nats_server import NatsServer
-from flamecore.testing.transport_flows import TransportFlowTests
+from flamecore.testing.flows.over_transport import TransportFlowTests
 from flamestream_nats import NatsTransport
+from flamestream_nats.testing import NatsServer
 
 
 class TestFlows(TransportFlowTests):

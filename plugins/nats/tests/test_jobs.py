@@ -13,7 +13,7 @@ import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from flamecore.testing.nats_server import NatsServer
+from flamestream_nats.testing import NatsServer
 
 FLOW = """
 import flamecore as fc
@@ -76,7 +76,7 @@ def expected() -> list[bytes]:
 
 
 @pytest.mark.parametrize("killed", ["job", "job and server"])
-def test_killed_at_any_moment_the_outputs_are_those_of_a_run_that_is_not(killed: str, tmp_path: Path) -> None:
+def test_kills_at_any_moment_do_not_change_the_outputs(killed: str, tmp_path: Path) -> None:
     chance = random.Random(killed)
     with NatsServer(jetstream=True) as server:
         asyncio.run(fill(server.url))

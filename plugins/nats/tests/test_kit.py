@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import pytest
 from msgspec import structs
 
+from flamecore.abc.transport import Transport, TransportContext
+from flamecore.testing.checks.transports import TransportTests
 from flamecore.testing.faults import Faulty, Proxy
-from flamecore.testing.nats_server import NatsServer
-from flamecore.testing.transports import TransportTests
-from flamecore.transport import Transport, TransportContext
 from flamestream_nats import NatsTransport, Options
-from flamestream_nats.exchange import Exchange
+from flamestream_nats.channels.exchange import Exchange
+from flamestream_nats.testing import NatsServer
 
 
 class _Served(TransportTests):
@@ -79,7 +79,7 @@ class TestBadLuck(_Served):
         self.made.append(faulty)
         return faulty
 
-    def test_zz_had_bad_luck(self) -> None:
+    def test_every_fault_happened(self) -> None:
         for faulty in self.made:
             assert isinstance(faulty.transport, NatsTransport)
             self.happened.update(faulty.faults)

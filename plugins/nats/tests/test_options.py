@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flamecore.abc.transport import TransportContext
 from flamecore.errors import ConfigError, MissingDependencyError
-from flamecore.transport import TransportContext
+from flamecore.runtime.config.options import options_of
 from flamestream_nats import NatsTransport, Options, flamestream_transport
+from flamestream_nats.channels.subjects import Subjects, safe
 from flamestream_nats.options import check_seed
-from flamestream_nats.subjects import Subjects, safe
+from flamestream_nats.registry import NatsRegistry
 
 
 def test_the_module_provides_the_transport() -> None:
@@ -24,6 +26,15 @@ def test_the_module_provides_the_transport() -> None:
     assert made.options == Options()
     assert made.capabilities.multi_process
     assert made.capabilities.serialises
+
+
+@pytest.mark.parametrize("address", ["nats://node1:4222", "tls://node1:4222"])
+def test_addresses_of_jobs_are_those_of_servers(address: str) -> None:
+    said = NatsTransport.address_of(address)
+    assert said.control == ""
+    for driver, options in ((NatsTransport, said.options), (NatsRegistry, NatsRegistry.address_of(address))):
+        assert address.partition("://")[0] in (driver.schemes or ())
+        assert options_of(driver, options, "").servers == (address,)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +54,7 @@ def test_the_module_provides_the_transport() -> None:
         ({"tls_key": "key.pem"}, "tls_certificate"),
     ],
 )
-def test_options_that_cannot_be_used(options: dict[str, Any], key: str) -> None:
+def test_unusable_options_are_refused(options: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         NatsTransport(Options(**options), TransportContext())
     assert caught.value.path == f"transport.nats.{key}"
@@ -55,7 +66,7 @@ def test_options_that_cannot_be_used(options: dict[str, Any], key: str) -> None:
     "wrong",
     [{"window_frames": 0}, {"window_bytes": 2**40}, {"heartbeat_s": 0}, {"send_timeout_s": -1}, {"server": "x"}],
 )
-def test_options_of_a_wrong_kind(wrong: dict[str, Any]) -> None:
+def test_options_of_a_wrong_kind_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, Options)
 

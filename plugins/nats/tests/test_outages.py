@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from flamecore.abc.transport import Endpoint
 from flamecore.errors import ConnectError
-from flamecore.testing.nats_server import NatsServer
-from flamecore.transport import Endpoint
+from flamestream_nats.testing import NatsServer
 
 COUNT = 4000
 LIMIT_S = 20.0
@@ -58,7 +58,7 @@ def test_without_trouble_nothing_is_sent_twice(server: NatsServer, job: Any) -> 
     asyncio.run(run())
 
 
-def test_a_flush_that_is_given_up_does_not_end_the_reading(server: NatsServer, job: Any) -> None:
+def test_a_flush_that_times_out_does_not_end_reading(server: NatsServer, job: Any) -> None:
     """The server's word that it has everything comes when nobody waits for it any more."""
 
     async def run() -> None:
@@ -78,9 +78,7 @@ def test_a_flush_that_is_given_up_does_not_end_the_reading(server: NatsServer, j
     asyncio.run(run())
 
 
-def test_who_leaves_while_it_tries_to_come_back_leaves(
-    server: NatsServer, job: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transport_closes_while_it_reconnects(server: NatsServer, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is refused at the very moment at which the attempt is cancelled."""
 
     async def run() -> None:
@@ -104,7 +102,7 @@ def test_who_leaves_while_it_tries_to_come_back_leaves(
 
 
 @pytest.mark.parametrize("end", [NatsServer.kill, NatsServer.stop])
-def test_the_server_ends_and_comes_back(job: Any, end: Callable[[NatsServer], None]) -> None:
+def test_messages_arrive_though_the_server_restarts(job: Any, end: Callable[[NatsServer], None]) -> None:
     async def run(server: NatsServer) -> None:
         async with job(server.url) as made:
             left, right = await made.join("left"), await made.join("right")
@@ -122,7 +120,7 @@ def test_the_server_ends_and_comes_back(job: Any, end: Callable[[NatsServer], No
         asyncio.run(run(server))
 
 
-def test_both_ways_at_once_through_restarts(job: Any) -> None:
+def test_messages_arrive_both_ways_through_restarts(job: Any) -> None:
     async def run(server: NatsServer) -> None:
         async with job(server.url, {"window_frames": 50}) as made:
             left, right = await made.join("left"), await made.join("right")
@@ -142,7 +140,7 @@ def test_both_ways_at_once_through_restarts(job: Any) -> None:
         asyncio.run(run(server))
 
 
-def test_what_is_sent_while_the_server_is_away_arrives(job: Any) -> None:
+def test_messages_sent_while_the_server_is_away_arrive(job: Any) -> None:
     async def run(server: NatsServer) -> None:
         async with job(server.url) as made:
             left, right = await made.join("left"), await made.join("right")
@@ -176,7 +174,7 @@ def test_closing_waits_for_a_server_that_is_away(job: Any) -> None:
 
 
 @pytest.mark.parametrize("whose", ["sender", "receiver"])
-def test_the_wire_of_one_is_cut(server: NatsServer, job: Any, proxy: Any, whose: str) -> None:
+def test_messages_arrive_though_a_connection_is_cut(server: NatsServer, job: Any, proxy: Any, whose: str) -> None:
     async def run() -> None:
         async with proxy(server.port) as wire, job(server.url) as made:
             left = await made.join("left", url=wire.url if whose == "sender" else "")
@@ -192,7 +190,7 @@ def test_the_wire_of_one_is_cut(server: NatsServer, job: Any, proxy: Any, whose:
     asyncio.run(run())
 
 
-def test_the_wire_stalls(server: NatsServer, job: Any, proxy: Any) -> None:
+def test_messages_arrive_though_a_connection_stalls(server: NatsServer, job: Any, proxy: Any) -> None:
     async def run() -> None:
         async with proxy(server.port) as wire, job(server.url) as made:
             left, right = await made.join("left"), await made.join("right", url=wire.url)
@@ -208,7 +206,7 @@ def test_the_wire_stalls(server: NatsServer, job: Any, proxy: Any) -> None:
     asyncio.run(run())
 
 
-def test_the_wire_drips(server: NatsServer, job: Any, proxy: Any) -> None:
+def test_messages_arrive_over_a_slow_connection(server: NatsServer, job: Any, proxy: Any) -> None:
     async def run() -> None:
         async with proxy(server.port) as wire, job(server.url) as made:
             left, right = await made.join("left", url=wire.url), await made.join("right", url=wire.url)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flamecore.errors import PeerGoneError
-from flamestream_nats.exchange import _until_next
+from flamestream_nats.channels.exchange import _until_next
+from flamestream_nats.channels.peers import EVERY, MISSES, Patience, Peers
 from flamestream_nats.options import Options
-from flamestream_nats.peers import EVERY, MISSES, Patience, Peers
 
 
 class Watched:
@@ -41,12 +41,12 @@ class Watched:
         return list(self.beats)
 
 
-def test_who_is_there_is_written_to_every_other_time() -> None:
+def test_a_connected_peer_is_pinged_now_and_then() -> None:
     watched = Watched()
     assert [watched.tick() for _ in range(2 * EVERY)] == [["here", "there"], *[[]] * (EVERY - 1)] * 2
 
 
-def test_who_was_not_connected_is_tried_every_time_until_it_is_given_up() -> None:
+def test_a_disconnected_peer_is_pinged_every_time_until_it_is_given_up() -> None:
     watched = Watched()
     ticks = 0
     while not watched.lost:
@@ -60,7 +60,7 @@ def test_who_was_not_connected_is_tried_every_time_until_it_is_given_up() -> Non
     assert watched.peers.has_left("there")
 
 
-def test_who_comes_back_in_time_is_not_given_up() -> None:
+def test_a_peer_that_returns_in_time_is_not_given_up() -> None:
     watched = Watched()
     for _ in range(5):
         for _ in range(MISSES - 1):
@@ -70,7 +70,7 @@ def test_who_comes_back_in_time_is_not_given_up() -> None:
     assert not watched.lost
 
 
-def test_who_is_connected_and_says_nothing_has_longer() -> None:
+def test_a_connected_but_silent_peer_gets_longer() -> None:
     watched = Watched(silence_timeout_s=3, heartbeat_s=0.5)
     while not watched.lost:
         watched.tick(silent=True)
@@ -84,7 +84,7 @@ def test_processes_of_one_machine_wake_together(monkeypatch: pytest.MonkeyPatch,
     assert _until_next(0.25) == pytest.approx(left_s)
 
 
-def test_after_an_outage_the_first_word_of_a_peer_is_told() -> None:
+def test_the_first_word_of_a_peer_after_an_outage_is_reported() -> None:
     """Until then it may take as long as the outage might have lasted, and so may its addresses."""
     watched = Watched(reconnect_timeout_s=3)
     assert not watched.peers.heard("there")
@@ -99,7 +99,7 @@ def test_after_an_outage_the_first_word_of_a_peer_is_told() -> None:
     assert list(watched.lost) == ["there"]
 
 
-def test_an_address_has_no_longer_than_usual_once_its_process_is_back() -> None:
+def test_an_address_gets_the_usual_limit_once_its_process_is_back() -> None:
     patience = Patience(Options(reconnect_timeout_s=3))
     patience.renew()
     for _ in range(8):

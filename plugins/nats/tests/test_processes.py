@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from flamecore.errors import PeerGoneError
-from flamecore.testing.nats_server import NatsServer
+from flamestream_nats.testing import NatsServer
 
 ECHO = """
 import asyncio, sys
-from flamecore.codec import Codec
-from flamecore.transport import TransportContext
+from flamecore.runtime.codec.codec import Codec
+from flamecore.abc.transport import TransportContext
 from flamestream_nats import NatsTransport, Options
 
 async def main():
@@ -62,7 +62,7 @@ async def start(url: str) -> Child:
     return Child(process, location)
 
 
-def test_messages_between_processes_and_a_farewell(server: NatsServer, job: Any) -> None:
+def test_processes_exchange_messages_and_close(server: NatsServer, job: Any) -> None:
     async def run() -> None:
         child = await start(server.url)
         try:
@@ -84,7 +84,7 @@ def test_messages_between_processes_and_a_farewell(server: NatsServer, job: Any)
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["in the middle of a talk", "while nothing is said"])
-def test_a_process_that_is_killed_is_told_of(server: NatsServer, job: Any, busy: bool) -> None:
+def test_a_killed_process_is_reported(server: NatsServer, job: Any, busy: bool) -> None:
     async def run() -> None:
         child = await start(server.url)
         try:
@@ -116,7 +116,7 @@ async def _talk(endpoint: Any) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_process_that_hangs_is_waited_for_and_then_told_of(server: NatsServer, job: Any) -> None:
+def test_a_hanging_process_is_waited_for_and_then_reported(server: NatsServer, job: Any) -> None:
     async def run() -> None:
         child = await start(server.url)
         try:

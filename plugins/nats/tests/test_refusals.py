@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flamecore.codec import Codec
 from flamecore.errors import FrameError
-from flamecore.frames import Frame, Framing
-from flamecore.testing.nats_server import NatsServer
+from flamecore.runtime.codec.codec import Codec
+from flamecore.toolkit.frames import Frame, Framing
 from flamestream_nats import NatsTransport
-from flamestream_nats.envelope import Envelope, Kind
-from flamestream_nats.subjects import Subjects
+from flamestream_nats.channels.envelope import Envelope, Kind
+from flamestream_nats.channels.subjects import Subjects
+from flamestream_nats.testing import NatsServer
 
 SUBJECTS = Subjects("flamestream", "test", 1)
 AT = SUBJECTS.at("worker/1")
@@ -81,7 +81,7 @@ LONE = {
 
 
 @pytest.mark.parametrize("what", LONE)
-def test_what_does_not_belong_there_is_refused_and_counted(server: NatsServer, job: Any, what: str) -> None:
+def test_foreign_messages_are_refused_and_counted(server: NatsServer, job: Any, what: str) -> None:
     reason, data, reply = LONE[what]
 
     async def run() -> None:
@@ -132,7 +132,7 @@ def test_without_a_token_damage_and_strangers_are_still_seen(server: NatsServer,
     asyncio.run(run())
 
 
-def test_messages_that_are_heard_and_said_again_change_nothing(server: NatsServer, job: Any) -> None:
+def test_replayed_messages_change_nothing(server: NatsServer, job: Any) -> None:
     """Somebody who may listen on the server records the job, and plays it back."""
 
     async def run() -> None:
@@ -167,7 +167,7 @@ def test_messages_that_are_heard_and_said_again_change_nothing(server: NatsServe
     asyncio.run(run())
 
 
-def test_forged_words_of_the_server_and_for_a_process(server: NatsServer, job: Any) -> None:
+def test_forged_messages_of_the_server_are_refused(server: NatsServer, job: Any) -> None:
     """A stranger says that nobody is there, as the server would; and writes to a process what is not for it."""
 
     async def run() -> None:
@@ -216,14 +216,14 @@ def test_another_process_cannot_speak_for_an_address_that_is_connected(server: N
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200), st.text(max_size=20), st.text(max_size=20), st.sampled_from(["", "t0ken"]))
-def test_no_bytes_are_opened_by_accident(data: bytes, subject: str, reply: str, token: str) -> None:
+def test_random_bytes_open_no_envelope(data: bytes, subject: str, reply: str, token: str) -> None:
     with pytest.raises(FrameError):
         Envelope(Framing("test", 1), token).open(data, subject, reply)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_no_changed_byte_goes_unseen(data: st.DataObject) -> None:
+def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
     token = data.draw(st.sampled_from(["", "t0ken"]))
     good = sealed(token=token)
     # Kind, flags and birth are covered by the proof alone; the checksum covers the frame.
@@ -243,7 +243,9 @@ def test_no_changed_byte_goes_unseen(data: st.DataObject) -> None:
     st.integers(0, 2**64 - 1),
     st.binary(max_size=100),
 )
-def test_what_is_sealed_is_opened(kind: Kind, flags: int, birth: int, name: str, sequence: int, body: bytes) -> None:
+def test_envelopes_open_as_they_were_sealed(
+    kind: Kind, flags: int, birth: int, name: str, sequence: int, body: bytes
+) -> None:
     envelope = Envelope(Framing("test", 1), "t0ken")
     frame = Frame(name, name, sequence, body)
     data = envelope.seal(kind, flags, birth, frame, AT, BACK)
@@ -252,7 +254,7 @@ def test_what_is_sealed_is_opened(kind: Kind, flags: int, birth: int, name: str,
 
 
 def test_a_flood_of_senders_is_refused(server: NatsServer, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flamestream_nats.endpoint._MOST_SENDERS", 2)
+    monkeypatch.setattr("flamestream_nats.channels.endpoint._MOST_SENDERS", 2)
 
     async def run() -> None:
         async with job(server.url) as made:
@@ -273,7 +275,7 @@ def test_a_flood_of_senders_is_refused(server: NatsServer, job: Any, monkeypatch
 def test_a_sender_that_does_not_wait_for_room_is_refused(
     server: NatsServer, job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flamestream_nats.incoming.MOST_FRAMES", 5)
+    monkeypatch.setattr("flamestream_nats.channels.incoming.MOST_FRAMES", 5)
 
     async def run() -> None:
         async with job(server.url, {"window_frames": 100}) as made, asyncio.timeout(10):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.errors import ConfigError, RegistryError, TransportError
-from flamecore.jobregistry import JobRegistry, RegistryContext
-from flamecore.testing.nats_server import NatsServer
-from flamecore.testing.registries import RegistryTests
+from flamecore.testing.checks.registries import RegistryTests
 from flamestream_nats.options import RegistryOptions
 from flamestream_nats.registry import NatsRegistry, flamestream_registry
+from flamestream_nats.testing import NatsServer
 
 LIMIT_S = 20.0
 
@@ -22,16 +21,10 @@ def made(url: str, **options: Any) -> NatsRegistry:
     return NatsRegistry(RegistryOptions(servers=(url,), **options), RegistryContext(node="here"))
 
 
-@pytest.fixture(scope="module")
-def stores() -> Iterator[NatsServer]:
-    with NatsServer(jetstream=True) as server:
-        yield server
-
-
 class TestRegistry(RegistryTests):
     @pytest.fixture(autouse=True)
-    def _serve(self, stores: NatsServer) -> None:
-        self.server = stores
+    def _serve(self, storing: NatsServer) -> None:
+        self.server = storing
 
     def make(self) -> JobRegistry:
         return made(self.server.url)
@@ -55,16 +48,16 @@ async def trouble(registry: JobRegistry) -> RegistryError:
             return error
 
 
-def test_entries_survive_the_server(stores: NatsServer) -> None:
+def test_entries_survive_the_server(storing: NatsServer) -> None:
     async def run() -> None:
         async with asyncio.timeout(LIMIT_S):
-            registry = made(stores.url)
+            registry = made(storing.url)
             await registry.open()
             try:
                 revision = await registry.create("a", b"x")
-                stores.kill()
+                storing.kill()
                 await trouble(registry)
-                stores.start()
+                storing.start()
                 while True:
                     try:
                         assert await registry.get("a") == (b"x", revision)
@@ -106,7 +99,7 @@ def fails(url: str, **options: Any) -> RegistryError:
     return caught.value
 
 
-def test_nothing_listens() -> None:
+def test_a_server_that_is_not_there_is_an_error() -> None:
     with NatsServer() as server:
         url = server.url
     error = fails(url)
@@ -115,14 +108,14 @@ def test_nothing_listens() -> None:
     assert error.registry == "nats"
 
 
-def test_a_server_that_stores_nothing() -> None:
+def test_a_server_without_jetstream_is_refused() -> None:
     with NatsServer() as server:
         error = fails(server.url)
     assert "the registry at" in error.what
     assert "nats-server -js" in error.hint
 
 
-def test_a_user_who_may_not() -> None:
+def test_a_user_without_permission_is_refused() -> None:
     users = [{"user": "ann", "password": "pw", "permissions": {"publish": "other.>", "subscribe": "other.>"}}]
     with NatsServer(jetstream=True, settings={"authorization": {"users": users}}) as server:
         error = fails(server.url, user="ann", password="pw", request_timeout_s=0.5)
@@ -131,7 +124,7 @@ def test_a_user_who_may_not() -> None:
         assert "does not let this process in" in fails(server.url).what
 
 
-def test_a_user_needs_nothing_but_what_is_said() -> None:
+def test_a_user_needs_only_the_documented_permissions() -> None:
     permissions = {"publish": ["$JS.API.>", "$KV.jobs.>"], "subscribe": "_INBOX.>"}
     users = [{"user": "ann", "password": "pw", "permissions": permissions}]
 
@@ -147,7 +140,7 @@ def test_a_user_needs_nothing_but_what_is_said() -> None:
         asyncio.run(run(server.url))
 
 
-def test_options_that_cannot_be_used() -> None:
+def test_unusable_options_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         made("nats://127.0.0.1:4222", bucket="a b")
     assert caught.value.path == "registry.bucket"

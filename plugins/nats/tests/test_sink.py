@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +13,14 @@ import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy
 
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, TimeRegressionError
-from flamecore.front import EdgeContext
-from flamecore.meta import MIN_TIME
-from flamecore.rear import Sink
-from flamecore.testing.edges import SinkTests
-from flamecore.testing.nats_server import NatsServer
-from flamestream_nats.outstream import MARK, Mark
+from flamecore.model.meta import MIN_TIME
+from flamecore.testing.checks.edges import SinkTests
+from flamestream_nats.jetstream.outstream import MARK, Mark
 from flamestream_nats.sink import NatsSink
+from flamestream_nats.testing import NatsServer
 
 LIMIT_S = 20.0
 
@@ -28,13 +28,6 @@ LIMIT_S = 20.0
 class Count(NamedTuple):
     word: str
     number: int
-
-
-@pytest.fixture(scope="module")
-def storing() -> Iterator[NatsServer]:
-    """A server that stores, for tests that leave it alone."""
-    with NatsServer(jetstream=True) as made:
-        yield made
 
 
 def sink(
@@ -133,7 +126,7 @@ def test_the_server_ends_and_comes_back_while_it_is_written_to(end: Any) -> None
         asyncio.run(run(server))
 
 
-def test_a_batch_of_which_a_part_is_there_is_gone_on_with_in_its_midst(storing: NatsServer) -> None:
+def test_a_batch_that_is_there_in_part_is_completed(storing: NatsServer) -> None:
     """However the batches are cut when they come again."""
 
     async def run() -> None:
@@ -165,7 +158,7 @@ def test_a_batch_of_which_a_part_is_there_is_gone_on_with_in_its_midst(storing: 
     asyncio.run(run())
 
 
-def test_somebody_else_publishes_to_the_subject(storing: NatsServer) -> None:
+def test_a_message_of_another_publisher_is_noticed(storing: NatsServer) -> None:
     async def run() -> None:
         made = sink(storing.url, "shared")
         await made.open()
@@ -188,7 +181,7 @@ def test_somebody_else_publishes_to_the_subject(storing: NatsServer) -> None:
     asyncio.run(run())
 
 
-def test_of_two_that_open_at_once_one_writes(storing: NatsServer) -> None:
+def test_two_sinks_open_at_once_and_one_writes(storing: NatsServer) -> None:
     async def run() -> None:
         for turn in range(20):
             made = [sink(storing.url, f"both-{turn}", kept="a") for _ in range(turn % 3 + 2)]
@@ -203,7 +196,7 @@ def test_of_two_that_open_at_once_one_writes(storing: NatsServer) -> None:
     asyncio.run(run())
 
 
-def test_a_stream_that_is_full_goes_on_in_the_midst_of_the_batch(storing: NatsServer) -> None:
+def test_a_batch_goes_on_where_a_full_stream_stopped_it(storing: NatsServer) -> None:
     async def run() -> None:
         connection = await nats.connect(storing.url)
         jetstream = connection.jetstream()
@@ -225,7 +218,7 @@ def test_a_stream_that_is_full_goes_on_in_the_midst_of_the_batch(storing: NatsSe
     asyncio.run(run())
 
 
-def test_messages_that_are_gone_are_noticed(storing: NatsServer) -> None:
+def test_deleted_messages_are_noticed(storing: NatsServer) -> None:
     async def run() -> None:
         made = sink(storing.url, "gone", kept="a")
         await made.open()
@@ -242,7 +235,7 @@ def test_messages_that_are_gone_are_noticed(storing: NatsServer) -> None:
     asyncio.run(run())
 
 
-def test_each_message_says_what_it_is(storing: NatsServer) -> None:
+def test_each_message_has_headers_that_describe_it(storing: NatsServer) -> None:
     async def run() -> None:
         await deliver(sink(storing.url, "marked", kept="a"), [(10, [7, 8]), (20, [9])])
         connection = await nats.connect(storing.url)
@@ -270,7 +263,7 @@ def test_each_message_says_what_it_is(storing: NatsServer) -> None:
         ),
     ],
 )
-def test_streams_that_will_not_do(storing: NatsServer, config: dict[str, Any], what: str) -> None:
+def test_unsuitable_streams_are_refused(storing: NatsServer, config: dict[str, Any], what: str) -> None:
     async def run() -> None:
         stream = f"unfit-{len(what)}"
         connection = await nats.connect(storing.url)
@@ -297,14 +290,18 @@ def test_streams_that_will_not_do(storing: NatsServer, config: dict[str, Any], w
         (object, "text", "7", b"7"),
     ],
 )
-def test_formats(storing: NatsServer, type_: Any, format_: str, payload: Any, expected: bytes) -> None:
+def test_payloads_are_written_in_the_chosen_format(
+    storing: NatsServer, type_: Any, format_: str, payload: Any, expected: bytes
+) -> None:
     stream = f"format-{getattr(type_, '__name__', '')}-{format_}"
     asyncio.run(deliver(sink(storing.url, stream, type_, format=format_), [(1, [payload])]))
     assert asyncio.run(stored(storing.url, stream)) == [expected]
 
 
 @pytest.mark.parametrize(("format_", "payload"), [("auto", object()), ("text", 7), ("text", "\ud800"), ("bytes", "x")])
-def test_what_is_no_message_leaves_nothing_of_its_batch(storing: NatsServer, format_: str, payload: Any) -> None:
+def test_a_payload_that_is_no_message_leaves_nothing_of_its_batch(
+    storing: NatsServer, format_: str, payload: Any
+) -> None:
     async def run() -> None:
         made = sink(storing.url, "wrong", object, format=format_)
         good = {"text": "a", "bytes": b"a"}.get(format_, "a")
@@ -320,7 +317,7 @@ def test_what_is_no_message_leaves_nothing_of_its_batch(storing: NatsServer, for
     asyncio.run(run())
 
 
-def test_a_payload_that_the_server_does_not_take() -> None:
+def test_a_payload_too_large_for_the_server_is_refused() -> None:
     async def run(server: NatsServer) -> None:
         made = sink(server.url, "large", str)
         await made.open()
@@ -334,7 +331,7 @@ def test_a_payload_that_the_server_does_not_take() -> None:
         asyncio.run(run(server))
 
 
-def test_a_server_that_stays_away() -> None:
+def test_a_server_that_stays_away_is_an_error() -> None:
     async def run(server: NatsServer) -> None:
         made = sink(server.url, "away", request_timeout_s=0.3)
         await made.open()
@@ -349,7 +346,7 @@ def test_a_server_that_stays_away() -> None:
         asyncio.run(run(server))
 
 
-def test_a_server_that_does_not_store(server: NatsServer) -> None:
+def test_a_server_without_jetstream_is_refused(server: NatsServer) -> None:
     async def run() -> None:
         with pytest.raises(SinkError, match="no responders") as caught:
             await sink(server.url, request_timeout_s=0.2).open()
@@ -366,7 +363,7 @@ def test_a_server_that_does_not_store(server: NatsServer) -> None:
         ({"servers": ()}, "sink.out.servers"),
     ],
 )
-def test_options_that_cannot_be(options: Any, path: str) -> None:
+def test_impossible_options_are_refused(options: Any, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         NatsSink(NatsSink.Options(**options), EdgeContext("out", int))
     assert caught.value.path == path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,11 +15,12 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.api import RetentionPolicy
 
+from flamecore.abc.source import EdgeContext, Reader, Source
 from flamecore.errors import ConfigError, SourceError
-from flamecore.front import EdgeContext, Reader, Source
-from flamecore.testing.edges import SourceTests, check_changed, check_grown, check_live
-from flamecore.testing.nats_server import NatsServer
+from flamecore.testing.checks.edges import SourceTests
+from flamecore.testing.checks.sources import check_changed, check_grown, check_live
 from flamestream_nats.source import NatsSource
+from flamestream_nats.testing import NatsServer
 
 LIMIT_S = 20.0
 
@@ -27,13 +28,6 @@ LIMIT_S = 20.0
 class Count(NamedTuple):
     word: str
     number: int
-
-
-@pytest.fixture(scope="module")
-def storing() -> Iterator[NatsServer]:
-    """A server that stores, for tests that leave it alone."""
-    with NatsServer(jetstream=True) as made:
-        yield made
 
 
 @asynccontextmanager
@@ -97,7 +91,7 @@ class TestNatsSource(SourceTests):
         return source(self.url, folder.name, Count, end="last")
 
 
-def test_messages_are_handed_out_as_they_come(storing: NatsServer) -> None:
+def test_messages_are_delivered_as_they_come(storing: NatsServer) -> None:
     asyncio.run(fill(storing.url, "live", []))
 
     async def run() -> None:
@@ -139,7 +133,7 @@ def test_a_stream_that_has_grown_goes_on_and_one_made_anew_is_refused(storing: N
     asyncio.run(check_changed(make, lambda: aside(anew())))
 
 
-def test_it_ends_where_it_would_have_ended(storing: NatsServer) -> None:
+def test_a_resumed_bounded_source_ends_where_it_would_have_ended(storing: NatsServer) -> None:
     """Messages that come while a run is down do not make it longer."""
 
     async def run() -> None:
@@ -160,7 +154,7 @@ def test_it_ends_where_it_would_have_ended(storing: NatsServer) -> None:
 @pytest.mark.parametrize(
     ("subject", "expected"), [("", [0, 1, 2, 3, 4, 5]), ("some.a", [0, 3]), ("some.*", [0, 2, 3, 5]), ("none", [])]
 )
-def test_subjects(storing: NatsServer, subject: str, expected: list[int]) -> None:
+def test_subjects_select_messages(storing: NatsServer, subject: str, expected: list[int]) -> None:
     async def run() -> None:
         stream = f"subjects-{subject.replace('.', '').replace('*', 'all')}"
         subjects = ["some.a", "other", "some.b"] * 2
@@ -192,7 +186,9 @@ def test_subjects(storing: NatsServer, subject: str, expected: list[int]) -> Non
         (Count, "auto", b'{"word": "a", "number": 1}', Count("a", 1)),
     ],
 )
-def test_formats(storing: NatsServer, type_: Any, format_: Any, data: bytes, expected: Any) -> None:
+def test_payloads_are_read_in_the_chosen_format(
+    storing: NatsServer, type_: Any, format_: Any, data: bytes, expected: Any
+) -> None:
     stream = f"format-{getattr(type_, '__name__', type_)}-{format_}"
     asyncio.run(fill(storing.url, stream, [("x", data)]))
     assert asyncio.run(read(source(storing.url, stream, type_, format=format_), 1))[0] == [expected]
@@ -200,7 +196,7 @@ def test_formats(storing: NatsServer, type_: Any, format_: Any, data: bytes, exp
 
 @pytest.mark.parametrize("end", [NatsServer.kill, NatsServer.stop])
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
-def test_the_server_ends_and_comes_back(end: Any, retention: str) -> None:
+def test_reading_goes_on_when_the_server_is_back(end: Any, retention: str) -> None:
     async def run(server: NatsServer) -> None:
         everything = [("x", b"%d" % number) for number in range(3000)]
         await fill(server.url, "in", everything[:2000], retention=RetentionPolicy(retention))
@@ -230,7 +226,7 @@ async def left(url: str, stream: str) -> int:
         return (await stored.stream_info(stream)).state.messages
 
 
-def test_a_work_queue_is_told_only_what_no_snapshot_needs(storing: NatsServer) -> None:
+def test_a_work_queue_loses_only_messages_no_snapshot_needs(storing: NatsServer) -> None:
     async def run() -> None:
         messages = [("x", b"%d" % number) for number in range(20)]
         await fill(storing.url, "queue", messages, retention=RetentionPolicy.WORK_QUEUE)
@@ -270,7 +266,7 @@ def test_a_consumer_shows_how_far_it_is(storing: NatsServer) -> None:
     asyncio.run(run())
 
 
-def test_messages_that_are_gone_are_missed(storing: NatsServer) -> None:
+def test_deleted_messages_are_an_error(storing: NatsServer) -> None:
     async def run() -> None:
         await fill(storing.url, "gone", [("x", b"%d" % number) for number in range(20)])
         _, positions = await read(source(storing.url, "gone"), 20)
@@ -286,7 +282,7 @@ def test_messages_that_are_gone_are_missed(storing: NatsServer) -> None:
     asyncio.run(run())
 
 
-def test_a_stream_that_is_deleted_while_it_is_read(storing: NatsServer) -> None:
+def test_a_stream_deleted_while_it_is_read_is_an_error(storing: NatsServer) -> None:
     async def run() -> None:
         await fill(storing.url, "deleted", [("x", b"1")])
         reader = await source(storing.url, "deleted").open("")
@@ -300,7 +296,7 @@ def test_a_stream_that_is_deleted_while_it_is_read(storing: NatsServer) -> None:
     asyncio.run(run())
 
 
-def test_another_run_takes_a_consumer_over(storing: NatsServer) -> None:
+def test_another_run_takes_over_a_consumer(storing: NatsServer) -> None:
     async def run() -> None:
         messages = [("x", b"%d" % number) for number in range(5)]
         await fill(storing.url, "taken", messages, retention=RetentionPolicy.WORK_QUEUE)
@@ -327,13 +323,13 @@ def test_another_run_takes_a_consumer_over(storing: NatsServer) -> None:
         ({"stream": "x", "user": "u"}, "source.in.user"),
     ],
 )
-def test_options_that_cannot_be(options: Any, path: str) -> None:
+def test_impossible_options_are_refused(options: Any, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         NatsSource(NatsSource.Options(**options), EdgeContext("in", int))
     assert caught.value.path == path
 
 
-def test_what_is_not_there(storing: NatsServer) -> None:
+def test_a_missing_stream_or_subject_is_an_error(storing: NatsServer) -> None:
     async def run() -> None:
         with pytest.raises(SourceError, match="there is no stream nowhere"):
             await source(storing.url, "nowhere").open("")
@@ -353,7 +349,7 @@ def test_what_is_not_there(storing: NatsServer) -> None:
     asyncio.run(run())
 
 
-def test_a_server_that_does_not_store(server: NatsServer) -> None:
+def test_a_server_without_jetstream_is_refused(server: NatsServer) -> None:
     async def run() -> None:
         with pytest.raises(SourceError, match="no responders") as caught:
             await source(server.url, "x", request_timeout_s=0.2).open("")

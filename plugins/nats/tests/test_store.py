@@ -5,44 +5,35 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from nats import errors
 
 import flamecore as fc
-from flamecore.config import make_config
+from flamecore.abc.store import Store, StoreContext
 from flamecore.errors import ConfigError, CorruptError, StoreError
-from flamecore.launch import lay_out
-from flamecore.layers import Layer
-from flamecore.store import Store, StoreContext
-from flamecore.testing.nats_server import NatsServer
-from flamecore.testing.stores import StoreTests
+from flamecore.runtime.config.layers import Layer
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.config.resolve import resolve
+from flamecore.testing.bench.stores import refusal, using
+from flamecore.testing.checks.stores import StoreTests
 from flamestream_nats import store as store_module
 from flamestream_nats.connection import Connection
 from flamestream_nats.options import StoreOptions
 from flamestream_nats.store import NatsStore, _token, flamestream_store
-
-T = TypeVar("T")
-
-LIMIT_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def stores() -> Iterator[NatsServer]:
-    with NatsServer(jetstream=True) as server:
-        yield server
+from flamestream_nats.testing import NatsServer
 
 
 class TestStore(StoreTests):
     large_bytes = 4 * 2**20
 
     @pytest.fixture(autouse=True)
-    def _serve(self, stores: NatsServer) -> None:
-        self.server = stores
+    def _serve(self, storing: NatsServer) -> None:
+        self.server = storing
 
     def make(self, context: StoreContext) -> Store:
         return NatsStore(StoreOptions(servers=(self.server.url,)), context)
@@ -66,26 +57,6 @@ class TestSmallMessages(TestStore):
 
 def made(url: str, job: str = "", **options: Any) -> NatsStore:
     return NatsStore(StoreOptions(servers=(url,), **options), StoreContext(job or secrets.token_hex(8)))
-
-
-def using(store: NatsStore, do: Callable[[NatsStore], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with asyncio.timeout(LIMIT_S):
-            await store.open()
-            try:
-                return await do(store)
-            finally:
-                await store.aclose()
-
-    return asyncio.run(run())
-
-
-def fails(store: NatsStore, do: Callable[[NatsStore], Awaitable[Any]] = NatsStore.names) -> StoreError:
-    with pytest.raises(StoreError) as caught:
-        using(store, do)
-    assert caught.value.store == "nats"
-    assert caught.value.hint
-    return caught.value
 
 
 LARGE = bytes(range(256)) * 8192
@@ -131,7 +102,7 @@ class LosesAnswers:
 
 
 @pytest.mark.parametrize("data", [b"small", LARGE], ids=len)
-def test_a_lost_answer_is_no_other_writer(stores: NatsServer, data: bytes) -> None:
+def test_a_lost_answer_does_not_count_as_another_writer(storing: NatsServer, data: bytes) -> None:
     async def do(store: NatsStore) -> None:
         loses = LosesAnswers(store, r"\.(blob|piece)\.")
         assert await store.create("a", data)
@@ -144,45 +115,45 @@ def test_a_lost_answer_is_no_other_writer(stores: NatsServer, data: bytes) -> No
         assert await store.create("a", b"new")
         assert loses.lost
 
-    using(made(stores.url), do)
+    using(made(storing.url), do)
 
 
-def test_blobs_survive_the_server(stores: NatsServer) -> None:
+def test_blobs_survive_the_server(storing: NatsServer) -> None:
     async def do(store: NatsStore) -> None:
         assert await store.create("before", LARGE)
         creating = [asyncio.create_task(store.create(f"{number}", LARGE)) for number in range(5)]
         for _ in range(2):
             await asyncio.sleep(0.02)
-            await asyncio.to_thread(stores.kill)
-            await asyncio.to_thread(stores.start)
+            await asyncio.to_thread(storing.kill)
+            await asyncio.to_thread(storing.start)
         assert await asyncio.gather(*creating) == [True] * 5
         assert await store.names() == ["0", "1", "2", "3", "4", "before"]
         for name in await store.names():
             assert await store.read(name) == LARGE
 
-    using(made(stores.url), do)
+    using(made(storing.url), do)
 
 
-def test_a_server_that_does_not_come_back() -> None:
+def test_a_server_that_does_not_answer_is_an_error() -> None:
     with NatsServer(jetstream=True) as server:
 
         async def do(store: NatsStore) -> None:
             await asyncio.to_thread(server.stop)
             await store.create("a", b"data")
 
-        error = fails(made(server.url, request_timeout_s=0.3), do)
+        error = refusal(made(server.url, request_timeout_s=0.3), do)
         assert "gives no answer within 0.3 s" in error.what
         assert error.blob == "a"
 
 
-def test_a_server_that_stays_away_longer_than_it_may() -> None:
+def test_a_server_away_too_long_is_an_error() -> None:
     with NatsServer(jetstream=True) as server:
 
         async def do(store: NatsStore) -> None:
             await asyncio.to_thread(server.stop)
             await store.create("a", b"data")
 
-        error = fails(made(server.url, request_timeout_s=1.0, reconnect_timeout_s=0.1), do)
+        error = refusal(made(server.url, request_timeout_s=1.0, reconnect_timeout_s=0.1), do)
         assert "has been away for 0.1 s" in error.what
 
 
@@ -199,7 +170,7 @@ async def pieces(store: NatsStore) -> list[str]:
     return sorted((await store._stream.list("piece.>")).subjects)
 
 
-def test_what_was_left_is_cleared_away(stores: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_dead_writers_are_deleted(storing: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def leave(store: NatsStore) -> None:
         await leave_pieces(store, "a")
         await leave_pieces(store, "b")
@@ -210,14 +181,14 @@ def test_what_was_left_is_cleared_away(stores: NatsServer, monkeypatch: pytest.M
         assert await store.read("b") == LARGE
         return len(await pieces(store))
 
-    using(made(stores.url, "clearing"), leave)
-    assert using(made(stores.url, "clearing"), look) == 3 + 3 + 4  # perhaps they are still being written
+    using(made(storing.url, "clearing"), leave)
+    assert using(made(storing.url, "clearing"), look) == 3 + 3 + 4  # perhaps they are still being written
     monkeypatch.setattr(store_module, "ABANDONED", timedelta(0))
-    assert using(made(stores.url, "clearing"), look) == 4
+    assert using(made(storing.url, "clearing"), look) == 4
 
 
 @pytest.mark.parametrize("moment", [".1", ".3", "blob"])
-def test_cleared_away_while_it_was_written(stores: NatsServer, moment: str) -> None:
+def test_a_blob_deleted_while_it_is_written_is_written_again(storing: NatsServer, moment: str) -> None:
     """By another, to whom its writer seemed dead: after the first piece, before the last, before its own message."""
 
     async def do(store: NatsStore) -> None:
@@ -236,26 +207,26 @@ def test_cleared_away_while_it_was_written(stores: NatsServer, moment: str) -> N
         assert await store.read("a") == LARGE
         assert len(await pieces(store)) == 4
 
-    using(made(stores.url), do)
+    using(made(storing.url), do)
 
 
-def test_pieces_that_lose_the_race_are_cleared_away(stores: NatsServer) -> None:
+def test_pieces_that_lose_the_race_are_deleted(storing: NatsServer) -> None:
     async def do(store: NatsStore) -> None:
         assert sorted(await asyncio.gather(*(store.create("a", LARGE) for _ in range(3)))) == [False, False, True]
         assert len(await pieces(store)) == 4
         await store.delete(["a"])
         assert await pieces(store) == []
 
-    using(made(stores.url), do)
+    using(made(storing.url), do)
 
 
-def test_a_piece_that_is_missing(stores: NatsServer) -> None:
+def test_a_missing_piece_is_damage(storing: NatsServer) -> None:
     async def do(store: NatsStore) -> None:
         assert await store.create("a", LARGE)
         await store._stream.purge((await pieces(store))[1])
         await store.read("a")
 
-    error = fails(made(stores.url), do)
+    error = refusal(made(storing.url), do)
     assert isinstance(error, CorruptError)
     assert "of the 4 pieces of 'a'" in error.what
     assert "3 are whole" in error.what
@@ -264,12 +235,12 @@ def test_a_piece_that_is_missing(stores: NatsServer) -> None:
 # -- what the server can refuse ----------------------------------------------------------------------------------------
 
 
-def test_no_jetstream() -> None:
+def test_a_server_without_jetstream_is_refused() -> None:
     with NatsServer() as server:
-        assert "nats-server -js" in fails(made(server.url, request_timeout_s=0.2)).hint
+        assert "nats-server -js" in refusal(made(server.url, request_timeout_s=0.2)).hint
 
 
-def test_no_room(tmp_path: Path) -> None:
+def test_a_full_server_is_an_error(tmp_path: Path) -> None:
     settings = {"jetstream": {"store_dir": str(tmp_path), "max_file_store": 4 * 2**20}}
     with NatsServer(settings=settings) as server:
 
@@ -287,40 +258,40 @@ def test_no_room(tmp_path: Path) -> None:
         using(made(server.url), do)
 
 
-def test_a_stream_of_another_kind(stores: NatsServer) -> None:
+def test_a_stream_of_another_kind_is_refused(storing: NatsServer) -> None:
     async def do(store: NatsStore) -> None:
         await store._connection.jetstream(5).add_stream(name="flamestream-state-mine", subjects=["mine.>"])
 
-    using(made(stores.url), do)
-    error = fails(made(stores.url, "mine"))
+    using(made(storing.url), do)
+    error = refusal(made(storing.url, "mine"))
     assert "stream flamestream-state-mine has subjects = ['mine.>']" in error.what
     assert "prefix" in error.hint
 
 
-def test_an_old_server(stores: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_server_is_refused(storing: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "server_version", property(lambda self: "2.10.29"))
-    error = fails(made(stores.url))
+    error = refusal(made(storing.url))
     assert "of version 2.10.29" in error.what
     assert "2.11" in error.hint
 
 
-def test_a_user_whom_nobody_knows() -> None:
+def test_an_unknown_user_is_refused() -> None:
     with NatsServer(jetstream=True, users={"me": "secret"}) as server:
         assert using(made(server.url, user="me", password="secret"), NatsStore.names) == []
-        error = fails(made(server.url, user="me", password="wrong"))
+        error = refusal(made(server.url, user="me", password="wrong"))
         assert "[state]" in error.hint
         assert "wrong" not in str(error)
 
 
-def test_a_user_who_may_not(stores: NatsServer) -> None:
+def test_a_user_without_permission_is_refused(storing: NatsServer) -> None:
     users = [{"user": "me", "password": "secret", "permissions": {"publish": ["$JS.API.>", "_INBOX.>"]}}]
     with NatsServer(jetstream=True, settings={"authorization": {"users": users}}) as server:
         store = made(server.url, user="me", password="secret", request_timeout_s=2.0)
-        error = fails(store, lambda store: store.create("a", b"data"))
+        error = refusal(store, lambda store: store.create("a", b"data"))
         assert "flamestream.state.>" in error.hint
 
 
-def test_options_that_cannot_be() -> None:
+def test_impossible_options_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         made("http://127.0.0.1")
     assert caught.value.path == "state.servers"
@@ -329,14 +300,14 @@ def test_options_that_cannot_be() -> None:
     assert caught.value.path == "state.prefix"
 
 
-def test_a_prefix_of_several_parts(stores: NatsServer) -> None:
-    store = made(stores.url, "job", prefix="team.flames")
+def test_a_prefix_may_have_several_parts(storing: NatsServer) -> None:
+    store = made(storing.url, "job", prefix="team.flames")
     assert store._stream.name == "team_flames-state-job"
     assert using(store, lambda store: store.create("a", b"data"))
 
 
-def test_not_open(stores: NatsServer) -> None:
-    store = made(stores.url)
+def test_a_store_that_is_not_open_refuses_calls(storing: NatsServer) -> None:
+    store = made(storing.url)
     for call in (store.create("a", b""), store.read("a"), store.names(), store.delete(["a"])):
         with pytest.raises(StoreError, match="not open"):
             asyncio.run(call)
@@ -352,25 +323,25 @@ def _flow() -> fc.Flow:
     return flow
 
 
-def test_what_is_not_said_is_that_of_the_transport() -> None:
+def test_missing_options_are_those_of_the_transport() -> None:
     transport = {"servers": ["nats://here:1"], "token": "t", "window_frames": 7, "prefix": "p"}
     tables = {"transport": {"nats": transport}, "state": {"use": "nats", "prefix": "q", "replicas": 3}}
-    layout = lay_out(make_config(Layer(tables, {})), _flow(), given={"lines": [], "counts": []})
-    layout.problems.raise_first()
-    store = layout.store()
+    spec = resolve(make_config(Layer(tables, {})), _flow(), given={"lines": [], "counts": []})
+    spec.problems.raise_first()
+    store = spec.store()
     assert store is not None
     assert store.context.job == "word-count"
     assert store.options == StoreOptions(servers=("nats://here:1",), token="t", prefix="q", replicas=3)
 
 
-def test_a_job_keeps_its_state_there(stores: NatsServer, tmp_path: Path) -> None:
+def test_a_job_keeps_its_state_there(storing: NatsServer, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a b\n" * 100)
     settings = {
         "source.lines.use": "lines",
         "source.lines.path": str(tmp_path / "lines.txt"),
         "state.use": "nats",
-        "transport.nats.servers": [stores.url],
+        "transport.nats.servers": [storing.url],
     }
     assert len(_flow().run(settings=settings, workers=2)["counts"]) == 200
-    kinds = {name.partition("/")[0] for name in using(made(stores.url, "word-count"), NatsStore.names)}
+    kinds = {name.partition("/")[0] for name in using(made(storing.url, "word-count"), NatsStore.names)}
     assert {"epoch", "commit", "part"} <= kinds

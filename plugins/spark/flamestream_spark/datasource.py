@@ -4,7 +4,7 @@
     spark.readStream.format("flamestream").option("path", FOLDER)   outputs of a job come: sink `spark`
     spark.read.format("flamestream").option("path", FOLDER)         outputs as far as there are any
 
-What the offsets of outputs are, says `flamestream_spark.outputs`.
+What the offsets of outputs are, says `flamestream_spark.tables.outputs`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pyspark.sql.datasource import (
 )
 
 from flamecore.errors import ConfigError, SourceError
-from flamestream_spark.outputs import NAME, Offset, output_of
-from flamestream_spark.parts import write_parts
-from flamestream_spark.spool import Spool
+from flamestream_spark.spool.parts import write_parts
+from flamestream_spark.spool.spool import Spool
+from flamestream_spark.tables.outputs import NAME, Offset, output_of
 
 _BATCH: Final = "streaming.sql.batchId"
 _SPREAD: Final = 8

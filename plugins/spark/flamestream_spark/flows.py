@@ -18,22 +18,23 @@ from typing import Any, ClassVar, Final, TypedDict
 
 import pyarrow.parquet as pq
 
-from flamecore.config import make_config
+from flamecore.abc.sink import Guarantee, Sink
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, FlameError, SinkError
 from flamecore.flow import Flow
-from flamecore.front import EdgeContext
-from flamecore.launch import build, lay_out, to_the_end
-from flamecore.layers import from_program
-from flamecore.rear import Guarantee, Sink
-from flamecore.records.plain import Unencodable
-from flamecore.reference import importable
-from flamecore.registry import override
-from flamecore.strict import unknown_key
-from flamestream_spark.feeding import Feeding
-from flamestream_spark.places import is_local
+from flamecore.runtime.config.flow_loader import importable
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.plugins import override
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.config.validate import unknown_key
+from flamecore.runtime.launch import job_of, to_the_end
+from flamecore.toolkit.records.plain import Unencodable
+from flamestream_spark.nodes.places import is_local
 from flamestream_spark.source import SparkSource, SparkSourceOptions
-from flamestream_spark.spool import Spool
-from flamestream_spark.tables import TIMES, Form
+from flamestream_spark.spool.feeding import Feeding
+from flamestream_spark.spool.spool import Spool
+from flamestream_spark.tables.arrow import TIMES, Form
 
 DEAD_LETTER: Final = "dead_letter"
 
@@ -237,7 +238,7 @@ def run_on_spark(
     for name, folder in outputs.items():
         where = name if name == DEAD_LETTER else f"sink.{name}"
         chosen |= {f"{where}.use": "spark", f"{where}.path": str(folder), f"{where}.times": True}
-    job = build(lay_out(make_config(from_program(chosen | dict(settings))), flow))
+    job = job_of(resolve(make_config(from_program(chosen | dict(settings))), flow))
     feeding: list[Feeding] = []
     try:
         feeding.extend(source.start() for source in sources.values())

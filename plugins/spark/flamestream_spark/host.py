@@ -10,16 +10,16 @@ from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
-from flamecore.config import JobConfig
+from flamecore.abc.config import JobConfig
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.host import HostContext, NodeHost, NodeSlot
 from flamecore.errors import ConfigError, FlameError, JobError
-from flamecore.hosting import Host, HostContext, Seat
-from flamecore.plugin import hookimpl
-from flamestream_spark.hosted import Feed
-from flamestream_spark.places import advised, problems
-from flamestream_spark.session import DEFAULT_MASTER, facts_of, session
-from flamestream_spark.slots import check_slots
-from flamestream_spark.stage import Stage
-from flamestream_spark.words import reason
+from flamestream_spark.nodes.feed import Feed
+from flamestream_spark.nodes.places import advised, problems
+from flamestream_spark.nodes.slots import check_slots
+from flamestream_spark.nodes.stage import Stage
+from flamestream_spark.session.messages import reason
+from flamestream_spark.session.session import DEFAULT_MASTER, facts_of, session
 
 BARRIER: Final = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
@@ -42,7 +42,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     workers: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-class SparkHost(Host):
+class SparkHost(NodeHost):
     """Nodes as tasks. A stage is started for all nodes that are missing; Spark starts it anew if one is lost."""
 
     name: ClassVar[str] = "spark"
@@ -59,7 +59,7 @@ class SparkHost(Host):
         self._feed = Feed(context.config)
 
     @classmethod
-    def settle(cls, options: Any, config: JobConfig) -> JobConfig:
+    def complete(cls, options: Any, config: JobConfig) -> JobConfig:
         return advised(options or Options(), config)
 
     def problems(self) -> Iterator[ConfigError]:
@@ -80,9 +80,9 @@ class SparkHost(Host):
 
         await asyncio.to_thread(self._feed.start, failed)
 
-    async def start(self, seats: Sequence[Seat], bootstrap: Mapping[str, Any]) -> None:
+    async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
         told = {**bootstrap, "cwd": str(Path.cwd()), "code": dict(self.context.code())}
-        self._stages.append(Stage(self._session, seats, told, self._stage_ended))
+        self._stages.append(Stage(self._session, slots, told, self._stage_ended))
 
     def running(self) -> list[str]:
         return [name for stage in self._stages for name in stage.running()]
@@ -146,5 +146,5 @@ class SparkHost(Host):
 
 
 @hookimpl
-def flamestream_host() -> type[Host]:
+def flamestream_host() -> type[NodeHost]:
     return SparkHost

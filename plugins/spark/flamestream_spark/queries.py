@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from flamecore.errors import FlameError, SourceError
-from flamestream_spark.feeding import failed, write_batch
-from flamestream_spark.spool import Failed, Spool
+from flamestream_spark.spool.feeding import failed, write_batch
+from flamestream_spark.spool.spool import Failed, Spool
 
 _CLOSE_S: Final = 30.0
 

@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Literal
 import msgspec
 import pyarrow.parquet as pq
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.sink import Guarantee, Mode, Sink
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
-from flamecore.front import EdgeContext
-from flamecore.plugin import hookimpl
-from flamecore.rear import Guarantee, Mode, Sink
-from flamecore.records.plain import Unencodable
-from flamestream_spark.delta import LOG, delta_rs
-from flamestream_spark.delta_table import DeltaTable
-from flamestream_spark.folder import Folder
-from flamestream_spark.tables import Form, text
+from flamecore.toolkit.records.plain import Unencodable
+from flamestream_spark.tables.arrow import Form, text
+from flamestream_spark.tables.delta import LOG, delta_rs
+from flamestream_spark.tables.delta_table import DeltaTable
+from flamestream_spark.tables.folder import Folder
 
 
 class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -17,18 +17,18 @@ from typing import Any, ClassVar, Final
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
-from flamecore.front import EdgeContext, Reader, Source, SourceCapabilities
-from flamecore.names import suggestion
-from flamecore.plugin import hookimpl
-from flamestream_spark.delta import frame_of, open_table, unknown_to
-from flamestream_spark.feeding import Feeding, failed
-from flamestream_spark.ordering import Ordered, in_order
-from flamestream_spark.payloads import Payloads
+from flamecore.suggest import suggestion
 from flamestream_spark.queries import Query
-from flamestream_spark.rows import Feeds, RowsReader
-from flamestream_spark.session import DEFAULT_MASTER, active, in_task, session
-from flamestream_spark.spool import Spool
+from flamestream_spark.session.session import DEFAULT_MASTER, active, in_task, session
+from flamestream_spark.spool.feeding import Feeding, failed
+from flamestream_spark.spool.ordering import Ordered, in_order
+from flamestream_spark.spool.reader import Feeds, RowsReader
+from flamestream_spark.spool.spool import Spool
+from flamestream_spark.tables.delta import frame_of, open_table, unknown_to
+from flamestream_spark.tables.payloads import Payloads
 
 FILE_FORMATS: Final = ("parquet", "json", "csv", "text", "orc", "xml", "binaryFile", "delta")
 """Formats whose rows have a place in a file."""

@@ -18,19 +18,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from flamecore.config import make_config
 from flamecore.errors import ConfigError, JobError
 from flamecore.flow import Flow
-from flamecore.job import AnyJob
-from flamecore.launch import build, lay_out
-from flamecore.layers import from_program
-from flamecore.layout import Layout
-from flamecore.stats import JobReport
-from flamecore.strict import unknown_key
+from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.config.validate import unknown_key
+from flamecore.runtime.engine.job import AnyJob
+from flamecore.runtime.launch import job_of
+from flamecore.runtime.tasks.stats import JobReport
 from flamestream_spark.queries import Query
-from flamestream_spark.rows import RowsReader
 from flamestream_spark.source import SparkSource
-from flamestream_spark.spool import Spool
+from flamestream_spark.spool.reader import RowsReader
+from flamestream_spark.spool.spool import Spool
 
 _LOOK_S: Final = 0.01
 _STOP_S: Final = 60.0
@@ -96,36 +97,36 @@ def stream(
             outputs[sink.name] = place / "output" / sink.name
             options = {"use": "spark", "path": str(outputs[sink.name]), "times": True}
             chosen |= {f"sink.{sink.name}.{key}": value for key, value in options.items()}
-    layout = lay_out(make_config(from_program(chosen | extra)), flow)
-    job = build(layout)
+    spec = resolve(make_config(from_program(chosen | extra)), flow)
+    job = job_of(spec)
     queries = {
         name: Query(frame, Spool(place / "spool" / name, name), name, place / "query" / name, dict(trigger or {}))
         for name, frame in given.items()
     }
-    return Streaming(layout, job, queries, outputs, next(iter(given.values())).sparkSession)
+    return Streaming(spec, job, queries, outputs, next(iter(given.values())).sparkSession)
 
 
 class Streaming:
     """A flow that runs over streaming DataFrames. The methods are named as those of Spark's `StreamingQuery`.
 
     Args:
-        layout, job: Of the job, which has not begun.
+        spec, job: Of the job, which has not begun.
         queries: Feed its sources; not started.
         outputs: The folder of each sink that writes one.
         spark: The session.
     """
 
     def __init__(
-        self, layout: Layout, job: AnyJob, queries: Mapping[str, Query], outputs: Mapping[str, Path], spark: Any
+        self, spec: JobSpec, job: AnyJob, queries: Mapping[str, Query], outputs: Mapping[str, Path], spark: Any
     ) -> None:
         self.queries = queries
         """What feeds each source; `.query` is Spark's own handle."""
-        self._layout, self._job, self._outputs, self._spark = layout, job, outputs, spark
+        self._spec, self._job, self._outputs, self._spark = spec, job, outputs, spark
         self._report: JobReport | None = None
         self._error: BaseException | None = None
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name=f"job {layout.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"job {spec.name}", daemon=True)
         try:
             for query in queries.values():
                 query.start()
@@ -177,7 +178,7 @@ class Streaming:
         name = sink or (next(iter(self._outputs)) if len(self._outputs) == 1 else "")
         if name not in self._outputs:
             raise ConfigError(
-                f"flow {self._layout.flow.name!r} has the outputs {', '.join(self._outputs)}",
+                f"flow {self._spec.flow.name!r} has the outputs {', '.join(self._outputs)}",
                 hint="Say which: output(NAME).",
                 path=f"sink.{sink}",
             )
@@ -199,7 +200,7 @@ class Streaming:
         }
 
     def _readers(self) -> dict[str, RowsReader]:
-        sources = {name: source for name, source in self._layout.sources.items() if name in self.queries}
+        sources = {name: source for name, source in self._spec.sources.items() if name in self.queries}
         found = {name: source.reader for name, source in sources.items() if isinstance(source, SparkSource)}
         return {name: reader for name, reader in found.items() if reader is not None}
 
@@ -268,7 +269,7 @@ class Streaming:
             with contextlib.suppress(RuntimeError):  # it has just ended
                 self._loop.call_soon_threadsafe(self._job.drain)
         if not self.awaitTermination(timeout):
-            raise JobError(f"job {self._layout.name!r} has not ended after {timeout:g} s")
+            raise JobError(f"job {self._spec.name!r} has not ended after {timeout:g} s")
 
     def __enter__(self) -> Streaming:
         return self

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flamestream_spark.session import session
+from flamestream_spark.session.session import session
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 import flamecore as fc
 import flamestream_spark
-from flamestream_spark.spool import Spool
+from flamestream_spark.spool.spool import Spool
 
 FLOW = """
 import time
@@ -116,7 +116,7 @@ def outputs(folder: Path) -> list[tuple[int, str, int]]:
 
 
 @pytest.mark.timeout(400)
-def test_history_on_spark_then_live_with_kills_in_between(spark: Any, tmp_path: Path) -> None:
+def test_a_job_reads_history_on_spark_then_live_through_kills(spark: Any, tmp_path: Path) -> None:
     history, live = rows_of(range(900)), rows_of(range(900, 1500))
     (tmp_path / "history").mkdir()
     shuffled = sorted(history, key=lambda row: row[0] * 7919 % 900)
@@ -152,7 +152,7 @@ def test_history_on_spark_then_live_with_kills_in_between(spark: Any, tmp_path: 
     assert outputs(tmp_path) == expected, "times go on where history ended"
 
 
-def test_history_in_the_program_then_live(spark: Any, tmp_path: Path) -> None:
+def test_a_job_reads_history_in_the_program_then_live(spark: Any, tmp_path: Path) -> None:
     """The same without a process of its own: source `spark` embedded, then what is handed over in the program."""
     flow = fc.Flow("counts")
     flow.source("words", str).key_by(lambda word: word).count(name="count").sink("counts")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flamestream_spark.java import find_java
+from flamestream_spark.session.java import find_java
 
 pytestmark = [
     pytest.mark.timeout(300),

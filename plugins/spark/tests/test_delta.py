@@ -14,13 +14,13 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake import DeltaTable as Table
 from deltalake.exceptions import CommitFailedError
 
+from flamecore.abc.sink import Mode
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import MissingDependencyError, SinkError, SourceError
-from flamecore.front import EdgeContext
-from flamecore.rear import Mode
-from flamestream_spark.delta_table import DeltaTable
-from flamestream_spark.outputs import output_of
 from flamestream_spark.sink import SparkSink
 from flamestream_spark.source import SparkSource
+from flamestream_spark.tables.delta_table import DeltaTable
+from flamestream_spark.tables.outputs import output_of
 
 
 class Count(NamedTuple):
@@ -46,7 +46,7 @@ async def deliver(sink: SparkSink, *batches: tuple[int, list[Any]]) -> int:
     return held
 
 
-def test_others_write_to_the_table_and_tidy_it_up_meanwhile(tmp_path: Path) -> None:
+def test_others_may_write_to_the_table_and_vacuum_it_meanwhile(tmp_path: Path) -> None:
     """Their commits come between, are kept, and take nothing of ours."""
 
     async def run() -> None:
@@ -84,7 +84,7 @@ def test_no_other_files_are_added_to_a_table(tmp_path: Path) -> None:
         asyncio.run(parquet.open())
 
 
-def test_what_is_replaced_is_an_earlier_version(tmp_path: Path) -> None:
+def test_replaced_rows_stay_in_an_earlier_version(tmp_path: Path) -> None:
     asyncio.run(deliver(make(tmp_path / "out"), (1, ["old"])))
     before = Table(tmp_path / "out").version()
     asyncio.run(deliver(make(tmp_path / "out", type_=Count), (1, [Count("new", 1)])))
@@ -107,7 +107,7 @@ def files_of(folder: Path, version: int | None = None) -> list[dict[str, Any]]:
         ({"value": ["a"], "day": ["b"]}, {"partition_by": ["day"]}, r"is partitioned by day"),
     ],
 )
-def test_a_table_that_the_rows_do_not_fit_is_refused(
+def test_a_table_with_other_columns_is_refused(
     columns: dict[str, Any], more: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     write_deltalake(tmp_path / "out", pa.table(columns), **more)
@@ -140,7 +140,7 @@ def names(paths: list[str]) -> list[int]:
     return [int(Path(path).name.split("-")[2]) if Path(path).name.count("-") == 3 else 0 for path in paths]
 
 
-def test_outputs_of_a_table_come_once_whatever_is_tidied_up(tmp_path: Path) -> None:
+def test_outputs_of_a_table_come_once_through_any_vacuum(tmp_path: Path) -> None:
     path = tmp_path / "out"
     none: dict[str, Any] = {"run": "", "time": 0}
     assert output_of(path).latest(none, None) == none
@@ -265,7 +265,7 @@ def test_a_file_whose_commit_fails_is_there_once_or_not_at_all(done: bool, tmp_p
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_commit_that_is_said_to_be_refused_is_not_made_twice(done: bool, tmp_path: Path) -> None:
+def test_a_commit_reported_as_refused_is_not_made_twice(done: bool, tmp_path: Path) -> None:
     async def run() -> None:
         sink = make(tmp_path / "out")
         await sink.open()

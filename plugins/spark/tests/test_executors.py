@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flamestream_spark.words import WHICH_PYTHON
+from flamestream_spark.session.messages import WHICH_PYTHON
 
 NEEDED = ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "six")
 """What Spark itself wants of the Python of an executor."""
@@ -57,7 +57,7 @@ def marked(mark: str) -> list[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 @pytest.mark.timeout(300)
-def test_executors_without_the_package_are_named_and_nobody_is_left(tmp_path: Path) -> None:
+def test_executors_without_the_package_are_named_and_no_process_is_left(tmp_path: Path) -> None:
     python = bare_python(tmp_path / "bare")
     assert subprocess.run([python, "-c", "import pyspark, pyarrow"], check=False, timeout=60).returncode == 0
     assert subprocess.run([python, "-c", "import flamecore"], check=False, timeout=60, capture_output=True).returncode

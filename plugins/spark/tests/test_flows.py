@@ -12,14 +12,14 @@ import pytest
 import flamecore as fc
 import flamestream_spark
 from flamecore.errors import ConfigError, OperationError, SourceError, UnknownKeyError
-from flamecore.testing import standard_flows
-from flamecore.testing.reference import interpret
+from flamecore.testing.flows import standard as standard_flows
+from flamecore.testing.flows.reference import interpret
 from flamestream_demo.inverted_index import flow as index
 from flamestream_demo.inverted_index import plain_index
 from flamestream_demo.pages import Page
-from flamestream_spark.ordering import UnstableOrderWarning
-from flamestream_spark.session import session
-from flamestream_spark.tables import Form
+from flamestream_spark.session.session import session
+from flamestream_spark.spool.ordering import UnstableOrderWarning
+from flamestream_spark.tables.arrow import Form
 
 
 class Reading(NamedTuple):
@@ -66,7 +66,7 @@ def test_records_go_in_and_come_out(spark: Any) -> None:
     assert dict(means.dtypes)["mean"] == "double"
 
 
-def test_global_times_are_the_same_however_the_rows_are_spread(spark: Any) -> None:
+def test_global_times_do_not_depend_on_the_spread_of_rows(spark: Any) -> None:
     rows = [(number, f"w{number % 7} w{number % 3}") for number in range(200)]
     frame = spark.createDataFrame(rows, ["n", "line"])
     expected = counting().run({"lines": [line for _, line in rows]})["counts"]
@@ -106,7 +106,7 @@ def test_workers_on_spark_give_the_same(spark: Any) -> None:
         flamestream_spark.run(counting(), lines=spark.createDataFrame([("a",)], ["l"]), order_by="l", on_spark=True)
 
 
-def test_transform_takes_the_sink_that_is_asked_for(spark: Any, tmp_path: Path) -> None:
+def test_transform_takes_the_named_sink(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("to be or\nnot to be\n")
     flow = fc.Flow("two")
     words = flow.source("lines", str).flat_map(str.split)
@@ -123,7 +123,7 @@ def test_transform_takes_the_sink_that_is_asked_for(spark: Any, tmp_path: Path) 
         flamestream_spark.through(flow, sink="count")
 
 
-def test_rows_without_an_order_are_warned_of(spark: Any) -> None:
+def test_rows_without_an_order_give_a_warning(spark: Any) -> None:
     frame = spark.createDataFrame([("a",), ("b",)], ["line"])
     with pytest.warns(UnstableOrderWarning, match=r"source 'lines'"):
         counts = flamestream_spark.run(counting(), lines=frame)
@@ -152,7 +152,7 @@ def test_dead_letters_are_a_frame(spark: Any) -> None:
         flamestream_spark.run(flow, lines=frame, order_by="n")
 
 
-def test_errors_of_functions_come_as_they_are(spark: Any) -> None:
+def test_errors_of_functions_keep_their_type(spark: Any) -> None:
     flow = fc.Flow("fails")
     flow.source("numbers", int).map(lambda number: 1 // (3 - number)).sink("out")
     with pytest.raises(OperationError, match=r"ZeroDivisionError"):

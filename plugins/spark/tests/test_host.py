@@ -7,20 +7,22 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flamecore.config import make_config
 from flamecore.errors import ConfigError, JobError
-from flamecore.job import AnyJob
-from flamecore.launch import lay_out, prepare
-from flamecore.layers import from_program
-from flamecore.messages import Rescale
-from flamecore.reference import load_flow
-from flamecore.registry import Registry
-from flamecore.testing.transport_flows import Cell, check_cell
+from flamecore.model.messages import Rescale
+from flamecore.runtime.config.flow_loader import load_flow
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.engine.job import AnyJob
+from flamecore.runtime.launch import make_job
+from flamecore.testing.flows.over_transport import Cell, check_cell
 
 WORDS = """
 import time
@@ -53,16 +55,16 @@ def job_of(
         "sink.counts.path": str(folder / "out.db"),
         **{key.replace("__", "."): value for key, value in settings.items()},
     }
-    return prepare(make_config(from_program(chosen), folder=folder), load_flow(f"{name}.py:flow", folder))
+    return make_job(make_config(from_program(chosen), folder=folder), load_flow(f"{name}.py:flow", folder))
 
 
 @pytest.mark.parametrize("cell", [Cell("local", 2, "worker", "spark"), Cell("centralized", 1, "own", "spark")], ids=str)
 def test_flows_give_what_the_reference_interpreter_gives(spark: Any, cell: Cell) -> None:
-    check_cell(Registry().get("transport", "grpc"), cell, limit_s=100)
+    check_cell(PluginRegistry().get("transport", "grpc"), cell, limit_s=100)
     assert spark.range(3).count() == 3, "a session that was there is never stopped"
 
 
-def test_it_is_said_where_workers_are(spark: Any, tmp_path: Path) -> None:
+def test_the_log_says_where_workers_are(spark: Any, tmp_path: Path) -> None:
     job = job_of(tmp_path, "words_where", lines=2000, pause=0.001)
 
     async def look() -> Any:
@@ -95,7 +97,7 @@ def cancel_soon(spark: Any, job: AnyJob) -> threading.Thread:
     return thread
 
 
-def test_a_job_that_spark_is_told_to_cancel_ends_if_it_keeps_no_state(spark: Any, tmp_path: Path) -> None:
+def test_a_job_cancelled_in_spark_ends_if_it_keeps_no_state(spark: Any, tmp_path: Path) -> None:
     job = job_of(tmp_path, "words_cancelled", lines=20_000, pause=0.001)
     thread = cancel_soon(spark, job)
     with pytest.raises(JobError) as caught:
@@ -104,13 +106,13 @@ def test_a_job_that_spark_is_told_to_cancel_ends_if_it_keeps_no_state(spark: Any
     assert "worker-" in str(caught.value)
 
 
-def test_a_job_that_spark_is_told_to_cancel_goes_on_if_it_keeps_state(spark: Any, tmp_path: Path) -> None:
+def test_a_job_cancelled_in_spark_resumes_if_it_keeps_state(spark: Any, tmp_path: Path) -> None:
     state = {"state__use": "sqlite", "state__path": str(tmp_path / "state")}
     job = job_of(tmp_path, "words_kept", lines=3000, pause=0.001, **state)
     thread = cancel_soon(spark, job)
     asyncio.run(asyncio.wait_for(job.run(), 100))
     thread.join()
-    with sqlite3.connect(tmp_path / "out.db") as database:
+    with closing(sqlite3.connect(tmp_path / "out.db")) as database:
         counts = database.execute("SELECT * FROM counts").fetchall()
     assert len(counts) == 9000
     expected: dict[str, int] = {}
@@ -121,7 +123,7 @@ def test_a_job_that_spark_is_told_to_cancel_goes_on_if_it_keeps_state(spark: Any
     assert job.described()["faults"] >= 1  # type: ignore[attr-defined]  # a Deployment
 
 
-def test_workers_are_added_and_let_go(spark: Any, tmp_path: Path) -> None:
+def test_workers_are_added_and_removed(spark: Any, tmp_path: Path) -> None:
     state = {"state__use": "sqlite", "state__path": str(tmp_path / "state")}
     job: Any = job_of(tmp_path, "words_rescaled", lines=8000, pause=0.001, job__workers=1, **state)
 
@@ -136,11 +138,11 @@ def test_workers_are_added_and_let_go(spark: Any, tmp_path: Path) -> None:
         await until(lambda: job.stats().items_in > 0)
         for workers in (2, 1):
             job.serve("client/test", Rescale(workers))
-            await until(lambda: job._changes._request is None and job.stats().where["workers"] == workers)  # noqa: B023
+            await until(lambda: job._reconfiguration._request is None and job.stats().where["workers"] == workers)  # noqa: B023
         await running
 
     asyncio.run(asyncio.wait_for(rescaled(), 100))
-    with sqlite3.connect(tmp_path / "out.db") as database:
+    with closing(sqlite3.connect(tmp_path / "out.db")) as database:
         assert database.execute("SELECT count(*) FROM counts").fetchone() == (24_000,)
     assert job.described()["faults"] == 0
 
@@ -173,7 +175,7 @@ def test_a_worker_that_hangs_is_ended_with_its_stage(spark: Any, tmp_path: Path)
     job: Any = job_of(tmp_path, "words_that_hang", source=HANGING.format(flag=str(tmp_path / "flag")), **state)
     (tmp_path / "lines").write_text("a b\n" * 50 + "hang\n" + "a c\n" * 50)
     asyncio.run(asyncio.wait_for(job.run(), 100))
-    with sqlite3.connect(tmp_path / "out.db") as database:
+    with closing(sqlite3.connect(tmp_path / "out.db")) as database:
         assert database.execute("SELECT count(*) FROM counts").fetchone() == (201,)
     assert job.described()["faults"] >= 1
 
@@ -189,7 +191,7 @@ def test_a_worker_that_hangs_is_ended_with_its_stage(spark: Any, tmp_path: Path)
         ({"spark__master": "yarn", "state__use": "directory", "state__path": "state"}, "state is kept by 'directory'"),
     ],
 )
-def test_what_no_task_could_do_is_refused_before_anything_starts(
+def test_settings_no_task_can_meet_are_refused_before_anything_starts(
     tmp_path: Path, settings: dict[str, Any], problem: str
 ) -> None:
     (tmp_path / "lines").touch()
@@ -200,7 +202,7 @@ def test_what_no_task_could_do_is_refused_before_anything_starts(
         del chosen["source__lines__path"]
     layer = from_program({key.replace("__", "."): value for key, value in chosen.items()})
     (tmp_path / "words_refused.py").write_text(WORDS.format(pause=0))
-    layout = lay_out(make_config(layer, folder=tmp_path), load_flow("words_refused.py:flow", tmp_path))
-    told = [str(each) for each in (*layout.problems, *layout.host().problems())]
+    spec = resolve(make_config(layer, folder=tmp_path), load_flow("words_refused.py:flow", tmp_path))
+    told = [str(each) for each in (*spec.problems, *spec.host().problems())]
     assert len(told) == 1
     assert problem in told[0]

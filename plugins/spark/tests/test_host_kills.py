@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def delivered(folder: Path) -> list[tuple[str, int]]:
     path = folder / "out.db"
     if not path.exists():
         return []
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30) as database:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as database:
         try:
             return [(word, count) for _, word, count, *_ in database.execute("SELECT * FROM counts")]
         except sqlite3.OperationalError:
@@ -145,7 +146,7 @@ def test_a_worker_is_killed_and_then_the_driver_and_a_run_is_told_to_stop(tmp_pa
     job = start(tmp_path, "local[4]")
     try:
         job.until_it_moves()
-        os.kill(chance.choice([*job.below("flamecore.process")]), signal.SIGKILL)
+        os.kill(chance.choice([*job.below("flamecore.runtime.cluster.node_process")]), signal.SIGKILL)
         job.until(lambda: "job.faulted" in job.said(), "the fault")
         job.until_it_moves()
         job.process.kill()

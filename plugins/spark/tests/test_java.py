@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flamecore.errors import MissingDependencyError
-from flamestream_spark import java
-from flamestream_spark.java import find_java, version_of, wrapped
+from flamestream_spark.session import java
+from flamestream_spark.session.java import find_java, version_of, wrapped
 
 
 def make_java(folder: Path, version: str) -> Path:
@@ -44,14 +44,14 @@ def test_a_java_home_that_is_too_old_is_replaced_by_the_one_on_the_path(tmp_path
     assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
 
 
-def test_without_java_it_is_said_what_to_install(tmp_path: Path) -> None:
+def test_without_java_the_error_says_which_to_install(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError) as caught:
         find_java({"PATH": str(tmp_path)})
     assert "needs Java 17 or newer: JAVA_HOME is not set, and there is no java on the PATH" in str(caught.value)
     assert "pip install 'flamestream[spark,java]'" in caught.value.hint
 
 
-def test_what_is_too_old_is_named(tmp_path: Path) -> None:
+def test_a_java_too_old_is_named(tmp_path: Path) -> None:
     old = make_java(tmp_path / "eight", "1.8.0_392")
     with pytest.raises(MissingDependencyError, match=f"JAVA_HOME is {old}, version 8"):
         find_java({"JAVA_HOME": str(old), "PATH": ""})
@@ -59,7 +59,7 @@ def test_what_is_too_old_is_named(tmp_path: Path) -> None:
         find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""})
 
 
-def test_a_java_that_is_none_has_no_version(tmp_path: Path) -> None:
+def test_a_program_that_is_no_java_has_no_version(tmp_path: Path) -> None:
     assert version_of(tmp_path / "java") is None
     (tmp_path / "java").write_text("#!/bin/sh\necho hello\n")
     (tmp_path / "java").chmod(0o755)

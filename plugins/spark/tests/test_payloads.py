@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flamecore.errors import SourceError
-from flamestream_spark.payloads import Bad, Made, Payloads
+from flamestream_spark.tables.payloads import Bad, Made, Payloads
 
 
 class Page(NamedTuple):
@@ -79,7 +79,7 @@ def test_columns_that_only_order_are_left_out_where_there_is_no_room() -> None:
     assert Payloads(found.schema, tuple[int, str], "pages", ["n"]).make(found).values == [(1, "x")]
 
 
-def test_whole_numbers_are_numbers() -> None:
+def test_whole_numbers_become_the_declared_numbers() -> None:
     made = make(Score, batch(name=["x"], value=pa.array([7], pa.int32()), tags=[["t"]]))
     assert made.values == [Score("x", 7.0, ["t"])]
     assert type(made.values[0].value) is float
@@ -92,7 +92,7 @@ def test_structs_keep_their_renaming_and_nested_values_are_looked_at() -> None:
     assert "column 'kind'" in made.bad[0].reason
 
 
-def test_times_are_times() -> None:
+def test_timestamps_become_datetimes() -> None:
     moment = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
     assert make(datetime.datetime, batch(value=pa.array([moment], pa.timestamp("us", "UTC")))).values == [moment]
 

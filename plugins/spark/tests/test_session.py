@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from flamestream_spark.session import settings_of
+from flamestream_spark.session.session import settings_of
 
 PROGRAM = """
-from flamestream_spark.session import active, session
+from flamestream_spark.session.session import active, session
 
 with session("local[1]", {"spark.app.name": "tests"}) as first:
     with session("local[2]") as second:

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import flamecore as fc
+from flamecore.abc.sink import Mode, Sink
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
-from flamecore.front import EdgeContext
-from flamecore.rear import Mode, Sink
-from flamecore.testing.edges import SinkTests
-from flamestream_spark.folder import MANIFEST
+from flamecore.testing.checks.edges import SinkTests
 from flamestream_spark.sink import SparkSink
+from flamestream_spark.tables.folder import MANIFEST
 
 
 class Count(NamedTuple):

@@ -16,12 +16,13 @@ from deltalake import DeltaTable as Table
 from deltalake import TableFeatures, write_deltalake
 
 import flamecore as fc
+from flamecore.abc.source import EdgeContext, Rejected, Source
 from flamecore.errors import ConfigError, OperationError, SourceError
-from flamecore.front import EdgeContext, Rejected, Source
-from flamecore.testing.edges import SourceTests, check_changed, check_grown
-from flamestream_spark.feeding import failed
-from flamestream_spark.ordering import UnstableOrderWarning
+from flamecore.testing.checks.edges import SourceTests
+from flamecore.testing.checks.sources import check_changed, check_grown
 from flamestream_spark.source import SparkSource
+from flamestream_spark.spool.feeding import failed
+from flamestream_spark.spool.ordering import UnstableOrderWarning
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -98,7 +99,7 @@ class TestOrderedQuery(SourceTests):
         return source(sql=query, order_by=("number",))
 
 
-def test_files_that_grow_go_on_and_files_that_change_do_not(tmp_path: Path) -> None:
+def test_files_that_grow_are_read_on_and_files_that_change_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet")
     make = lambda: source(path=str(tmp_path))  # noqa: E731
     asyncio.run(check_grown(make, lambda: write(tmp_path / "b.parquet", [("more", 10)]), [Count("more", 10)]))
@@ -123,7 +124,7 @@ def test_formats_of_text_keep_the_order_of_lines(
     assert read(made)[0] == list(COUNTS[:2])
 
 
-def test_order_is_that_of_files_whatever_their_sizes_and_the_number_of_tasks(spark: Any, tmp_path: Path) -> None:
+def test_order_follows_files_for_any_sizes_and_number_of_tasks(spark: Any, tmp_path: Path) -> None:
     lines = [f"line {number} " + "x" * (number % 50) for number in range(3000)]
     sizes = (900, 100, 2000)  # Spark takes the largest first
     at = 0
@@ -140,7 +141,7 @@ def test_order_is_that_of_files_whatever_their_sizes_and_the_number_of_tasks(spa
         spark.conf.set("spark.sql.files.maxPartitionBytes", before)
 
 
-def test_a_query_without_an_order_is_warned_of(tmp_path: Path) -> None:
+def test_a_query_without_an_order_gives_a_warning(tmp_path: Path) -> None:
     made = source(dict, sql="select id from range(5)")
     assert not made.capabilities.replayable
     with pytest.warns(UnstableOrderWarning, match=r"say what orders them: order_by"):
@@ -201,7 +202,7 @@ def test_a_corrupt_file_is_named(tmp_path: Path) -> None:
         asyncio.run(source(path=str(tmp_path), format="parqet").open(""))
 
 
-def test_spark_ends_what_nobody_waits_for(spark: Any) -> None:
+def test_spark_ends_jobs_that_are_no_longer_read(spark: Any) -> None:
     """Closing a source does not wait for the query: that would take ten minutes here."""
 
     def slow(number: int) -> int:
@@ -226,12 +227,12 @@ def test_spark_ends_what_nobody_waits_for(spark: Any) -> None:
     assert not spark.sparkContext.statusTracker().getActiveJobsIds()
 
 
-def test_what_an_executor_lacks_is_named() -> None:
+def test_a_module_an_executor_lacks_is_named() -> None:
     said = "Job aborted\n  File x\nModuleNotFoundError: No module named 'pyarrow'\n\tat org.apache.spark"
     assert "an executor has no module pyarrow" in str(failed("pages", RuntimeError(said)))
 
 
-def test_it_is_said_once_what_to_read(tmp_path: Path) -> None:
+def test_exactly_one_input_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing says what to read"):
         source()
     with pytest.raises(ConfigError, match=r"path and table are given"):
@@ -239,7 +240,7 @@ def test_it_is_said_once_what_to_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta"])
-def test_a_job_that_failed_goes_on_where_it_was(format: str, tmp_path: Path) -> None:
+def test_a_failed_job_resumes(format: str, tmp_path: Path) -> None:
     """State, source and sink: what two runs write is what one would have written."""
     (tmp_path / "in").mkdir()
     for part in range(3):

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SourceError
-from flamecore.front import EdgeContext
-from flamestream_spark import parts
 from flamestream_spark.source import SparkSource
-from flamestream_spark.spool import Order, Spool
-from flamestream_spark.spool_rows import rows_of
+from flamestream_spark.spool import parts
+from flamestream_spark.spool.rows import rows_of
+from flamestream_spark.spool.spool import Order, Spool
 
 
 def batch_of(numbers: range, **columns: list[Any]) -> Any:
@@ -53,7 +53,7 @@ def test_rows_come_in_the_order_of_batches_and_parts(tmp_path: Path) -> None:
     assert numbers_of(spool, 6) == [6, 7]
 
 
-def test_a_batch_is_complete_once_and_for_all(tmp_path: Path) -> None:
+def test_a_complete_batch_stays_as_it_is(tmp_path: Path) -> None:
     spool = filled(tmp_path, 3)
     again = written(spool, 0, batch_of(range(100, 200)))
     assert not spool.complete(0, again)
@@ -62,7 +62,7 @@ def test_a_batch_is_complete_once_and_for_all(tmp_path: Path) -> None:
     assert len(list((tmp_path / f"batch-{0:020d}").iterdir())) == 1, "what is no part is taken away"
 
 
-def test_what_was_left_by_an_attempt_does_not_count(tmp_path: Path) -> None:
+def test_parts_of_a_failed_attempt_do_not_count(tmp_path: Path) -> None:
     spool = filled(tmp_path, 1)
     written(spool, 1, batch_of(range(50, 60)))
     (spool.batch(1) / ".part-000000-half.arrow").write_bytes(b"half")
@@ -82,7 +82,7 @@ def test_batches_of_another_query_are_refused(tmp_path: Path) -> None:
         spool.complete(1, (), "query-b") or spool.complete(3, (), "query-b")
 
 
-def test_what_is_taken_is_gone_and_numbers_go_on(tmp_path: Path) -> None:
+def test_acknowledged_batches_are_deleted_and_numbers_go_on(tmp_path: Path) -> None:
     spool = filled(tmp_path, 3, 3, 3)
     seen: list[Any] = []
     stop = threading.Event()
@@ -149,7 +149,7 @@ class TestSource:
     def source(self, folder: Path) -> SparkSource:
         return SparkSource(SparkSource.Options(spool=str(folder)), EdgeContext("numbers", int))
 
-    def test_it_waits_for_batches_and_goes_on_behind_what_is_acknowledged(self, tmp_path: Path) -> None:
+    def test_a_source_waits_for_batches_and_resumes_behind_acknowledged_ones(self, tmp_path: Path) -> None:
         spool = filled(tmp_path, 2, 2)
 
         async def run() -> None:
@@ -186,7 +186,7 @@ class TestSource:
         assert self.source(tmp_path).capabilities.replayable
         assert not self.source(tmp_path).capabilities.bounded
 
-    def test_what_cannot_be_is_said(self) -> None:
+    def test_impossible_options_are_refused(self) -> None:
         def made(**options: Any) -> SparkSource:
             return SparkSource(SparkSource.Options(**options), EdgeContext("numbers", int))
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flamecore.hosting import Seat
-from flamestream_spark.feeding import failed
-from flamestream_spark.stage import Stage
-from flamestream_spark.task import node_task
-from flamestream_spark.words import reason
+from flamecore.abc.host import NodeSlot
+from flamestream_spark.nodes.stage import Stage
+from flamestream_spark.nodes.task import node_task
+from flamestream_spark.session.messages import reason
+from flamestream_spark.spool.feeding import failed
 
 
 class FakeSession:
@@ -52,7 +52,10 @@ def with_stage(use: Callable[[Stage], None]) -> list[Any]:
 
     async def run() -> None:
         stage = Stage(
-            FakeSession(), [Seat("worker-0", "worker"), Seat("worker-1", "worker")], {}, lambda *all_: told.append(all_)
+            FakeSession(),
+            [NodeSlot("worker-0", "worker"), NodeSlot("worker-1", "worker")],
+            {},
+            lambda *all_: told.append(all_),
         )
         waiting: Awaitable[Any] = stage.done.wait()
         use(stage)
@@ -74,7 +77,7 @@ def test_the_first_task_of_a_new_attempt_is_the_end_of_all_former_ones() -> None
     with_stage(use)
 
 
-def test_a_task_that_comes_when_the_stage_was_never_whole_replaces_its_forerunner_only() -> None:
+def test_a_retried_task_of_an_incomplete_stage_replaces_only_its_predecessor() -> None:
     def use(stage: Stage) -> None:
         assert stage.came("worker-0", 1) == set()
         assert stage.came("worker-0", 3) == set()
@@ -84,7 +87,7 @@ def test_a_task_that_comes_when_the_stage_was_never_whole_replaces_its_forerunne
     with_stage(use)
 
 
-def test_nodes_that_are_not_needed_any_more_do_not_come_again() -> None:
+def test_nodes_no_longer_needed_do_not_return() -> None:
     def use(stage: Stage) -> None:
         stage.came("worker-0", 1)
         stage.came("worker-1", 2)
@@ -96,7 +99,7 @@ def test_nodes_that_are_not_needed_any_more_do_not_come_again() -> None:
     with_stage(use)
 
 
-def test_a_cancelled_stage_lets_nobody_in() -> None:
+def test_a_cancelled_stage_admits_no_task() -> None:
     def use(stage: Stage) -> None:
         stage.cancel()
         assert stage.running() == []
@@ -126,10 +129,10 @@ class FakeTask:
 
 def test_an_executor_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.BarrierTaskContext", FakeTask)
-    monkeypatch.setitem(__import__("sys").modules, "flamestream_spark.node", None)
+    monkeypatch.setitem(__import__("sys").modules, "flamestream_spark.nodes.node", None)
     run = node_task([("worker-0", "worker")], {}, "1")
     with pytest.raises(
-        RuntimeError, match=r"executor 10.0.0.7:4040 has no module 'flamestream_spark.node'.*\n +Install"
+        RuntimeError, match=r"executor 10.0.0.7:4040 has no module 'flamestream_spark.nodes.node'.*\n +Install"
     ):
         list(run(iter(())))
 
@@ -141,7 +144,7 @@ def test_an_executor_with_another_version_says_so(monkeypatch: pytest.MonkeyPatc
         list(run(iter(())))
 
 
-def test_the_words_of_a_node_are_found_in_those_of_spark() -> None:
+def test_the_error_of_a_node_is_found_in_that_of_spark() -> None:
     said = """Job aborted due to stage failure: Could not recover: PythonException: Traceback (most recent call last):
   File "worker.py", line 1, in main
 RuntimeError: flamestream: worker-1 on executor h:1 (process 12) was killed by SIGKILL

@@ -62,7 +62,7 @@ def started(folder: Path, name: str, said: str, *arguments: str) -> Iterator[str
 
 
 @pytest.mark.timeout(300)
-def test_a_job_on_a_cluster(tmp_path: Path) -> None:
+def test_a_job_runs_on_a_cluster(tmp_path: Path) -> None:
     (tmp_path / "words.py").write_text(FLOW)
     (tmp_path / "lines").write_text("".join(f"a b{n % 3}\n" for n in range(500)))
     place = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")

@@ -16,7 +16,7 @@ import pytest
 import flamecore as fc
 import flamestream_spark
 from flamecore.errors import ConfigError, SourceError
-from flamestream_spark.spool import Spool
+from flamestream_spark.spool.spool import Spool
 from flamestream_spark.streaming import Streaming
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(200)]
@@ -71,7 +71,7 @@ def test_a_stream_goes_through_a_flow_and_goes_on(spark: Any, tmp_path: Path) ->
         assert running.progress()["items_in"] == 1, "it did not begin anew"
 
 
-def test_with_available_now_it_ends_by_itself(spark: Any, tmp_path: Path) -> None:
+def test_a_query_with_available_now_ends_by_itself(spark: Any, tmp_path: Path) -> None:
     add(tmp_path / "in", "a.txt", "to be", "or not to be")
     lines = spark.readStream.text(str(tmp_path / "in"))
     running = flamestream_spark.stream(
@@ -121,7 +121,7 @@ def test_a_job_that_fails_ends_the_query(spark: Any, tmp_path: Path) -> None:
         assert counts(again) == [("1", 1), ("x", 1)]
 
 
-def test_what_is_no_stream_is_refused(spark: Any, tmp_path: Path) -> None:
+def test_inputs_that_are_no_stream_are_refused(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"no stream"):
         flamestream_spark.stream(counting(), lines=spark.range(3), checkpoint=tmp_path / "job")
     with pytest.raises(ConfigError, match=r"no DataFrame is given"):
@@ -129,7 +129,7 @@ def test_what_is_no_stream_is_refused(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta"])
-def test_the_data_source_both_ways(spark: Any, format: str, tmp_path: Path) -> None:
+def test_the_data_source_reads_and_writes(spark: Any, format: str, tmp_path: Path) -> None:
     """Files → query → spool → job → folder → query → table, each part on its own, found by Spark without a word."""
     add(tmp_path / "in", "a.txt", "to be", "or not")
     add(tmp_path / "in", "b.txt", "to be")
@@ -171,7 +171,7 @@ def test_the_data_source_both_ways(spark: Any, format: str, tmp_path: Path) -> N
     assert table.where("key = 'be'").selectExpr("max(value)").first()[0] == 3
 
 
-def test_the_data_source_says_what_is_wrong(spark: Any, tmp_path: Path) -> None:
+def test_the_data_source_explains_errors(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(Exception, match=r"is no output of a job"):
         spark.read.format("flamestream").load(str(tmp_path / "x")).collect()
@@ -185,7 +185,7 @@ import sys
 from pathlib import Path
 
 import flamestream_spark
-from flamestream_spark.session import session
+from flamestream_spark.session.session import session
 
 sys.path.insert(0, sys.argv[1])
 from words import flow

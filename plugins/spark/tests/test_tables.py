@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 import pytest
 
-from flamecore.meta import GlobalTime, Meta
-from flamecore.records.plain import Unencodable
-from flamestream_spark.tables import Form
+from flamecore.model.meta import GlobalTime, Meta
+from flamecore.toolkit.records.plain import Unencodable
+from flamestream_spark.tables.arrow import Form
 
 
 class Posting(NamedTuple):
@@ -81,6 +81,6 @@ def test_times_order_the_rows() -> None:
         (tuple[str, int], [("a", 1, 2)], r"3 places, and the flow declares 2"),
     ],
 )
-def test_what_has_no_place_is_named(type_: Any, payloads: list[Any], words: str) -> None:
+def test_a_value_that_fits_no_column_is_named(type_: Any, payloads: list[Any], words: str) -> None:
     with pytest.raises(Unencodable, match=words):
         Form.of(type_, times=False).make(payloads)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
-from flamecore.plugin import hookimpl
-from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_name
 from flamestream_stores.bucket import MEMORY, Bucket, check_url
 from flamestream_stores.folder import Folder
 from flamestream_stores.places import Survives, file_name, no_state, store_error

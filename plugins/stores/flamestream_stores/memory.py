@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from flamecore.plugin import hookimpl
-from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_name
 
 
 class Memory(Store):

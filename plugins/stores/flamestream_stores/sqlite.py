@@ -22,9 +22,9 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgspec
 
+from flamecore.abc.hooks import hookimpl
+from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_name
 from flamecore.errors import CorruptError, StoreError
-from flamecore.plugin import hookimpl
-from flamecore.store import Store, StoreCapabilities, StoreContext, check_name
 from flamestream_stores.locks import writing
 from flamestream_stores.places import Survives, failed, file_name, make_folder, no_state, room, store_error
 

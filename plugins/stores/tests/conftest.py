@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
-import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
+from flamecore.abc.store import Store
 from flamecore.errors import StoreError
-from flamecore.store import Store
 
 
 def _mount(*arguments: str) -> None:
@@ -42,25 +38,6 @@ def fixed_disk(small_disk: Path) -> Path:
     """A disk that cannot be written to."""
     _mount("-o", "remount,ro", str(small_disk))
     return small_disk
-
-
-@contextmanager
-def _file_limit(limit: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        with contextlib.suppress(TypeError):  # a handler that was not set by Python
-            signal.signal(signal.SIGXFSZ, handler)
-
-
-@pytest.fixture
-def file_limit() -> Callable[[int], AbstractContextManager[None]]:
-    """`with file_limit(2**20):` no file grows beyond that many bytes."""
-    return _file_limit
 
 
 async def _fill(made: Store, size: int) -> tuple[dict[str, bytes], StoreError]:

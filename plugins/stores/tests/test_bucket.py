@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from flamecore.abc.store import Store, StoreContext
 from flamecore.errors import ConfigError, MissingDependencyError, StoreError
-from flamecore.store import Store, StoreContext
-from flamecore.testing.stores import StoreTests
+from flamecore.testing.bench.stores import using
+from flamecore.testing.checks.stores import StoreTests
 from flamestream_stores.directory import Directory
-
-T = TypeVar("T")
-Do = Callable[[Directory], Awaitable[T]]
 
 
 def store(path: str, job: str = "job", **options: Any) -> Directory:
     return Directory(Directory.Options(path=path, **options), StoreContext(job))
-
-
-def using(made: Directory, do: Do[T]) -> T:
-    async def run() -> T:
-        await made.open()
-        try:
-            return await do(made)
-        finally:
-            await made.aclose()
-
-    return asyncio.run(run())
 
 
 @pytest.fixture
@@ -43,14 +29,14 @@ def fsspec() -> Any:
 
 
 @pytest.mark.parametrize("url", ["sftp://host/state", "hdfs://host/state", "simplecache::s3://bucket/state", "x://y"])
-def test_what_cannot_create_on_condition_is_refused(url: str) -> None:
+def test_a_place_without_conditional_writes_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="only if there is none") as caught:
         store(url)
     assert caught.value.path == "state.path"
     assert "s3://" in caught.value.hint
 
 
-def test_what_an_object_store_promises() -> None:
+def test_promises_depend_on_the_object_store() -> None:
     far = store("s3://bucket/state").capabilities
     assert (far.durable, far.shared) == (True, True)
     memory = store("memory://state").capabilities
@@ -59,14 +45,14 @@ def test_what_an_object_store_promises() -> None:
     assert (near.durable, near.shared) == (True, False)
 
 
-def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_fsspec_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'flamestream\[fsspec\]'$") as caught:
         using(store("memory://state"), Directory.names)
     assert (caught.value.module, caught.value.extra) == ("fsspec", "fsspec")
 
 
-def test_without_the_client(fsspec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_client_is_named(fsspec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'flamestream\[fsspec\]' s3fs$") as caught:
         using(store("s3://bucket/state"), Directory.names)
@@ -123,7 +109,7 @@ def test_a_blob_is_an_object_below_the_job(answers: Answers) -> None:
     "error",
     [FileExistsError("there"), OSError(errno.EINVAL, "At least one of the pre-conditions you specified did not hold")],
 )
-def test_a_name_that_is_taken(answers: Answers, error: Exception) -> None:
+def test_a_taken_name_is_not_created_again(answers: Answers, error: Exception) -> None:
     async def do(made: Directory) -> bool:
         answers.error = error
         return await made.create("a", b"data")
@@ -132,7 +118,7 @@ def test_a_name_that_is_taken(answers: Answers, error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EINVAL, "Invalid"), PermissionError("no"), RuntimeError("odd")])
-def test_everything_else_is_an_error_that_says_it(answers: Answers, error: Exception) -> None:
+def test_other_errors_are_wrapped_with_their_cause(answers: Answers, error: Exception) -> None:
     async def do(made: Directory) -> None:
         answers.error = error
         for call in (made.create("a", b""), made.names()):
@@ -144,7 +130,7 @@ def test_everything_else_is_an_error_that_says_it(answers: Answers, error: Excep
     using(store("s3://bucket/state"), do)
 
 
-def test_a_bucket_that_is_not_there(answers: Answers) -> None:
+def test_a_missing_bucket_is_an_error(answers: Answers) -> None:
     answers.error = FileNotFoundError("The specified bucket does not exist")
     with pytest.raises(StoreError, match="bucket does not exist"):
         using(store("s3://bucket/state"), Directory.names)
@@ -179,6 +165,6 @@ class TestS3(StoreTests):
         return Directory(Directory.Options(path="s3://flame/state", storage_options=self.s3), context)
 
 
-def test_s3_without_the_bucket(s3: dict[str, Any]) -> None:
+def test_a_missing_bucket_of_s3_is_an_error(s3: dict[str, Any]) -> None:
     with pytest.raises(StoreError, match="s3://none/state/job cannot be listed"):
         using(store("s3://none/state", storage_options=s3), Directory.names)

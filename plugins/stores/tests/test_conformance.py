@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flamecore.store import Store, StoreContext
-from flamecore.testing.stores import StoreTests
+from flamecore.abc.store import Store, StoreContext
+from flamecore.testing.checks.stores import StoreTests
 from flamestream_stores.directory import Directory
 from flamestream_stores.memory import Memory
 from flamestream_stores.sqlite import Sqlite

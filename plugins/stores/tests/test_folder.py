@@ -6,41 +6,21 @@ import asyncio
 import errno
 import fcntl
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
+from flamecore.abc.store import StoreContext
 from flamecore.errors import StoreError
-from flamecore.store import StoreContext
+from flamecore.testing.bench.disks import file_limit
+from flamecore.testing.bench.stores import refusal, using
 from flamestream_stores import folder, places
 from flamestream_stores.directory import Directory
-
-T = TypeVar("T")
 
 
 def store(top: Path, path: str = "state", job: str = "job", **options: Any) -> Directory:
     return Directory(Directory.Options(path=path, **options), StoreContext(job, top))
-
-
-def using(made: Directory, do: Callable[[Directory], Awaitable[T]]) -> T:
-    async def run() -> T:
-        await made.open()
-        try:
-            return await do(made)
-        finally:
-            await made.aclose()
-
-    return asyncio.run(run())
-
-
-def fails(made: Directory, do: Callable[[Directory], Awaitable[Any]] = Directory.names) -> StoreError:
-    with pytest.raises(StoreError) as caught:
-        using(made, do)
-    assert caught.value.store == "directory"
-    assert caught.value.hint
-    return caught.value
 
 
 def files(top: Path) -> list[str]:
@@ -84,7 +64,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_the_file_before_its_name_and_the_folder_behind(tmp_path: Path, calls: list[str]) -> None:
+def test_a_file_is_forced_to_the_disk_before_its_link_and_the_folder_after_it(tmp_path: Path, calls: list[str]) -> None:
     async def do(made: Directory) -> None:
         assert calls == ["parent", "parent"]  # `state` and `state/job` were made
         calls.clear()
@@ -97,7 +77,7 @@ def test_the_file_before_its_name_and_the_folder_behind(tmp_path: Path, calls: l
     using(store(tmp_path), do)
 
 
-def test_nothing_is_forced_if_it_need_not_outlast_a_loss_of_power(tmp_path: Path, calls: list[str]) -> None:
+def test_nothing_is_forced_to_the_disk_if_loss_of_power_does_not_count(tmp_path: Path, calls: list[str]) -> None:
     async def do(made: Directory) -> None:
         await made.create("a", b"data")
         await made.create("a", b"data")
@@ -106,7 +86,7 @@ def test_nothing_is_forced_if_it_need_not_outlast_a_loss_of_power(tmp_path: Path
     using(store(tmp_path, survives="process_death"), do)
 
 
-def test_what_cannot_be_forced_to_the_disk_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blob_that_cannot_be_forced_to_the_disk_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(path: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -126,18 +106,18 @@ def test_what_cannot_be_forced_to_the_disk_is_not_there(tmp_path: Path, monkeypa
 # -- links -------------------------------------------------------------------------------------------------------------
 
 
-def test_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refused)
-    error = fails(store(tmp_path), lambda made: made.create("a", b"data"))
+    error = refusal(store(tmp_path), lambda made: made.create("a", b"data"))
     assert "without hard links" in error.what
     assert "sqlite" in error.hint
     assert files(tmp_path) == []
 
 
-def test_a_file_server_that_was_asked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_a_file_server_makes_twice_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first answer was lost; the second says that the name is taken, by this very file."""
     link = os.link
 
@@ -152,7 +132,7 @@ def test_a_file_server_that_was_asked_twice(tmp_path: Path, monkeypatch: pytest.
 # -- what killed writers leave -----------------------------------------------------------------------------------------
 
 
-def test_what_is_left_is_cleared_away_and_what_is_written_is_not(tmp_path: Path) -> None:
+def test_files_of_dead_writers_are_deleted_and_those_of_live_ones_stay(tmp_path: Path) -> None:
     home = tmp_path / "state" / "job"
     home.mkdir(parents=True)
     (home / "=left").write_bytes(b"half")
@@ -166,7 +146,7 @@ def test_what_is_left_is_cleared_away_and_what_is_written_is_not(tmp_path: Path)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc to find out the path of a descriptor")
-def test_cleared_away_before_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_deleted_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process that opens takes a new file for one that was left, before its writer has come to lock it."""
     flock = fcntl.flock
     meddled: list[int] = []
@@ -196,18 +176,18 @@ def test_cleared_away_before_it_is_locked(tmp_path: Path, monkeypatch: pytest.Mo
 # -- what the system can refuse ----------------------------------------------------------------------------------------
 
 
-def test_a_path_through_a_file(tmp_path: Path) -> None:
+def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "part of the path is a file" in fails(store(tmp_path, "file")).hint
+    assert "part of the path is a file" in refusal(store(tmp_path, "file")).hint
 
 
-def test_a_disk_that_cannot_be_written_to(fixed_disk: Path) -> None:
-    error = fails(store(fixed_disk, "."))
+def test_a_read_only_disk_is_refused(fixed_disk: Path) -> None:
+    error = refusal(store(fixed_disk, "."))
     assert "Read-only file system" in error.what
     assert "writable" in error.hint
 
 
-def test_a_folder_that_is_deleted(tmp_path: Path) -> None:
+def test_a_deleted_folder_is_an_error(tmp_path: Path) -> None:
     async def do(made: Directory) -> None:
         (tmp_path / "state" / "job").rmdir()
         for call in (made.create("a", b""), made.names()):
@@ -218,7 +198,7 @@ def test_a_folder_that_is_deleted(tmp_path: Path) -> None:
     using(store(tmp_path), do)
 
 
-def test_a_folder_in_the_place_of_a_blob(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_a_blob_is_an_error(tmp_path: Path) -> None:
     async def do(made: Directory) -> None:
         (tmp_path / "state" / "job" / "a.blob").mkdir()
         for call in (made.read("a"), made.delete(["a"])):
@@ -228,14 +208,14 @@ def test_a_folder_in_the_place_of_a_blob(tmp_path: Path) -> None:
     using(store(tmp_path), do)
 
 
-def test_not_open(tmp_path: Path) -> None:
+def test_a_store_that_is_not_open_refuses_calls(tmp_path: Path) -> None:
     made = store(tmp_path)
     with pytest.raises(StoreError, match="not open"):
         asyncio.run(made.names())
 
 
 @pytest.mark.parametrize("size", [1000, 100_000, 3_000_000])
-def test_a_full_disk(small_disk: Path, size: int, fill: Any, holds: Any) -> None:
+def test_a_full_disk_leaves_whole_blobs_only(small_disk: Path, size: int, fill: Any, holds: Any) -> None:
     (small_disk / "else").write_bytes(bytes(300_000))
 
     async def do(made: Directory) -> None:
@@ -252,7 +232,7 @@ def test_a_full_disk(small_disk: Path, size: int, fill: Any, holds: Any) -> None
     assert not [name for name in files(small_disk) if "/=" in name]
 
 
-def test_a_file_that_may_not_grow(tmp_path: Path, file_limit: Any, holds: Any) -> None:
+def test_a_file_over_the_limit_leaves_no_blob(tmp_path: Path, holds: Any) -> None:
     async def do(made: Directory) -> None:
         with file_limit(2**20):
             with pytest.raises(StoreError, match="File too large"):

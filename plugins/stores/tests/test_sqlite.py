@@ -7,40 +7,20 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
+from flamecore.abc.store import StoreContext
 from flamecore.errors import CorruptError, StoreError
-from flamecore.store import StoreContext
+from flamecore.testing.bench.disks import file_limit
+from flamecore.testing.bench.stores import refusal, using
 from flamestream_stores.sqlite import PIECE_BYTES, Sqlite
-
-T = TypeVar("T")
 
 
 def store(folder: Path, path: str = "state", job: str = "job", **options: Any) -> Sqlite:
     return Sqlite(Sqlite.Options(path=path, **options), StoreContext(job, folder))
-
-
-def using(made: Sqlite, do: Callable[[Sqlite], Awaitable[T]]) -> T:
-    async def run() -> T:
-        await made.open()
-        try:
-            return await do(made)
-        finally:
-            await made.aclose()
-
-    return asyncio.run(run())
-
-
-def fails(made: Sqlite, do: Callable[[Sqlite], Awaitable[Any]] = Sqlite.names) -> StoreError:
-    with pytest.raises(StoreError) as caught:
-        using(made, do)
-    assert caught.value.store == "sqlite"
-    assert caught.value.hint
-    return caught.value
 
 
 # -- where -------------------------------------------------------------------------------------------------------------
@@ -63,7 +43,7 @@ def fails(made: Sqlite, do: Callable[[Sqlite], Awaitable[Any]] = Sqlite.names) -
         ("state.dbs", "job", "state.dbs/job.db"),
     ],
 )
-def test_where_the_file_is(tmp_path: Path, path: str, job: str, file: str) -> None:
+def test_the_file_is_named_after_path_and_job(tmp_path: Path, path: str, job: str, file: str) -> None:
     assert using(store(tmp_path, path, job), Sqlite.names) == []
     assert [found.relative_to(tmp_path) for found in tmp_path.rglob("*") if found.is_file()] == [Path(file)]
 
@@ -74,7 +54,7 @@ def test_jobs_of_long_names_have_files_of_their_own(tmp_path: Path) -> None:
     assert len(list((tmp_path / "state").iterdir())) == 2
 
 
-def test_an_absolute_path_and_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_may_be_absolute_or_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     using(store(Path("elsewhere"), str(tmp_path / "one.db")), Sqlite.names)
     using(store(Path("elsewhere"), "~/two.db"), Sqlite.names)
@@ -85,7 +65,9 @@ def test_an_absolute_path_and_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("survives", "synchronous", "full"), [("power_loss", 2, 1), ("process_death", 1, 0)])
-def test_what_is_forced_to_the_disk(tmp_path: Path, survives: Any, synchronous: int, full: int) -> None:
+def test_transactions_are_forced_to_the_disk_as_survives_says(
+    tmp_path: Path, survives: Any, synchronous: int, full: int
+) -> None:
     """SQLite's own words: in WAL mode FULL (2) forces every transaction to the disk, NORMAL (1) only checkpoints."""
 
     async def asked(made: Sqlite) -> list[Any]:
@@ -130,7 +112,7 @@ def test_the_log_does_not_stay_large(tmp_path: Path) -> None:
 # -- what a database can refuse ----------------------------------------------------------------------------------------
 
 
-def test_another_that_writes_is_waited_for(tmp_path: Path) -> None:
+def test_another_writer_is_waited_for(tmp_path: Path) -> None:
     async def do(made: Sqlite) -> None:
         with contextlib.closing(sqlite3.connect(tmp_path / "state" / "job.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -144,7 +126,7 @@ def test_another_that_writes_is_waited_for(tmp_path: Path) -> None:
     using(store(tmp_path), do)
 
 
-def test_another_that_never_ends(tmp_path: Path) -> None:
+def test_a_writer_that_never_ends_is_an_error(tmp_path: Path) -> None:
     async def do(made: Sqlite) -> None:
         with contextlib.closing(sqlite3.connect(tmp_path / "state" / "job.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -168,27 +150,27 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="there is no /proc/locks to say who holds it")
-def test_another_that_never_ends_is_named(tmp_path: Path) -> None:
+def test_a_writer_that_never_ends_is_named(tmp_path: Path) -> None:
     using(store(tmp_path), Sqlite.names)
     command = [sys.executable, "-c", HOLDER, str(tmp_path / "state" / "job.db")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "it is mine\n"
         try:
-            assert f"Another process ({other.pid}) holds it" in fails(store(tmp_path, busy_timeout_s=0.05)).hint
+            assert f"Another process ({other.pid}) holds it" in refusal(store(tmp_path, busy_timeout_s=0.05)).hint
         finally:
             other.communicate()
 
 
-def test_another_that_has_it_for_itself(tmp_path: Path) -> None:
+def test_an_exclusive_lock_of_another_process_is_an_error(tmp_path: Path) -> None:
     using(store(tmp_path), Sqlite.names)
     with contextlib.closing(sqlite3.connect(tmp_path / "state" / "job.db", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("PRAGMA user_version = 1")
-        assert "Another process holds it" in fails(store(tmp_path, busy_timeout_s=0.05)).hint
+        assert "Another process holds it" in refusal(store(tmp_path, busy_timeout_s=0.05)).hint
 
 
-def test_many_open_it_at_once(tmp_path: Path) -> None:
+def test_many_stores_open_the_file_at_once(tmp_path: Path) -> None:
     """Also when there is no file yet, and when the last one has just closed."""
 
     async def run() -> None:
@@ -202,53 +184,53 @@ def test_many_open_it_at_once(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_no_database(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"something else " * 1000)
-    assert "another kind of file" in fails(store(tmp_path, "state.db")).hint
+    assert "another kind of file" in refusal(store(tmp_path, "state.db")).hint
 
 
-def test_a_database_of_another_program(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as other:
         other.execute("CREATE TABLE mine (x)")
-    assert "of another program" in fails(store(tmp_path, "state.db")).what
+    assert "of another program" in refusal(store(tmp_path, "state.db")).what
     with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as other:
         assert other.execute("SELECT name FROM sqlite_schema").fetchall() == [("mine",)]
 
 
-def test_a_newer_format(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     using(store(tmp_path, "state.db"), Sqlite.names)
     with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as other:
         other.execute("PRAGMA user_version = 7")
-    assert isinstance(error := fails(store(tmp_path, "state.db")), CorruptError)
+    assert isinstance(error := refusal(store(tmp_path, "state.db")), CorruptError)
     assert "format 7" in error.what
 
 
-def test_a_damaged_file(tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     using(store(tmp_path, "state.db"), lambda made: made.create("a", bytes(100_000)))
     with (tmp_path / "state.db").open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 8192)
-    assert "integrity_check" in fails(store(tmp_path, "state.db")).hint
+    assert "integrity_check" in refusal(store(tmp_path, "state.db")).hint
 
 
-def test_a_path_through_a_file(tmp_path: Path) -> None:
+def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    assert "part of the path is a file" in fails(store(tmp_path, "file/state")).hint
+    assert "part of the path is a file" in refusal(store(tmp_path, "file/state")).hint
 
 
-def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.db").mkdir()
-    assert "SQLITE_CANTOPEN" in fails(store(tmp_path, "state.db")).what
+    assert "SQLITE_CANTOPEN" in refusal(store(tmp_path, "state.db")).what
 
 
-def test_a_disk_that_cannot_be_written_to(fixed_disk: Path) -> None:
-    error = fails(store(fixed_disk))
+def test_a_read_only_disk_is_refused(fixed_disk: Path) -> None:
+    error = refusal(store(fixed_disk))
     assert "Read-only file system" in error.what
     assert "writable" in error.hint
-    assert "writable" in fails(store(fixed_disk, "state.db")).hint
+    assert "writable" in refusal(store(fixed_disk, "state.db")).hint
 
 
-def test_a_file_that_is_deleted_or_replaced(tmp_path: Path) -> None:
+def test_a_file_deleted_or_replaced_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
 
     async def deleted(made: Sqlite) -> None:
@@ -260,11 +242,11 @@ def test_a_file_that_is_deleted_or_replaced(tmp_path: Path) -> None:
         path.write_bytes((tmp_path / "old.db").read_bytes())
         await made.create("a", b"")
 
-    assert "deleted" in fails(store(tmp_path, path.name), deleted).hint
-    assert "replaced" in fails(store(tmp_path, path.name), replaced).hint
+    assert "deleted" in refusal(store(tmp_path, path.name), deleted).hint
+    assert "replaced" in refusal(store(tmp_path, path.name), replaced).hint
 
 
-def test_not_open(tmp_path: Path) -> None:
+def test_a_store_that_is_not_open_refuses_calls(tmp_path: Path) -> None:
     made = store(tmp_path)
     using(made, Sqlite.names)
     for call in (made.create("a", b""), made.read("a"), made.names(), made.delete(["a"])):
@@ -277,7 +259,7 @@ def test_not_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 100_000, 3_000_000])
-def test_a_full_disk(small_disk: Path, size: int, fill: Any, holds: Any) -> None:
+def test_a_full_disk_leaves_whole_blobs_only(small_disk: Path, size: int, fill: Any, holds: Any) -> None:
     (small_disk / "else").write_bytes(bytes(300_000))
 
     async def do(made: Sqlite) -> None:
@@ -294,7 +276,7 @@ def test_a_full_disk(small_disk: Path, size: int, fill: Any, holds: Any) -> None
     using(store(small_disk), lambda made: made.read("later"))
 
 
-def test_a_disk_without_room_to_begin_with(small_disk: Path) -> None:
+def test_a_disk_full_from_the_start_is_an_error(small_disk: Path) -> None:
     (small_disk / "else").write_bytes(bytes(4 * 2**20 - 24 * 2**10))
     with pytest.raises(StoreError) as caught:
         using(store(small_disk), Sqlite.names)
@@ -303,7 +285,7 @@ def test_a_disk_without_room_to_begin_with(small_disk: Path) -> None:
     assert using(store(small_disk), Sqlite.names) == []
 
 
-def test_a_large_blob_that_does_not_fit(small_disk: Path, holds: Any) -> None:
+def test_a_large_blob_that_does_not_fit_leaves_nothing(small_disk: Path, holds: Any) -> None:
     async def do(made: Sqlite) -> None:
         assert await made.create("before", b"before")
         with pytest.raises(StoreError, match="SQLITE_FULL"):
@@ -315,7 +297,7 @@ def test_a_large_blob_that_does_not_fit(small_disk: Path, holds: Any) -> None:
     using(store(small_disk), do)
 
 
-def test_a_file_that_may_not_grow(tmp_path: Path, file_limit: Any, fill: Any, holds: Any) -> None:
+def test_a_file_at_its_limit_leaves_whole_blobs_only(tmp_path: Path, fill: Any, holds: Any) -> None:
     async def do(made: Sqlite) -> None:
         with file_limit(2**20):
             held, error = await fill(made, 100_000)

@@ -1,0 +1,4 @@
+"""The contracts: what a plugin promises, one module each.
+
+Imports the model; holds no implementation.
+"""

@@ -1,0 +1,197 @@
+"""Progress tracking: the contract of ackers (paper 002, "the tracker"; paper 000, "Minimal time within stream").
+
+An acker is a *strategy* made of three parts, none of which knows how messages travel:
+
+    reporter (one per worker)  --Report-->  tracker (one or several)  --MinTime-->  listener (one per subscriber)
+
+A worker tells its reporter of every hand-over to another worker: a random number when it sends, the same number
+once it has processed what it received *and* acked and sent all that came of it. A tracker XORs the numbers per
+(segment, time); where the result is zero nothing is in flight. The laws:
+
+* a minimum time m of a segment means: nothing of a time below m is in flight there, and nothing will come;
+* it never passes an item in flight, never goes back for a listener, and arrives once all is acked;
+* messages of one flush are applied highest (segment, time) first, then heartbeats, then unregistrations.
+
+Everything here is plain state, driven by calls: no sockets, no clock of its own, no threads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flamecore.model.messages import MinTime, Report
+from flamecore.model.meta import MIN_TIME
+
+API: int = 1
+
+Segments = tuple[frozenset[int], ...]
+"""The tracked parts of a graph: for each segment index, the segments that feed it, all of lower index."""
+
+
+class Reporter(ABC):
+    """The worker's side: collects reports and hands out what is to be sent."""
+
+    @abstractmethod
+    def ack(self, segment: int, time: int, xor: int) -> None:
+        """Report one hand-over (or the XOR of several of one segment and time): once by the sender, once by the
+        receiver.
+
+        Order: what a worker sends must be reported no later than the receipt that caused it, within one flush at the
+            latest.
+        """
+
+    @abstractmethod
+    def heartbeat(self, front: int, time: int) -> None:
+        """Promise that `front` will send nothing below `time`. Call it after the acks of what the front sent.
+
+        Raises:
+            TimeRegressionError: `time` is below an earlier promise of this front.
+        """
+
+    @abstractmethod
+    def unregister(self, front: int) -> None:
+        """Report that `front` has ended. Nothing may come from it afterwards."""
+
+    @abstractmethod
+    def flush(self, now: float) -> Sequence[tuple[int, Report]]:
+        """What is to be sent now, as (tracker index, report), oldest first.
+
+        Called after every step of the worker and when `due` has come. A reporter that aggregates may return
+        nothing until its limits are reached.
+
+        Args:
+            now: A monotonic clock, in seconds.
+        """
+
+    def due(self) -> float | None:
+        """When `flush` must be called again at the latest, on the clock of `now`; None when nothing waits."""
+        return None
+
+
+class Tracker(ABC):
+    """The acker's side: knows what is in flight. `subscribers` are addresses in the order they subscribed."""
+
+    def __init__(self) -> None:
+        self.subscribers: list[str] = []
+
+    @abstractmethod
+    def receive(self, report: Report) -> Sequence[MinTime]:
+        """Apply one report as one step and return the news for every subscriber, in the order to be sent.
+
+        Raises:
+            TimeRegressionError: A heartbeat went back, came from a front that has ended, or (with a single
+                tracker) an ack is of a time already announced as past.
+            ConsistencyError: The table's bound is exceeded.
+        """
+
+    @abstractmethod
+    def register(self, front: int, time: int | None = None) -> int:
+        """Admit a front while the job runs.
+
+        Args:
+            front: Its number.
+            time: Where it goes on; None: wherever the stream is now.
+
+        Returns:
+            The time from which its items may be stamped.
+
+        Raises:
+            TimeRegressionError: `time` is before what has been announced.
+        """
+
+    @abstractmethod
+    def current(self) -> Sequence[MinTime]:
+        """The news a newcomer must be told, one for each segment."""
+
+    def subscribe(self, address: str) -> Sequence[MinTime]:
+        """Send news to `address` from now on; returns what it must be told first. Twice is once."""
+        if address not in self.subscribers:
+            self.subscribers.append(address)
+        return self.current()
+
+    def unsubscribe(self, address: str) -> None:
+        """Send no more news to `address`. Unknown: nothing happens."""
+        if address in self.subscribers:
+            self.subscribers.remove(address)
+
+
+class Listener(ABC):
+    """A subscriber's side: makes one minimum time for each segment of what the trackers tell."""
+
+    @abstractmethod
+    def receive(self, tracker: int, news: MinTime) -> bool:
+        """Take one piece of news of the tracker with that index; True if the minimum time of its segment grew."""
+
+    @abstractmethod
+    def min_time(self, segment: int) -> int:
+        """The minimum time of the segment. Only grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AckerPlan:
+    """What a strategy must know of the job.
+
+    Attributes:
+        workers: How many.
+        segments: The tracked parts of the graph.
+        fronts: Numbers of the fronts registered from the start, so that nothing passes one that is slow to begin.
+        start: The time every front starts from.
+        make: Builds another strategy by name (for those that wrap one): `make(name, options_table)`.
+    """
+
+    workers: int
+    segments: Segments
+    fronts: tuple[int, ...]
+    start: int = 0
+    make: Callable[[str, Mapping[str, Any]], Acker] | None = None
+
+
+class Acker(ABC):
+    """A strategy: builds the three parts so that they fit together.
+
+    Class attributes: `name`, `api` and `Options` as for every driver.
+    """
+
+    name: ClassVar[str]
+    api: ClassVar[int] = API
+    Options: ClassVar[Any] = None
+
+    def __init__(self, options: Any, plan: AckerPlan) -> None:
+        self.options = options
+        self.plan = plan
+
+    @property
+    def trackers(self) -> int:
+        """How many trackers there are; they get the addresses acker/0, acker/1, …"""
+        return 1
+
+    @abstractmethod
+    def tracker(self, index: int) -> Tracker:
+        """Build the tracker with that index."""
+
+    @abstractmethod
+    def reporter(self, worker: int) -> Reporter:
+        """Build the reporter of one worker."""
+
+    @abstractmethod
+    def listener(self) -> Listener:
+        """Build a listener; `min_time` starts at `plan.start`."""
+
+
+class SingleListener(Listener):
+    """Listens to one tracker: its word is the minimum time."""
+
+    def __init__(self, segments: int, start: int = MIN_TIME) -> None:
+        self._times = [start] * segments
+
+    def receive(self, tracker: int, news: MinTime) -> bool:
+        if news.time <= self._times[news.segment]:
+            return False
+        self._times[news.segment] = news.time
+        return True
+
+    def min_time(self, segment: int) -> int:
+        return self._times[segment]

@@ -1,0 +1,178 @@
+"""The configuration of a job as checked values: one class for each table of a job file.
+
+`flamecore.runtime.config` makes them of files, the environment and the command line; a host is given them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+Policy = Literal["fail", "skip", "dead_letter"]
+"""What becomes of a record that is malformed or that a user function fails on."""
+
+
+class JobTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[job]: what runs, and how.
+
+    Attributes:
+        flow: Reference of the flow: `package.module:flow` or `file.py:flow`, relative to the configuration file.
+        name: Name of the job; the flow's own name by default.
+        workers: How many.
+        owners: So many of them, at most, own key groups: run what goes by key, and keep its state. By default all do;
+            half of them, rounded up, where that is only counting.
+        clock: Where global times come from: a counter, or the wall clock.
+        guarantee: `exactly_once` refuses sources and sinks that cannot keep it.
+        on_error: What becomes of a record that a user function fails on.
+        max_in_flight: Most items admitted and not yet delivered, for the whole job.
+        barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
+        sink_timeout_s: How long a sink may take to store one batch, to make it durable, to open or to close.
+        source_timeout_s: How long a source may take to leave off reading, to close, or to be told of a snapshot.
+        grace_s: How long either may take, at most, once the job ends with an error.
+    """
+
+    flow: str = ""
+    name: str = ""
+    workers: Annotated[int, msgspec.Meta(ge=1)] = 1
+    owners: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    clock: Literal["sequence", "wall"] = "sequence"
+    guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    on_error: Policy = "fail"
+    max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 8192
+    barrier: bool = True
+    sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
+    source_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    grace_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+
+
+class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[deploy]: where the parts of a job live, when its transport reaches other processes.
+
+    Attributes:
+        on: Name of the host that the nodes are started on. Its options stand in a table of its name.
+        start: `local`: the supervisor has the nodes started; `join`: it waits for workers started elsewhere
+            (`flamestream worker --join …`).
+        acker: Where trackers live: with workers (the k-th with the k-th from the end: fewest messages), with the
+            supervisor, or in processes of their own (`flamestream acker --join …`).
+        start_timeout_s: How long workers may take to join and to open what they read.
+        stop_timeout_s: How long they may take to end when told to.
+        silence_timeout_s: A worker that is not heard of for this long is taken for dead. A user function that keeps a
+            worker busy for longer, without a break, looks like that.
+        restarts: After how many faults (a worker that died, a connection that was lost) within `restart_window_s` a job
+            that keeps state gives up. One that keeps none gives up at the first.
+        restart_window_s: See `restarts`.
+    """
+
+    on: str
+    start: Literal["local", "join"] = "local"
+    acker: Literal["supervisor", "worker", "own"] = "worker"
+    start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    stop_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+    silence_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    restarts: Annotated[int, msgspec.Meta(ge=0)] = 10
+    restart_window_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+
+
+class StateTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[state]: what the job remembers of its state, so that it goes on after a crash. Off unless `use` is given.
+
+    Attributes:
+        use: The store's driver; the table's other keys are its options. What is not said is taken from the table of
+            the transport of that name, if there is one.
+        interval_s: How often a snapshot is taken.
+        max_uncommitted: Most records admitted since the last snapshot, for the whole job: bounds what is kept to make
+            the next one.
+        commit_timeout_s: How long one snapshot may take before the job ends with an error.
+    """
+
+    use: str | None = None
+    interval_s: Annotated[float, msgspec.Meta(gt=0)] = 0.5
+    max_uncommitted: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
+    commit_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 100.0
+
+
+class State(StateTable, frozen=True, kw_only=True):
+    """[state], with the options of its driver."""
+
+    options: Mapping[str, Any] = {}
+
+
+class RegistryTable(msgspec.Struct, frozen=True, kw_only=True):
+    """[registry]: where it is written who runs the job and where its parts are, when there are several processes.
+
+    Attributes:
+        use: The registry's driver; the table's other keys are its options. What is not said is taken from the table of
+            the transport of that name, if there is one.
+        lease_s: A supervisor that has said nothing for so long is gone, and another may take over.
+    """
+
+    use: str
+    lease_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 5.0
+
+
+class RegistryChoice(RegistryTable, frozen=True, kw_only=True):
+    """[registry], with the options of its driver."""
+
+    options: Mapping[str, Any] = {}
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """[transport] and [acker]: which one is used, and the options of each, also of those that are not used."""
+
+    use: str
+    tables: Mapping[str, Mapping[str, Any]] = {}
+
+
+Phase = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """[source.X], [sink.X] and [dead_letter].
+
+    Attributes:
+        use: The driver's name; None: not said.
+        on_error: Sources: what becomes of malformed records.
+        phase: Which one in a series that take each other's place (`flamecore.runtime.state.fronts`).
+        options: The driver's options, references to the environment as written.
+    """
+
+    use: str | None = None
+    on_error: Policy = "fail"
+    phase: Phase = 1
+    options: Mapping[str, Any] = {}
+
+
+class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a configuration says, checked as far as that goes without importing a driver.
+
+    Names of drivers have no defaults here: `flamecore.runtime.config.read` knows which ones a job gets that names none.
+
+    Attributes:
+        source: By the source's name in the flow.
+        sink: By the sink's name in the flow.
+        dead_letter: Where dead letters go; None: nowhere.
+        hooks: Names of observers, in the order in which they are called.
+        deploy: Where parts live, when there are several processes.
+        hosts: Options of what nodes are started on, by name, also of those that are not used.
+        state: Where state is kept; its `use` is None when none is.
+        registry: Where it is written who runs the job.
+        folder: What file references of `job.flow` are relative to.
+        origins: Where values came from, by dotted key, for errors.
+    """
+
+    job: JobTable = JobTable()
+    transport: Choice
+    acker: Choice
+    source: Mapping[str, Edge] = {}
+    sink: Mapping[str, Edge] = {}
+    dead_letter: Edge | None = None
+    hooks: tuple[str, ...] = ()
+    deploy: DeployTable
+    hosts: Mapping[str, Mapping[str, Any]] = {}
+    state: State = State()
+    registry: RegistryChoice
+    folder: Path = Path()
+    origins: Mapping[str, str] = {}

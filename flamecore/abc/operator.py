@@ -1,0 +1,210 @@
+"""How a vertex is computed on a worker: the contract of operators.
+
+A vertex says what is meant; an operator computes it, with this worker's share of the items. The engine has one row for
+each kind of vertex, vertex class → operator class, and plugins add rows (`docs/plugins/operator.md`).
+
+An operator is compiled: it gives a *step*, a function of one item's four parts:
+
+    step(order, trace, alive, payload)
+
+A step does its work and calls the step of what comes next; so an item runs depth first to its end on a worker, and
+nothing is boxed on the way. Steps know neither workers nor transports nor progress: routes are steps too.
+
+Where the way is straight, items that are in order anyway go in *runs*, which cost a fraction:
+
+    run(orders, trace, payloads)
+
+A run means a step for each of its items, one after another. It ends at the head of a cycle and at a fork whose ways
+meet again, where the items go on one by one: what comes of one must meet before anything that comes of the next.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple
+
+from flamecore.model.batch import Orders
+from flamecore.model.hashing import key_groups
+from flamecore.model.vertices import Vertex
+
+API: int = 1
+
+Columns = tuple[Orders, Sequence[Any]]
+"""Orders and payloads, apart."""
+
+Step = Callable[[bytes, int, bool, Any], None]
+"""Takes one item, as (order, trace, alive, payload). `alive` is False for a tombstone."""
+
+Run = Callable[[Orders, int, Sequence[Any]], None]
+"""Takes at least one live item, all of one trace, in ascending order, as (orders, trace, payloads). The sequences are
+shared: a receiver may keep them, and nobody changes them."""
+
+GONE: Final = object()
+"""In the changes of a snapshot: there is nothing of that name any more."""
+
+CHANGES: Final = 1 << 17
+"""Most names in one piece of the changes of a snapshot. Larger dictionaries take long to grow, and to let go."""
+
+Fail = Callable[[bytes, int, bool, Any, Exception], None]
+"""Called instead of the next step when a user function raises. What fails is an item of its own: it is held by the
+barrier like every output, and taken back if the failing item turns out to be a wrong guess."""
+
+
+def each(step: Step) -> Run:
+    """Return the run that steps through its items."""
+
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        for order, payload in zip(orders, payloads, strict=True):
+            step(order, trace, True, payload)
+
+    return run
+
+
+class Way(NamedTuple):
+    """An edge to a successor, as the two functions that take items along it."""
+
+    step: Step
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The place of an operator on a worker: what it is given, and where its outputs go.
+
+    Attributes:
+        ident: Random 64-bit id of this physical instance. A stateful operator, and every one that appends child ids,
+            xors it into the trace of what it emits.
+        fail: Takes an item that a user function fails on.
+        ways: One for each successor, in the order of the links; none at a sink.
+        apart: Whether what goes these ways never meets again, so that one may be ahead of the other.
+        snapshots: Whether snapshots of state are taken.
+        barrier: Whether outputs wait for the minimum time.
+    """
+
+    ident: int
+    fail: Fail
+    ways: tuple[Way, ...]
+    apart: bool = True
+    snapshots: bool = False
+    barrier: bool = True
+
+    @property
+    def emit(self) -> Step:
+        """The step of the only successor."""
+        (way,) = self.ways
+        return way.step
+
+    @property
+    def emit_run(self) -> Run:
+        """The run of the only successor."""
+        (way,) = self.ways
+        return way.run
+
+
+class Operator:
+    """A vertex at work on one worker.
+
+    A plugin's operator states `name` and `vertex`; for the engine's own the table does.
+
+    Args:
+        vertex: What is computed: an instance of the class `vertex`.
+        site: Where.
+
+    Attributes:
+        name: The kind of its vertex (`Vertex.kind`), and the name of its entry point.
+        api: Version of the plugin contract it was written for.
+        vertex: Class of the vertices that it computes.
+        step: Takes one item.
+        run: Takes a run; None: a run is taken step by step.
+        undo: Takes several tombstones of one trace, in ascending order; None: they are taken step by step.
+    """
+
+    name: ClassVar[str]
+    api: ClassVar[int] = API
+    vertex: ClassVar[type[Vertex]]
+
+    step: Step
+    run: Run | None = None
+    undo: Run | None = None
+
+    def __init__(self, vertex: Any, site: Site) -> None:
+        """Compile the steps."""
+
+    def on_time(self, minimum: bytes) -> None:
+        """Learn that the minimum time inbound has risen.
+
+        Called when the worker flushes, after all else, and only where a subclass defines it. Everything of a time
+        below `minimum` that can come to this operator has come.
+
+        Nothing may be emitted from here: the minimum time holds for the successors too, and they may have acted on it.
+
+        Args:
+            minimum: The minimum time inbound to the vertex's segment, encoded: an order below it is of an earlier time.
+        """
+
+
+class StatefulOperator(Operator, ABC):
+    """An operator that keeps state by name, takes back what late items and tombstones make wrong, and is part of
+    snapshots.
+
+    A *name* is what tells two entries of state apart: the key, unless `Vertex.state_facts` says otherwise. The state of
+    a name at a time is what all items below that time leave; a snapshot holds it for every name, in pieces that were
+    written as it changed.
+
+    Attributes:
+        retracted: How many outputs it has taken back.
+        names: All names that have state, and perhaps some that have none any more, each once or more. It is only
+            appended to. Where no snapshots are taken it may be empty.
+    """
+
+    retracted: int = 0
+    names: list[Any]
+
+    @abstractmethod
+    def trim(self, before: bytes) -> None:
+        """Forget what only repairs and snapshots below the time `before` (encoded) need: there will be neither. Little
+        by little: it is called often."""
+
+    @abstractmethod
+    def cut(self, before: bytes) -> Sequence[Mapping[Any, Any]]:
+        """Return what has changed below the time `before` (encoded) since the last cut, and forget as `trim` does.
+
+        Returns:
+            Mappings from name to its state at that time, of at most `CHANGES` names; a name may be in several, the
+            last counts. `GONE` stands for no state. They are read until the next cut, and must not change.
+        """
+
+    @abstractmethod
+    def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
+        """Return the state of each of `names` at the last cut; one that had none is left out. Called after a cut,
+        before the next."""
+
+    @abstractmethod
+    def restore(self, states: Mapping[Any, Any]) -> None:
+        """Start from the states of a snapshot, by name. Called before the first item, perhaps several times."""
+
+    def groups_of(self, names: Sequence[Any]) -> Sequence[int]:
+        """Return the key group of each of `names`, by which state moves between workers. By default names are keys."""
+        return key_groups(names)
+
+
+class OutputBuffer(Operator, ABC):
+    """An operator at a sink that holds its outputs until the minimum time has passed them: the barrier."""
+
+    @abstractmethod
+    def release(self, time: int) -> list[tuple[bytes, Any]]:
+        """Take out what has a time strictly below `time`: (order, payload), in meta order. Raises as `columns`."""
+
+    @abstractmethod
+    def columns(self, time: int) -> Columns:
+        """Take out what has a time strictly below `time`: orders and payloads, in meta order.
+
+        Raises:
+            ConsistencyError: What has come, or `time`, cannot be: some part of the job breaks its contract.
+        """
+
+
+Build = Callable[[Any, Site], Operator]
+"""Makes the operator of a vertex at its site; commonly an operator class."""

@@ -1,0 +1,154 @@
+"""Where items come from: the contract of source drivers (paper 000, "front").
+
+A *source* is what a flow names; a *driver* reads it. A source has partitions; each is read
+by a front of its own, which gives every record its global time. Drivers know nothing of time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+API: int = 1
+"""Version of this contract; a driver states the one it was written for."""
+
+
+class Rejected(NamedTuple):
+    """A record that could not be read: where it stood, why, and what it was (bytes or text, possibly cut)."""
+
+    position: Any
+    reason: str
+    raw: Any
+
+
+class Batch(NamedTuple):
+    """What one `read` found: `values` in order, `positions` of the same length, and what was malformed.
+
+    `positions` is any sequence (a `range` costs nothing). A position is a plain value (int, str, tuple of these)
+    from which `Source.open` can go on, and which `Reader.describe` can put in words.
+    """
+
+    values: Sequence[Any]
+    positions: Sequence[Any]
+    rejected: Sequence[Rejected] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCapabilities:
+    """What a source promises.
+
+    Attributes:
+        replayable: Opening it again at a position gives the same records from there on. Exactly-once needs it.
+        bounded: It ends by itself.
+    """
+
+    replayable: bool
+    bounded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeContext:
+    """What a driver is told of the place it is used in.
+
+    Attributes:
+        name: The source's or sink's name in the flow.
+        type: The payload type the flow declares; `object` when it declares none.
+        given: Values handed over in a program (`flow.run({"lines": [...]})`), None otherwise.
+        fingerprint: Sinks: what their output depends on (flow and inputs); compared when output is resumed. In a job
+            that keeps state it identifies that state, whose runs all write one output.
+        continued: Sinks: None in a job that keeps no state. Otherwise whether that job has delivered before: see
+            `flamecore.abc.sink.goes_on`.
+    """
+
+    name: str
+    type: Any = object
+    given: Any = None
+    fingerprint: str = ""
+    continued: bool | None = None
+
+
+class Reader(ABC):
+    """One open partition. Used by one front at a time."""
+
+    @abstractmethod
+    async def read(self, limit: int) -> Batch | None:
+        """The next records, in order.
+
+        Waits until there is at least one, and then returns what is there without waiting for more: a batch is
+        never held back to grow. Cancelling the wait loses nothing,
+        and ends it soon: within `job.source_timeout_s`, or the job ends with an error.
+
+        Args:
+            limit: Most records to return, at least 1.
+
+        Returns:
+            At least one value or one rejected record; None at the end of the partition, and again ever after.
+
+        Raises:
+            SourceError: Nothing more can be read, and it is not the fault of one record.
+        """
+
+    async def acknowledge(self, position: Any) -> None:
+        """Everything up to this position is in a snapshot that will not be gone back behind: upstream may forget it.
+
+        Called only in jobs that keep state, with growing positions, never while `read` runs on other threads.
+
+        Raises:
+            SourceError: Upstream could not be told.
+        """
+        return
+
+    def describe(self, position: Any) -> str:
+        """A position in words, as an error message shows it: file and line, or offset."""
+        return str(position)
+
+    async def aclose(self) -> None:
+        """Release what the reader holds. May be called twice."""
+        return
+
+
+class Source(ABC):
+    """A source driver. One object for each source of a flow.
+
+    Class attributes: `name` is the name used in configuration, `api` the contract's version, `Options` a frozen
+    `msgspec.Struct` (or None) that the driver's configuration table is checked against.
+    """
+
+    name: ClassVar[str]
+    api: ClassVar[int] = API
+    Options: ClassVar[Any] = None
+
+    def __init__(self, options: Any, context: EdgeContext) -> None:
+        self.options = options
+        self.context = context
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> SourceCapabilities:
+        """What this source, with these options, promises."""
+
+    def partitions(self) -> Sequence[str]:
+        """Names of the partitions, in a stable order; each gets a front. Default: one, unnamed.
+
+        Raises:
+            SourceError: It cannot be found (a missing file, an empty glob).
+        """
+        return ("",)
+
+    def fingerprint(self) -> str:
+        """A text that changes when the input becomes another one; empty when that cannot be told."""
+        return ""
+
+    @abstractmethod
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        """Open one partition.
+
+        Args:
+            partition: One of `partitions()`.
+            position: Go on *after* the record at this position; None: from the start.
+
+        Raises:
+            SourceError: It cannot be opened, or not at that position.
+        """

@@ -1,0 +1,196 @@
+"""Hand-over between addresses: the contract of transports.
+
+Addresses are names: `worker/3`, `acker/0`, `rear/counts`. There is one channel for each (sender, receiver). The laws:
+
+* FIFO: a channel never reorders, never duplicates, never drops; what is lost is an error, not a gap;
+* no order is promised *between* channels;
+* `send` waits while the receiver has no room, `aclose` first hands over what was sent;
+* a transport knows nothing of progress, operations or the meaning of what it carries.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+API: int = 1
+
+
+class Delivery(NamedTuple):
+    """One message as it arrives: who sent it, and the message."""
+
+    sender: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TransportCapabilities:
+    """What a transport can do.
+
+    Attributes:
+        multi_process: Addresses may live in different processes; the flow must then be importable there.
+        serialises: What is received is a copy made of bytes, not the object that was sent.
+    """
+
+    multi_process: bool
+    serialises: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a transport would do if it were started.
+
+    Attributes:
+        place: Where other processes would reach this one, in words for people; empty: none can.
+        join: The address that `flamestream worker --join` takes to find this process, with one of the transport's
+            schemes; empty: it is not known before it starts, so nobody could be told.
+        tls: Whether what leaves the process is encrypted; None: it does not leave this machine.
+        missing: Protection that is missing on the way to other machines, and that the options allow to be missing.
+    """
+
+    place: str = ""
+    join: str = ""
+    tls: bool | None = None
+    missing: tuple[str, ...] = ()
+
+
+class JobAddress(NamedTuple):
+    """An address of a job, in the words of a transport.
+
+    Attributes:
+        control: Location of the job's control: there `Transport.start` has returned it. Empty where none is needed.
+        options: Options of the transport that the address stands for. Configured ones go before them.
+    """
+
+    control: str = ""
+    options: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TransportContext:
+    """What a transport is told of the job.
+
+    Attributes:
+        job: Identifies the job; a frame of another job is refused.
+        epoch: Incarnation of the job; a frame of an earlier one is a ghost and is refused.
+        codec: Encodes and decodes messages (`flamecore.runtime.codec.codec.Codec`), for transports that carry bytes.
+        node: Name of this process in the job.
+        token: Shared secret of the job; a peer that does not show it is refused. Empty: none is asked for.
+        folder: Where sockets of this job may be made; only its user can enter it. Empty: none.
+        locate: The location (what `Transport.start` returned there) of the process that an address lives in;
+            PeerGoneError if nobody ever bound it.
+        lost: To be called when a process that was connected is gone without having closed: (its location, why). With
+            an empty location when what all talk through is gone for good: nobody can be reached any more.
+    """
+
+    job: str = ""
+    epoch: int = 0
+    codec: Any = None
+    node: str = ""
+    token: str = ""
+    folder: str = ""
+    locate: Callable[[str], str] | None = None
+    lost: Callable[[str, Exception], None] | None = None
+
+
+class Endpoint(ABC):
+    """One bound address. `receive` is used by one task; `send` may be used by several."""
+
+    address: str
+
+    @abstractmethod
+    def send_nowait(self, to: str, message: Any) -> bool:
+        """Hand over if that needs no waiting; False if there is no room (nothing was sent).
+
+        Raises:
+            TransportClosedError: This endpoint is closed.
+            PeerGoneError: Nobody is bound to `to`, or no longer.
+            CodecError: The message cannot be encoded.
+        """
+
+    @abstractmethod
+    async def send(self, to: str, message: Any) -> None:
+        """Hand over; waits while there is no room at the receiver. Raises as `send_nowait`, and `SendTimeout`.
+
+        Order: messages to one address arrive in the order of these calls. Messages must not be changed afterwards.
+        """
+
+    @abstractmethod
+    async def receive(self) -> Delivery:
+        """The next message; waits for one. Cancelling the wait loses nothing.
+
+        Raises:
+            TransportClosedError: This endpoint is closed, also while waiting.
+        """
+
+    @abstractmethod
+    def receive_nowait(self) -> Delivery | None:
+        """The next message if one is there."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Hand over what was sent, then unbind the address. Twice is once. What was not received is discarded."""
+
+
+class Transport(ABC):
+    """A transport driver: makes endpoints that can reach each other."""
+
+    name: ClassVar[str]
+    api: ClassVar[int] = API
+    Options: ClassVar[Any] = None
+    schemes: ClassVar[tuple[str, ...] | None] = None
+    """Schemes of the addresses by which a job is joined over it, such as `("tcp",)`; None: its name is the only one."""
+
+    def __init__(self, options: Any, context: TransportContext) -> None:
+        self.options = options
+        self.context = context
+
+    @classmethod
+    def address_of(cls, url: str) -> JobAddress:
+        """Return what an address of a job stands for. By default all that follows `://` is the control's location.
+
+        Args:
+            url: The address, `SCHEME://…`, with one of `schemes`; as in `Outlook.join`, or as a user has written it.
+
+        Raises:
+            ConfigError: It cannot be used.
+        """
+        return JobAddress(url.partition("://")[2])
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> TransportCapabilities:
+        """What this transport, with these options, can do."""
+
+    def outlook(self) -> Outlook:
+        """What `start` would do, without doing it: nothing listens, nothing connects. For `flamestream check`.
+
+        Raises:
+            ConfigError, TransportError: What `start` would refuse, as far as it can be known beforehand.
+        """
+        return Outlook()
+
+    async def start(self) -> str:
+        """Begin to listen; called once, before `bind`.
+
+        Returns:
+            Where other processes reach this one, in the transport's own words; empty where addresses are enough.
+
+        Raises:
+            TransportError: It cannot listen, or may not: other than on this machine only with TLS and a token.
+        """
+        return ""
+
+    @abstractmethod
+    async def bind(self, address: str) -> Endpoint:
+        """Open an address for sending and receiving.
+
+        Raises:
+            TransportError: The address is taken, or cannot be opened.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close every endpoint. Twice is once."""

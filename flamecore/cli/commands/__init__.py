@@ -1,0 +1,1 @@
+"""The commands of `flamestream`, a module each, imported when it is called."""

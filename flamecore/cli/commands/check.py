@@ -1,0 +1,112 @@
+"""flamestream check"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
+from flamecore.cli.exits import exit_of
+from flamecore.cli.output import facts, json_option, print_json, verbose_option, wants_json
+from flamecore.runtime.config import defaults
+from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.config.validate import Problems
+
+if TYPE_CHECKING:
+    from flamecore.runtime.cluster.dry_run import ProcessPlan
+
+
+@click.command("check")
+@app_argument
+@config_options
+@json_option
+@verbose_option
+@click.pass_context
+def command(ctx: click.Context, /, app: str, **options: Any) -> None:
+    """Load everything and start nothing: say what would run, and all that is wrong.
+
+    APP is a job file (job.toml), a script (word_count.py or word_count.py:flow), or a module (package.module:flow).
+    """
+    from flamecore.runtime.cluster.dry_run import dry_run
+
+    problems = Problems()
+    spec: JobSpec | None = None
+    processes: list[ProcessPlan] = []
+    with problems.noted():
+        config = read_app(app, Options(**options), problems)
+        spec = resolve(config, load_app_flow(app, config), problems=problems)
+        processes = dry_run(spec)
+    described = spec.described() if spec else {}
+    if wants_json(ctx):
+        described["processes"] = [process.described() for process in processes]
+        print_json({"ok": not problems, **described, "problems": [facts(problem) for problem in problems]})
+    else:
+        for line in _lines(spec, described) if spec else ():
+            click.echo(line)
+        for process in processes:
+            click.echo("\n".join(_process_lines(process, described["on"]["use"])))
+        for number, problem in enumerate(problems, 1):
+            notes = getattr(problem, "__notes__", ())
+            click.echo("\n".join([f"problem {number} of {len(problems)}: {problem}", *notes]), err=True)
+        if not problems:
+            click.echo("nothing is wrong", err=True)
+    if problems:
+        ctx.exit(exit_of(problems[0]))
+
+
+def _lines(spec: JobSpec, described: dict[str, Any]) -> list[str]:
+    plain = ("job", "flow", "workers", "clock", "guarantee", "on_error", "max_in_flight")
+    lines = [f"{key:<14} {described[key]}" for key in plain]
+    if described["on"]["use"] != defaults.HOST:
+        lines.append(f"{'on':<14} {_use(described['on'])}")
+    lines += [f"{key:<14} {_use(described[key])}" for key in ("transport", "acker")]
+    if described["state"]:
+        lines.append(f"{'state':<14} {_use(described['state'])}")
+    if described["registry"]["use"] != defaults.REGISTRY:
+        lines.append(f"{'registry':<14} {_use(described['registry'])}")
+    for name, edge in described["sources"].items():
+        promise = ""
+        if source := spec.sources.get(name):
+            capabilities = source.capabilities
+            promise = ", replayable" if capabilities.replayable else ", not replayable"
+            promise += "" if capabilities.bounded else ", without end"
+        lines.append(f"source         {name}: {_use(edge)}{promise}")
+    for name, edge in described["sinks"].items():
+        promise = f", {spec.sinks[name].guarantee}" if name in spec.sinks else ""
+        lines.append(f"sink           {name}: {_use(edge)}{promise}")
+    if described["dead_letter"]:
+        lines.append(f"dead letters   {described['dead_letter']}")
+    lines += [f"hook           {name}" for name in described["hooks"]]
+    return lines
+
+
+def _process_lines(process: ProcessPlan, host: str) -> Iterator[str]:
+    indent = " " * 17
+    parts = ["the control"] if process.start == "here" else []
+    for part in process.parts:
+        first, last = process.key_groups.get(part, (None, None))
+        parts.append(part if first is None else f"{part} (key groups {first} to {last})")
+    started = {
+        "here": "",
+        "supervisor": ", started by the supervisor",
+        "by hand": ", started by hand",
+        "host": f", started on {host}",
+    }
+    yield f"process        {process.name}{started[process.start]}: {', '.join(parts)}"
+    for number, source, partition in process.fronts:
+        yield f"{indent}front {number} reads {source}{f': {partition}' if partition else ''}"
+    if process.command:
+        yield f"{indent}{process.command}"
+    if process.outlook is not None and process.outlook.place:
+        tls = {True: ", over TLS", False: ", without TLS", None: ""}[process.outlook.tls]
+        yield f"{indent}reached at {process.outlook.place}{tls}"
+        if process.outlook.missing:
+            yield f"{indent}NOT PROTECTED: without {' and '.join(process.outlook.missing)}, as insecure = true allows"
+
+
+def _use(choice: dict[str, Any]) -> str:
+    options = ", ".join(f"{key} = {value!r}" for key, value in choice["options"].items())
+    return f"{choice['use'] or '?'}{f' ({options})' if options else ''}"

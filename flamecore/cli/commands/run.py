@@ -1,0 +1,111 @@
+"""flamestream run"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flamecore import events
+from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
+from flamecore.cli.exits import Exit
+from flamecore.cli.output import json_option, leave_stdout, print_json, verbose_option, verbosity, wants_json
+from flamecore.cli.progress import Progress, chosen, shown
+from flamecore.cli.stop import stopping
+from flamecore.errors import FlameError
+from flamecore.logs import logger
+from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.launch import job_of
+from flamecore.runtime.tasks.event_loop import run
+
+if TYPE_CHECKING:
+    from flamecore.runtime.engine.job import AnyJob
+    from flamecore.runtime.tasks.stats import JobReport
+
+
+@click.command("run")
+@app_argument
+@config_options
+@click.option(
+    "--progress-interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds between lines of progress, where stderr is not a terminal.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; errors are still printed.")
+@json_option
+@verbose_option
+@click.pass_context
+def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bool, **options: Any) -> None:
+    """Run a flow to the end of its sources.
+
+    APP is a job file (job.toml), a script (word_count.py or word_count.py:flow), or a module (package.module:flow).
+    Ctrl-C stops reading, delivers what was read, and ends; a second Ctrl-C ends at once.
+
+    With --json a summary is printed at the end: on stdout, or on stderr if a sink writes to stdout.
+    """
+    config = read_app(app, Options(**options))
+    spec = resolve(config, load_app_flow(app, config))
+    job = job_of(spec)
+    if verbosity(ctx):
+        import logging
+
+        logging.basicConfig(level=logging.DEBUG if verbosity(ctx) > 1 else logging.INFO)
+        described = spec.described()
+        plain = {key: described[key] for key in ("job", "flow", "workers", "clock", "guarantee", "on_error")}
+        logger().info(events.JOB_STARTED, **plain, **spec.drivers)
+    data_on_stdout = writes_to_stdout(spec)
+    if data_on_stdout:
+        leave_stdout(ctx)
+    if not quiet and spec.config.deploy.start == "join":
+        click.echo(awaited(spec), err=True)
+    progress = chosen(spec.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
+    try:
+        report = run(_run(job, progress, quiet=quiet))
+    except FlameError as error:
+        if getattr(error, "reader_gone", False):
+            ctx.exit(Exit.FAILED)  # `| head` has seen enough: that is no news to anybody
+        progress.end(events.JOB_FAILED, job.stats(), error=type(error).__name__)
+        raise
+    if report is None:
+        ctx.exit(Exit.STOPPED)
+    progress.end(events.JOB_DRAINED if report.drained else events.JOB_ENDED, report.stats)
+    if wants_json(ctx):
+        summary = {"job": spec.name, "drained": report.drained, **dict(report.stats.rows())}
+        print_json(summary, ctx)
+
+
+def writes_to_stdout(spec: JobSpec) -> bool:
+    """Whether data goes to stdout, which nothing else may write to then."""
+    return any(sink.writes_to_stdout for sink in filter(None, (*spec.sinks.values(), spec.dead_letter)))
+
+
+def awaited(spec: JobSpec) -> str:
+    """Who is waited for, and what starts them."""
+    from flamecore.runtime.cluster.dry_run import outlook_of
+    from flamecore.runtime.cluster.placement import join_command
+
+    deploy, workers = spec.config.deploy, spec.settings.workers
+    roles = ["worker", *(["acker"] if deploy.acker == "own" else [])]
+    address = outlook_of(spec).join
+    return "\n".join(
+        [
+            f"job {spec.name} waits {deploy.start_timeout_s:g} s for {workers} worker{'s' * (workers > 1)}:",
+            *(f"  {join_command(role, spec.name, address)}" for role in roles),
+        ]
+    )
+
+
+async def _run(job: AnyJob, progress: Progress, *, quiet: bool) -> JobReport | None:
+    """Run the job under signals; None if it was stopped at once."""
+    with stopping(job.drain, quiet=quiet) as stop:
+        try:
+            async with shown(progress, job.stats):
+                return await job.run()
+        except asyncio.CancelledError:
+            if stop.count < 2:
+                raise
+            return None

@@ -1,0 +1,45 @@
+"""flamestream status"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from flamecore.cli.joining import join_options, joining
+from flamecore.cli.output import json_option, print_json, wants_json
+
+
+@click.command("status")
+@click.argument("address")
+@join_options
+@json_option
+@click.pass_context
+def command(ctx: click.Context, /, address: str, **options: Any) -> None:
+    """Show a running job: its nodes and what they host, key groups, minimum time, counts and rates."""
+    from flamecore.runtime.cluster.client import Client
+
+    with joining(address, name=None, role="observer", **options) as bootstrap:
+        facts = asyncio.run(Client(bootstrap).look())
+    if wants_json(ctx):
+        print_json(facts)
+        return
+    facts["key_groups"] = {worker: f"{first} to {last}" for worker, (first, last) in facts["key_groups"].items()}
+    for name, value in facts.items():
+        if value is None or value == {}:
+            continue  # there is nothing to say yet
+        if isinstance(value, dict):
+            click.echo(f"{name}")
+            for key, detail in value.items():
+                click.echo(f"  {key:<24} {_text(detail)}")
+        else:
+            click.echo(f"{name:<26} {_text(value)}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{key}={_text(part)}" for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,60 @@
+"""flamestream upgrade"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import structs
+
+from flamecore.cli.app import Options, app_argument, config_options, read_app
+from flamecore.cli.joining import joining
+from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.errors import ConfigError
+
+_LIMIT_S = 600.0
+
+
+@click.command("upgrade")
+@click.argument("address")
+@app_argument
+@config_options
+@click.option("--job", help="Name of the job; as APP is configured, if it says one.")
+@click.option("--accept", is_flag=True, help="Drop what of the state the new version has no use for.")
+@json_option
+@verbose_option
+@click.pass_context
+def command(ctx: click.Context, /, address: str, app: str, job: str | None, accept: bool, **options: Any) -> None:
+    """Have a running job that keeps state go on with another version of its flow; says for how long it stood still.
+
+    APP is a job file, a script or a module, on the supervisor's host. The job reads on with the new version from where
+    the former has done all that it has read. A version that cannot be imported, that changes what a running job cannot
+    change, or that would lose state, is refused, and the job goes on as it was.
+    """
+    from flamecore.model.messages import Upgrade
+    from flamecore.runtime.cluster.client import Client
+    from flamecore.runtime.config.options import node_options
+    from flamecore.runtime.config.read import encode_config
+
+    if options["workers"] is not None:
+        raise click.UsageError("an upgrade keeps the number of workers; change it with flamestream rescale", ctx)
+    config = read_app(app, Options(**options))
+    job = job or config.job.name
+    if not job:
+        raise ConfigError(f"{app} does not say the job's name", hint="Say it: --job NAME.", path="job.name")
+    file = Path(app) if app.endswith(".toml") else options["config_file"]
+    asked = Upgrade(encode_config(structs.replace(config, folder=config.folder.resolve())), accept)
+    with joining(
+        address, job=job, name=None, role="operator", settings=options["settings"], config_file=file
+    ) as bootstrap:
+        # The place where the job listens is not for this process.
+        bootstrap["options"] = node_options(bootstrap["options"])
+        facts = asyncio.run(Client(bootstrap).ask(asked, _LIMIT_S))
+    if wants_json(ctx):
+        print_json(facts)
+        return
+    for line in facts["plan"]:
+        click.echo(line)
+    click.echo(f"the new version runs; the job stood still for {facts['pause_ms']:.0f} ms")

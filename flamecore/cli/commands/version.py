@@ -1,0 +1,23 @@
+"""flamestream version"""
+
+from __future__ import annotations
+
+import platform
+
+import click
+
+from flamecore._version import __version__
+from flamecore.cli.output import json_option, print_json, wants_json
+from flamecore.runtime.config.plugins import API_CURRENT, API_FLOOR
+
+
+@click.command("version")
+@json_option
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Say which version this is."""
+    if wants_json(ctx):
+        versions = {"flamestream": __version__, "python": platform.python_version()}
+        print_json({**versions, "platform": platform.platform(), "plugin_api": [API_FLOOR, API_CURRENT]})
+    else:
+        click.echo(f"flamestream {__version__}, Python {platform.python_version()}")

@@ -1,1 +1,0 @@
-"""Values as columns: what the codec writes and reads (`flamecore.codec`)."""

@@ -1,0 +1,300 @@
+"""Columns of a run that are not spelled out: orders made of other orders, and payloads that are pairs or lines.
+
+A function that makes ten words of a line makes ten orders of one: the line's, and a child id behind it. While items go
+in order nobody asks for a single one of them: an operation wants to know where the run begins and ends, the barrier
+what of it is below a time. So the line's order and the number of its words say it all, here and on the way to another
+process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, compress
+from typing import Any, Final, overload
+
+from flamecore.model.meta import child_codes, encode_child
+
+Orders = Sequence[bytes]
+"""Those of a run, ascending."""
+
+Note = tuple[list[bytes], list[int] | None, int, bytes]
+"""What orders are noted as: arguments of `DerivedOrders`."""
+
+_MOST: Final = 2**32
+"""Largest child id that a note may begin with."""
+
+_FEW: Final = 32
+"""So many are spelled out at once: that takes no longer than to note them."""
+
+_LONG: Final = 128
+"""Bytes of what is noted once and stands in many: of more, orders are spelled out, so that a small message does not
+stand for a great deal. Only going round a cycle makes them so long."""
+
+
+class DerivedOrders(Sequence[bytes]):
+    """Orders made of others. Equal to any sequence of the same ones.
+
+    Args:
+        bases: The others, spelled out.
+        counts: How many are made of each of them, at least one: to each a child id is appended, in their order. None:
+            one is made of each, without a child id.
+        first: The child id of the first.
+        tail: What follows in all of them.
+    """
+
+    __slots__ = ("_ends", "_materialised", "bases", "counts", "first", "tail")
+
+    def __init__(self, bases: Orders, counts: Sequence[int] | None, first: int = 0, tail: bytes = b"") -> None:
+        self.bases, self.counts, self.first, self.tail = bases, counts, first, tail
+        self._ends = None if counts is None else list(accumulate(counts))
+        self._materialised: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.bases) if self._ends is None else self._ends[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Orders: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Orders:
+        if isinstance(index, slice):
+            return self._part(*index.indices(len(self)))
+        if self._materialised is not None:
+            return self._materialised[index]
+        if self.counts is None or self._ends is None:
+            return self.bases[index] + self.tail
+        length = self._ends[-1]
+        place = index if index >= 0 else length + index
+        if not 0 <= place < length:
+            raise IndexError(index)
+        at = bisect_right(self._ends, place)
+        number = place - self._ends[at] + self.counts[at]
+        return self.bases[at] + encode_child(self.first + number) + self.tail
+
+    def _part(self, start: int, stop: int, step: int) -> Orders:
+        """A part that begins and ends between two of the others is noted as these, any other one is spelled out."""
+        if step == 1 and start >= stop:
+            return []
+        if step == 1 and self._materialised is None:
+            if stop - start == len(self):
+                return self
+            if self._ends is None or self.counts is None:
+                return DerivedOrders(self.bases[start:stop], None, self.first, self.tail)
+            low, high = bisect_right(self._ends, start), bisect_right(self._ends, stop - 1) + 1
+            if self._ends[low] - self.counts[low] == start and self._ends[high - 1] == stop:
+                return DerivedOrders(self.bases[low:high], self.counts[low:high], self.first, self.tail)
+        return self.materialise()[start:stop:step]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.materialise())
+
+    def materialise(self) -> list[bytes]:
+        """Each of them. They are kept: who has looked once may look again. Not to be changed."""
+        if self._materialised is None:
+            if self.counts is None:
+                tail = self.tail
+                self._materialised = [base + tail for base in self.bases]
+            else:
+                ends = {count: self._codes(count) for count in set(self.counts)}
+                parts = zip(self.bases, map(ends.__getitem__, self.counts), strict=True)
+                self._materialised = [base + end for base, codes in parts for end in codes]
+        return self._materialised
+
+    def _codes(self, count: int) -> list[bytes]:
+        return [encode_child(number) + self.tail for number in range(self.first, self.first + count)]
+
+    def __eq__(self, other: object) -> bool:
+        return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list has none
+
+    def __repr__(self) -> str:
+        return repr(self.materialise())
+
+
+def children(bases: Orders, counts: Sequence[int], first: int = 0, tail: bytes = b"") -> Orders:
+    """Return the orders of what comes of some items. Arguments as for `DerivedOrders`; `bases` may be derived."""
+    if len(bases) <= _FEW and sum(counts) <= _FEW:
+        parts = zip(bases, counts, strict=True)
+        return [base + code + tail for base, count in parts for code in child_codes(first + count)[first:]]
+    orders = DerivedOrders(materialise(bases), counts, first, tail)
+    return orders.materialise() if _is_long(orders) else orders
+
+
+def extended(orders: Orders, code: bytes) -> Orders:
+    """The same orders, each with a code behind it."""
+    if type(orders) is DerivedOrders and len(orders.tail) + len(code) <= _LONG:
+        return DerivedOrders(orders.bases, orders.counts, orders.first, orders.tail + code)
+    if len(orders) <= _FEW or len(code) > _LONG:
+        return [order + code for order in orders]
+    return DerivedOrders(materialise(orders), None, 0, code)
+
+
+def selected(orders: Orders, selectors: Sequence[object]) -> Orders:
+    """Those of which the selector holds."""
+    if type(orders) is DerivedOrders and orders.counts is None:
+        return DerivedOrders(list(compress(orders.bases, selectors)), None, orders.first, orders.tail)
+    return list(compress(orders, selectors))
+
+
+def joined(parts: Sequence[Orders]) -> Orders:
+    """The orders of several runs, one after the other. Those that were made alike of others stay noted as these."""
+    if len(parts) < 2:  # by far the most frequent
+        return parts[0] if parts else []
+    alike = [part for part in parts if type(part) is DerivedOrders] if type(parts[0]) is DerivedOrders else []
+    if len(alike) == len(parts):
+        bases = list(chain.from_iterable([part.bases for part in alike]))
+        counts = [part.counts for part in alike if part.counts is not None]
+        if len({(part.first, part.tail) for part in alike}) == 1 and len(counts) in (0, len(alike)):
+            return DerivedOrders(
+                bases, list(chain.from_iterable(counts)) if counts else None, alike[0].first, alike[0].tail
+            )
+    together: list[bytes] = []
+    for part in parts:  # lists are copied as they lie there
+        together += part
+    return together
+
+
+def materialise(orders: Orders) -> Orders:
+    """The same orders, each of them spelled out. Not to be changed."""
+    return orders.materialise() if type(orders) is DerivedOrders else orders
+
+
+def pack(orders: Orders) -> Note:
+    """What is to be written down of orders: plain values, that `unpack` makes them of again."""
+    if type(orders) is DerivedOrders:
+        counts = None if orders.counts is None else list(orders.counts)
+        return list(orders.bases), counts, orders.first, orders.tail
+    return orders if type(orders) is list else list(orders), None, 0, b""
+
+
+def unpack(note: Note) -> Orders:
+    """The orders that a note is of. Takes no more room than the note, whatever that claims.
+
+    Raises:
+        ValueError: There are none such.
+    """
+    bases, counts, first, tail = note
+    if counts is None and not tail:
+        return bases
+    if counts is not None and (not counts or len(counts) != len(bases) or min(counts) < 1 or not 0 <= first <= _MOST):
+        raise ValueError(f"{len(bases)} orders of which {counts!r:.80} are made, from child id {first} on")
+    orders = DerivedOrders(bases, counts, first, tail)
+    if _is_long(orders):
+        raise ValueError(f"orders that are made of more than {_LONG} bytes")
+    return orders
+
+
+def _is_long(orders: DerivedOrders) -> bool:
+    return len(orders.tail) > _LONG or (orders.counts is not None and max(map(len, orders.bases)) > _LONG)
+
+
+class Rows(Sequence[tuple[Any, ...]]):
+    """Tuples of one width, at least 1. Equal to any sequence of the same ones.
+
+    Args:
+        columns: For each place what stands there, as many each; not changed by anybody from now on.
+    """
+
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Any, ...]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Rows: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[Any, ...] | Rows:
+        found = [column[index] for column in self.columns]
+        return Rows(found) if isinstance(index, slice) else tuple(found)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*self.columns, strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list has none
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class Lines(Sequence[str]):
+    """Texts of which each ends with a newline, and has no other. Equal to any sequence of the same ones.
+
+    Args:
+        text: All of them, one after the other.
+
+    Raises:
+        ValueError: It does not end with a newline.
+    """
+
+    __slots__ = ("_count", "_each", "text")
+
+    def __init__(self, text: str) -> None:
+        if text and text[-1] != "\n":
+            raise ValueError(f"lines that end in the midst of one: {text[-80:]!r}")
+        self.text = text
+        self._count = text.count("\n")
+        self._each: list[str] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._apart()[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._apart())
+
+    def _apart(self) -> list[str]:
+        if self._each is None:
+            self._each = [f"{line}\n" for line in self.text.split("\n")[:-1]]
+        return self._each
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list has none
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+def concat(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """The payloads of several runs, one after the other; noted as all of the parts are, if these are noted alike."""
+    if len(parts) < 2:  # by far the most frequent
+        return parts[0] if parts else []
+    kind = type(parts[0])
+    if kind is Rows:
+        rows = [part.columns for part in parts if type(part) is Rows]
+        if len(rows) == len(parts) and len(set(map(len, rows))) == 1:
+            return Rows([_together(columns) for columns in zip(*rows, strict=True)])
+    elif kind is Lines:
+        texts = [part.text for part in parts if type(part) is Lines]
+        if len(texts) == len(parts):
+            return Lines("".join(texts))
+    return _together(parts)
+
+
+def _together(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    together: list[Any] = []
+    for part in parts:  # lists are copied as they lie there
+        together += part
+    return together

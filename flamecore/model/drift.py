@@ -1,0 +1,132 @@
+"""Drifting state: the vertex, and the cycle that it means, drawn with the generic operations (paper 004, section 2.7).
+
+A grouping of window 2 meets each entry with the state that its predecessor left, a combining map makes the new state
+and the outputs, and the state goes round to be grouped with the next entry. `flamecore.runtime.operators.drift` runs
+the same as one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple
+
+from flamecore.errors import GraphError
+from flamecore.model.vertices import Broadcast, ByKey, Drawing, Grouping, Map, Merge, Payload, Vertex
+
+
+class _Missing:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final[Any] = _Missing()
+"""The state of a key before its first item, for a reduce: it has none."""
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Drift(Vertex):
+    """Drifting state: the cycle of grouping (window 2), combine and feedback, run as one operation.
+
+    `draw` adds the cycle it means; both forms emit the same items (paper 004, section 2.7).
+
+    Attributes:
+        advance: (state, payload) → (new state, outputs). States are immutable values: a repair hands old ones out
+            again.
+        initial: The state of a key before its first item.
+        accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
+        state: Declared type of states, as far as it is known.
+        light: Whether an item costs it less than sending the item to another worker does.
+    """
+
+    kind: ClassVar[str] = "drift"
+    functions: ClassVar[tuple[str, ...]] = ("advance", "accumulate")
+    stateful: ClassVar[bool] = True
+    appends: ClassVar[bool] = True
+
+    advance: Callable[[Any, Payload], tuple[Any, Iterable[Payload]]] = field(kw_only=True)
+    initial: Any = field(kw_only=True)
+    accumulate: Callable[[Any, Payload], Any] | None = None
+    state: Any = object
+    light: bool = False
+
+    def check(self) -> None:
+        if isinstance(self.initial, (list, dict, set, bytearray)):
+            raise GraphError(
+                f"the initial state of {self!r} is a {type(self.initial).__name__}, which can be changed in place",
+                hint="Use an immutable value (number, text, tuple, frozen dataclass): "
+                "a repair hands old states out again.",
+                vertex=self.name,
+            )
+
+    def draw(self, graph: Drawing) -> tuple[Vertex, Vertex]:
+        return _draw_cycle(graph, self)
+
+
+class DriftState(NamedTuple):
+    """A state on its way round a drawn cycle."""
+
+    key: Any
+    value: Any
+
+
+class DriftFailure(NamedTuple):
+    """The item that combine emits in place of outputs when the user's function fails: the state stays as it was.
+
+    It is shown as the entry that failed, since errors and dead letters show the payload of the failing vertex.
+    """
+
+    entry: Any
+    error: Exception
+
+    def __repr__(self) -> str:
+        return repr(self.entry)
+
+
+def _draw_cycle(graph: Drawing, vertex: Drift) -> tuple[Vertex, Vertex]:
+    """Add the cycle that a drifting state means; return where it is entered and left."""
+    key_of = route_key(vertex)
+    advance, initial = vertex.advance, vertex.initial
+
+    def bucket(payload: Any) -> Any:
+        return payload.key if type(payload) is DriftState else key_of(payload)
+
+    def combine(window: tuple[Any, ...]) -> list[Any]:
+        # Only an entry that has its predecessor's state before it, or is the first, is worked on. Other windows stand
+        # for states on their way, or are about to be retracted.
+        entry, before = window[-1], window[0]
+        if type(entry) is DriftState or (len(window) == 2 and type(before) is not DriftState):
+            return []
+        state = initial if len(window) == 1 else before.value
+        try:
+            after, outputs = advance(state, entry)
+            return [DriftState(key_of(entry), after), *outputs]
+        except Exception as error:  # noqa: BLE001 - raised again on the way out, where it is attributed
+            return [DriftState(key_of(entry), state), DriftFailure(entry, error)]
+
+    def outputs_only(payload: Any) -> list[Any]:
+        if type(payload) is DriftFailure:
+            raise payload.error
+        return [] if type(payload) is DriftState else [payload]
+
+    def states_only(payload: Any) -> list[Any]:
+        return [payload] if type(payload) is DriftState else []
+
+    name, segment = vertex.name, vertex.segment
+    entry = graph.add(Merge(f"{name}/entry", segment=segment))
+    grouping = graph.add(Grouping(f"{name}/grouping", route=ByKey(bucket), window=2, segment=segment))
+    combined = graph.add(Map(f"{name}/combine", function=combine, segment=segment))
+    fork = graph.add(Broadcast(f"{name}/fork", segment=segment))
+    out = graph.add(Map(f"{name}/outputs", function=outputs_only, segment=segment))
+    back = graph.add(Map(f"{name}/states", function=states_only, segment=segment))
+    graph.chain(entry, grouping, combined, fork, out)
+    graph.chain(fork, back, entry)
+    return entry, out
+
+
+def route_key(vertex: Drift) -> Callable[[Any], Any]:
+    """Return the key function of a drifting state."""
+    assert isinstance(vertex.route, ByKey)
+    return vertex.route.key

@@ -1,0 +1,16 @@
+"""The meaning of a graph: every fused vertex drawn with the generic operations."""
+
+from __future__ import annotations
+
+from flamecore.model.graph import Graph
+from flamecore.model.vertices import Vertex
+
+
+def expand(graph: Graph) -> Graph:
+    """Return the same graph with every vertex drawn as what it means (`Vertex.draw`)."""
+    drawn = Graph(graph.name)
+    drawn.codecs = graph.codecs
+    ends: dict[Vertex, tuple[Vertex, Vertex]] = {vertex: vertex.draw(drawn) for vertex in graph.vertices}
+    for start, end in graph.edges:
+        drawn.link(ends[start][1], ends[end][0])
+    return drawn

@@ -1,0 +1,123 @@
+"""A record that failed: what is known of it, and the error of at most 15 lines that shows it.
+
+A failure is an item. It has the order of the record that failed, waits in the barrier like every output, and is taken
+back if that record turns out to have been a wrong guess of an operation that repairs itself. So the same input fails at
+the same record in every run, after exactly the same outputs.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from flamecore.errors import FlameError, JobError, OperationError, SourceError
+from flamecore.model.meta import MIN_TIME, GlobalTime
+
+_ENGINE: Final = str(Path(__file__).parents[1])
+_WIDTH: Final = 160
+_FRAMES: Final = 3
+
+
+class Failure(NamedTuple):
+    """A record that could not be read or processed.
+
+    Attributes:
+        source: The source it came from, if it could not be read.
+        vertex: The operation that failed on it, otherwise.
+        record: The record in words, cut to a line.
+        key: The key the operation sees it under, in words; None if it has none.
+        reason: Type and text of the exception, or why the record is malformed.
+        frames: The user's own lines of the traceback, innermost last.
+        position: Where the record stood in its source, in words; empty until it is known.
+        fatal: Whether it ends the job; otherwise it is a dead letter, or dropped.
+        worker: On which worker.
+        at: Global time of the record, by which its front finds the position.
+        error: The exception itself, as long as it stays in its process.
+    """
+
+    source: str | None
+    vertex: str | None
+    record: str
+    key: str | None
+    reason: str
+    frames: tuple[str, ...] = ()
+    position: str = ""
+    fatal: bool = True
+    worker: int = 0
+    at: GlobalTime = GlobalTime(MIN_TIME)
+    error: Exception | None = None
+
+    def letter(self) -> dict[str, Any]:
+        """The dead letter: what a dead-letter sink is given."""
+        return {
+            "source": self.source,
+            "vertex": self.vertex,
+            "position": self.position,
+            "reason": self.reason,
+            "record": self.record,
+        }
+
+    def raised(self) -> FlameError:
+        """The error that ends the job, with the user's exception as its cause."""
+        facts = {"position": self.position, "record": self.record}
+        where = f"  at        {self.position}\n" if self.position else ""
+        error: FlameError
+        if self.source is not None:
+            error = SourceError(
+                f"source {self.source!r}: {self.reason}\n{where}  record    {self.record}",
+                hint=f'Mend the input, or set [source.{self.source}] on_error = "skip" or "dead_letter".',
+                source=self.source,
+                **facts,
+            )
+        else:
+            key = f"  key       {self.key}\n" if self.key is not None else ""
+            frames = "".join(f"    {line}\n" for line in self.frames)
+            error = OperationError(
+                f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}\n{key}{where}"
+                f"  worker    {self.worker}\n{frames}".rstrip("\n"),
+                hint='To go on without such records: [job] on_error = "skip" or "dead_letter".',
+                vertex=self.vertex,
+                key=self.key,
+                worker=self.worker,
+                **facts,
+            )
+        error.__cause__ = self.error
+        return error
+
+
+def exit_error(error: SystemExit) -> JobError:
+    """The error for user code that calls `sys.exit`, also with 0: the job is not at its end."""
+    frames = "".join(f"\n    {line}" for line in user_frames(error))
+    return JobError(
+        f"a function of the flow, a source or a sink has called sys.exit({error.code!r}){':' * bool(frames)}{frames}",
+        hint="Raise another exception, which says what is wrong with which record. To end the job, end its input.",
+    )
+
+
+def shorten_repr(value: Any) -> str:
+    """A value on one line of at most 160 characters. A failing `repr` of user code is told, not raised."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - whatever user code raises is told
+        text = f"<{type(value).__name__} whose repr fails: {error!r}>"
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 20]}… ({len(text)} characters)"
+
+
+def user_frames(error: BaseException) -> tuple[str, ...]:
+    """The innermost frames of the traceback that are not the engine's: "file:line in function: source"."""
+    lines = [
+        f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"[:_WIDTH]
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_ENGINE)
+    ]
+    return tuple(lines[-_FRAMES:])
+
+
+def describe(error: BaseException) -> str:
+    """Type and text of an exception on one line. A failing `str` of user code is told, not raised."""
+    try:
+        text = str(error).strip().splitlines()
+    except Exception as broken:  # noqa: BLE001 - whatever user code raises is told
+        text = [f"(its text cannot be had: {type(broken).__name__})"]
+    return f"{type(error).__name__}: {text[0][:_WIDTH]}" if text else type(error).__name__

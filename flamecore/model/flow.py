@@ -1,0 +1,141 @@
+"""The flow: the fluent face of a graph.
+
+Types come from hints and from the second argument of `source`; where a flow runs is said elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+from flamecore.errors import GraphError
+from flamecore.model.builder import GraphBuilder
+from flamecore.model.graph import Graph
+from flamecore.model.stream import Stream
+from flamecore.model.type_codec import TypeCodec, full_name
+from flamecore.model.vertices import Source
+
+T = TypeVar("T")
+
+
+class FlowGraph(GraphBuilder):
+    """A named dataflow without the means to run it: `flamecore.flow.Flow` adds those.
+
+    Args:
+        name: Shows in errors, logs and pictures.
+        ordering: Refused: there is one ordering.
+
+    Raises:
+        GraphError: `ordering` is given.
+    """
+
+    def __init__(self, name: str = "flow", *, ordering: None = None) -> None:
+        if ordering is not None:
+            raise GraphError(
+                f"flow {name!r} asks for the ordering {ordering!r}, and there is one ordering: by global time and "
+                "child ids, with tombstones",
+                hint="Leave ordering out. The earlier one, by local times, can replace an output but not take it back, "
+                "so some flows gave wrong results: see docs/explanation/why-tombstones.md.",
+                vertex=None,
+            )
+        super().__init__(name)
+        caller = sys._getframe(1)
+        self.module: str = caller.f_globals.get("__name__", "")
+        """The module that made the flow; workers in other processes import it from there."""
+
+    @overload
+    def source(self, name: str, type: type[T]) -> Stream[T]: ...
+    @overload
+    def source(self, name: str) -> Stream[Any]: ...
+    def source(self, name: str, type: Any = object) -> Stream[Any]:
+        """Where records enter.
+
+        Args:
+            name: Configuration and `run` refer to it.
+            type: Type of the records; drivers convert to it where they can, and refuse what does not fit.
+        """
+        return Stream(self, self._graph.add(Source(name, type=type)), type)
+
+    @overload
+    def codec(self, type: TypeCodec) -> type: ...
+    @overload
+    def codec(
+        self,
+        type: type[T],
+        *,
+        encode: Callable[[T], Any] | None = None,
+        decode: Callable[[Any], T] | None = None,
+        name: str | None = None,
+        version: int = 1,
+        older: Mapping[int, Callable[[Any], T]] | None = None,
+        formerly: Iterable[str] = (),
+    ) -> type[T]: ...
+    def codec(
+        self,
+        type: Any,
+        *,
+        encode: Callable[[Any], Any] | None = None,
+        decode: Callable[[Any], Any] | None = None,
+        name: str | None = None,
+        version: int = 1,
+        older: Mapping[int, Callable[[Any], Any]] | None = None,
+        formerly: Iterable[str] = (),
+    ) -> Any:
+        """Let values of a type leave their process: between workers, and into snapshots.
+
+        Classes that the hints of the flow's functions name, and that are dataclasses, NamedTuples, enums or structs of
+        msgspec, need no word of this.
+
+        Args:
+            type: The class; or a `flamecore.TypeCodec`, such as a library may bring for its types.
+            encode, decode: How it crosses: `encode` makes of it bytes, text, a tuple or any other value that crosses,
+                and `decode` makes it again. Without them, a class with fields crosses field by field.
+            name: What it is called in bytes, for as long as there are bytes; by default its module and name.
+            version: Of what `encode` makes. Raise it when that changes.
+            older: For each earlier version that is still to be read, its `decode`.
+            formerly: Names that it had in bytes before.
+
+        Returns:
+            The class, so that this may decorate it.
+
+        Raises:
+            GraphError: It cannot be what is asked for.
+
+        Example:
+            >>> from fractions import Fraction
+            >>> flow = Flow("shares")
+            >>> flow.codec(Fraction, encode=Fraction.as_integer_ratio, decode=lambda pair: Fraction(*pair))
+            <class 'fractions.Fraction'>
+        """
+        if isinstance(type, TypeCodec):
+            made = type
+        else:
+            called = name or full_name(type)
+            made = TypeCodec(type, called, encode, decode, version, older or {}, tuple(formerly))
+        if any(known.type is made.type for known in self._graph.codecs):
+            raise GraphError(f"flow {self.name!r} has a codec for {made.type.__qualname__} already", vertex=None)
+        self._graph.codecs.append(made)
+        return made.type
+
+    def graph(self, *, barrier: bool = True) -> Graph:
+        """The graph as it will run, checked.
+
+        Raises:
+            GraphError: It cannot work; the text names the vertex and says what to do.
+        """
+        graph = self._linked()
+        graph.reference = self.reference
+        graph.check(barrier=barrier)
+        return graph
+
+    @property
+    def reference(self) -> str | None:
+        """Where another process can import this flow from, as "module:name"; None if nowhere."""
+        module = sys.modules.get(self.module)
+        if module is None or self.module == "__main__":
+            return None
+        return next((f"{self.module}:{name}" for name, value in vars(module).items() if value is self), None)
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name!r}: {len(self._graph.vertices)} operations>"

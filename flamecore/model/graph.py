@@ -1,0 +1,250 @@
+"""The graph of a flow: vertices, edges, and the checks that find a graph that cannot work.
+
+Source: paper 004, sections 2.2-2.6.
+
+Only a `Broadcast` has several successors, only a `Merge` several predecessors; a cycle is drawn by linking back to a
+merge. Where the items of a vertex's input are to be processed is said by the vertex's `route`; without one an item
+stays on the worker it is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from flamecore.errors import GraphError
+from flamecore.model.type_codec import TypeCodec
+from flamecore.model.types import hints_of
+from flamecore.model.vertices import (
+    Broadcast,
+    Merge,
+    Sink,
+    Source,
+    Vertex,
+    check_settings,
+    user_functions,
+)
+
+__all__ = ["Graph", "payload_types"]
+
+V = TypeVar("V", bound=Vertex)
+
+
+class Graph:
+    """Vertices and edges. Build it with `add` and `link`, then `check` it.
+
+    Args:
+        name: Name of the flow, for errors and pictures.
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.reference: str | None = None
+        """Where other processes import the flow from, "module:name"; None if they cannot."""
+        self.codecs: list[TypeCodec] = []
+        """How types cross that the codec does not know by itself: see `flamecore.flow.Flow.codec`."""
+        self.vertices: list[Vertex] = []
+        self._successors: dict[Vertex, list[Vertex]] = {}
+        self._predecessors: dict[Vertex, list[Vertex]] = {}
+
+    def add(self, vertex: V) -> V:
+        """Add a vertex; returns it.
+
+        Raises:
+            GraphError: Its name is taken.
+        """
+        if any(other.name == vertex.name for other in self.vertices):
+            raise GraphError(
+                f"two vertices are named {vertex.name!r}",
+                hint="Give one of them another name (every operation takes name=…).",
+                vertex=vertex.name,
+            )
+        vertex.index = len(self.vertices)
+        self.vertices.append(vertex)
+        self._successors[vertex] = []
+        self._predecessors[vertex] = []
+        return vertex
+
+    def link(self, start: Vertex, end: Vertex) -> None:
+        """Draw an edge. The order of links from a broadcast is the order of its child ids.
+
+        Raises:
+            GraphError: The edge starts at a sink, ends at a source, or is there already.
+        """
+        for vertex in (start, end):
+            if vertex not in self._successors:
+                raise GraphError(f"{vertex!r} is not in graph {self.name!r}", vertex=vertex.name)
+        if isinstance(start, Sink) or isinstance(end, Source):
+            raise GraphError(f"no edge can go from {start!r} to {end!r}", vertex=start.name)
+        if end in self._successors[start]:
+            raise GraphError(f"{start!r} and {end!r} are linked twice", hint="Put a map between.", vertex=start.name)
+        self._successors[start].append(end)
+        self._predecessors[end].append(start)
+
+    def chain(self, *vertices: Vertex) -> Vertex:
+        """Link each vertex to the next; returns the last."""
+        for start, end in pairwise(vertices):
+            self.link(start, end)
+        return vertices[-1]
+
+    def successors(self, vertex: Vertex) -> tuple[Vertex, ...]:
+        """Where its items go, in the order of the links."""
+        return tuple(self._successors[vertex])
+
+    def predecessors(self, vertex: Vertex) -> tuple[Vertex, ...]:
+        """Where its items come from."""
+        return tuple(self._predecessors[vertex])
+
+    @property
+    def edges(self) -> Iterator[tuple[Vertex, Vertex]]:
+        """Every (start, end), in the order of vertices and links."""
+        return ((start, end) for start in self.vertices for end in self._successors[start])
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources, by name: the order in which fronts are numbered."""
+        return tuple(sorted((v for v in self.vertices if isinstance(v, Source)), key=lambda v: v.name))
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The sinks, in the order they were added."""
+        return tuple(v for v in self.vertices if isinstance(v, Sink))
+
+    @property
+    def segments(self) -> tuple[frozenset[int], ...]:
+        """For each segment, the segments that feed it (paper 002, "segment")."""
+        count = 1 + max((v.segment for v in self.vertices), default=0)
+        inbound: list[set[int]] = [set() for _ in range(count)]
+        for start, end in self.edges:
+            if start.segment != end.segment:
+                inbound[end.segment].add(start.segment)
+        return tuple(map(frozenset, inbound))
+
+    def feedback(self) -> frozenset[tuple[Vertex, Vertex]]:
+        """The edges that close cycles: without them the graph has none. Each ends at a merge."""
+        closing = set()
+        state: dict[Vertex, int] = {}  # 1: on the path, 2: done
+        for root in (*self.sources, *self.vertices):
+            if root in state:
+                continue
+            state[root] = 1
+            path = [(root, iter(self._successors[root]))]
+            while path:
+                vertex, rest = path[-1]
+                for successor in rest:
+                    if state.get(successor) == 1:
+                        closing.add((vertex, successor))
+                    elif successor not in state:
+                        state[successor] = 1
+                        path.append((successor, iter(self._successors[successor])))
+                        break
+                else:
+                    state[vertex] = 2
+                    path.pop()
+        return frozenset(closing)
+
+    def reach_of(self, vertex: Vertex) -> frozenset[Vertex]:
+        """The vertex and all that its items, and what comes of them, can get to."""
+        return frozenset(_closure((vertex,), self._successors))
+
+    def cycle_of(self, head: Vertex) -> frozenset[Vertex]:
+        """The vertices that lie on a cycle through `head`."""
+        return frozenset(_closure((head,), self._successors) & _closure((head,), self._predecessors))
+
+    def check(self, *, barrier: bool = True) -> None:
+        """Find what cannot work.
+
+        Args:
+            barrier: Whether the job runs with the barrier.
+
+        Raises:
+            GraphError: Names the vertex, and says what to do.
+        """
+        if not self.sources:
+            raise GraphError(f"graph {self.name!r} has no source", hint="Start with flow.source(name).", vertex=None)
+        if not self.sinks:
+            raise GraphError(f"graph {self.name!r} has no sink", hint="End a stream with .sink(name).", vertex=None)
+        for vertex in self.vertices:
+            self._check_degree(vertex)
+            check_settings(vertex, barrier=barrier)
+        self._check_reach()
+        self._check_cycles()
+        for start, end in self.edges:
+            if start.segment > end.segment:
+                raise GraphError(
+                    f"the edge from {start!r} (segment {start.segment}) to {end!r} (segment {end.segment}) goes back",
+                    hint="A segment is fed by segments of lower number; a cycle stays within one.",
+                    vertex=end.name,
+                )
+
+    def _check_degree(self, vertex: Vertex) -> None:
+        outgoing, incoming = len(self._successors[vertex]), len(self._predecessors[vertex])
+        if outgoing == 0 and not isinstance(vertex, Sink):
+            raise GraphError(f"{vertex!r} leads nowhere", hint="End the stream with .sink(name).", vertex=vertex.name)
+        if outgoing > 1 and not isinstance(vertex, Broadcast):
+            raise GraphError(
+                f"{vertex!r} has {outgoing} successors", hint="Put a broadcast behind it.", vertex=vertex.name
+            )
+        if incoming == 0 and not isinstance(vertex, Source):
+            raise GraphError(
+                f"nothing flows into {vertex!r}",
+                hint="Connect its input; the feedback of a loop is the first stream its body returns.",
+                vertex=vertex.name,
+            )
+        if incoming > 1 and not isinstance(vertex, Merge):
+            raise GraphError(f"{vertex!r} has {incoming} inputs", hint="Put a merge before it.", vertex=vertex.name)
+
+    def _check_reach(self) -> None:
+        fed = _closure(self.sources, self._successors)
+        drained = _closure(self.sinks, self._predecessors)
+        for vertex in self.vertices:
+            if vertex not in fed:
+                raise GraphError(
+                    f"no source feeds {vertex!r}",
+                    hint="A cycle needs an input besides its feedback.",
+                    vertex=vertex.name,
+                )
+            if vertex not in drained:
+                raise GraphError(
+                    f"nothing that enters {vertex!r} ever reaches a sink",
+                    hint="Give the cycle an exit: the second stream the body of a loop returns.",
+                    vertex=vertex.name,
+                )
+
+    def _check_cycles(self) -> None:
+        for start, head in self.feedback():
+            if not isinstance(head, Merge):
+                raise GraphError(
+                    f"the cycle through {head!r} has no merge", hint="Link it back to a merge.", vertex=head.name
+                )
+            # Child ids must grow on every way round, or two rounds of one item would have one identity.
+            without_map = {
+                vertex: [] if vertex.appends else [end for end in self._successors[vertex] if not end.appends]
+                for vertex in self.vertices
+            }
+            if not start.appends and start in _closure((head,), without_map):
+                raise GraphError(
+                    f"the cycle from {start!r} back to {head!r} has no map",
+                    hint="Child ids must grow on every round: put a map into the cycle.",
+                    vertex=head.name,
+                )
+
+
+def _closure(roots: Iterable[Vertex], step: dict[Vertex, list[Vertex]]) -> set[Vertex]:
+    seen = set(roots)
+    todo = list(seen)
+    while todo:
+        for vertex in step[todo.pop()]:
+            if vertex not in seen:
+                seen.add(vertex)
+                todo.append(vertex)
+    return seen
+
+
+def payload_types(graph: Graph) -> Iterator[Any]:
+    """Every type that the graph declares for payloads: of sources and sinks, and in the hints of user functions."""
+    for vertex in graph.vertices:
+        yield getattr(vertex, "type", object)
+        for function in user_functions(vertex):
+            yield from hints_of(function).values()

@@ -1,0 +1,104 @@
+"""The plan of a job: the graph and everything about its deployment that all workers must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flamecore.model.clock import ClockName
+from flamecore.model.graph import Graph
+from flamecore.model.hashing import owners
+from flamecore.model.meta import MAX_FRONT, FrontId
+from flamecore.model.vertices import ByHash, ByKey
+
+OnError = Literal["fail", "skip", "dead_letter"]
+
+DEAD_LETTERS = "dead_letter"
+"""Name of the rear that takes dead letters."""
+
+MAX_LOOP_BYTES = 65_536
+"""Longest child ids, in bytes, an item may gather: each round of a cycle adds some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every worker of a job knows.
+
+    Attributes:
+        graph: The checked graph.
+        workers: How many workers there are.
+        owning: How many of them own key groups; None: see `owning_workers`.
+        fronts: The fronts in the order of their numbers, which start at 1.
+        barrier: Whether outputs wait for the minimum time.
+        on_error: What becomes of a record that a user function fails on.
+        dead_letters: Whether there is a rear for dead letters.
+        partitions: The partition that each front reads.
+        policies: For each source, what becomes of malformed records; "fail" where nothing is said.
+        clock: "sequence" (a replay gives the same times) or "wall" (fronts interleave by arrival).
+        start: The time fronts start from.
+        max_in_flight: Records admitted and not yet delivered, over all fronts.
+        heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
+        snapshots: Whether snapshots are taken of the state.
+        late_per_s: So many late items a second a stateful operation repairs; of more, the early wait for the late.
+        seed: Seed of random ids, for tests; None: unpredictable.
+    """
+
+    graph: Graph
+    workers: int
+    fronts: tuple[FrontId, ...]
+    barrier: bool = True
+    on_error: OnError = "fail"
+    dead_letters: bool = False
+    partitions: tuple[str, ...] = ()
+    policies: Mapping[str, OnError] = field(default_factory=dict)
+    clock: ClockName = "sequence"
+    start: int = 0
+    max_in_flight: int = 8192
+    heartbeat_interval_s: float = 0.05
+    snapshots: bool = False
+    late_per_s: int = 10_000
+    seed: int | None = None
+    owning: int | None = None
+
+    def __post_init__(self) -> None:
+        owners(self.workers, self.owning)  # refuses impossible numbers
+        if len(self.fronts) >= MAX_FRONT:
+            raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """Which worker owns each key group."""
+        owning = owning_workers(self.graph, self.workers) if self.owning is None else self.owning
+        return owners(self.workers, owning)
+
+    @property
+    def rears(self) -> tuple[str, ...]:
+        """Names of the rears: the sinks, and the one for dead letters."""
+        names = tuple(sink.name for sink in self.graph.sinks)
+        return (*names, DEAD_LETTERS) if self.dead_letters else names
+
+    def host_of(self, number: int) -> int:
+        """The worker that hosts a front."""
+        return (number - 1) % self.workers
+
+    @property
+    def sink_segment(self) -> int:
+        """The segment whose minimum time opens barriers: the last one a sink belongs to."""
+        return max(sink.segment for sink in self.graph.sinks)
+
+
+def owning_workers(graph: Graph, workers: int) -> int:
+    """How many of the workers own key groups where nobody has said it.
+
+    All do, so that work and state are shared out, unless all that goes by key is light: then to look up who owns the
+    key of an item, and to put together what several workers have sent, costs more than the work itself. Half of the
+    workers do it, with nothing to look up if that is one of them; the others do what is before it.
+
+    >>> owning_workers(Graph(), 4)
+    4
+    """
+    keyed = [vertex for vertex in graph.vertices if isinstance(vertex.route, (ByKey, ByHash))]
+    if keyed and all(vertex.light for vertex in keyed):
+        return workers - workers // 2
+    return workers

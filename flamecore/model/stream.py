@@ -1,0 +1,335 @@
+"""Streams: what a user builds a flow from.
+
+A `Stream[T]` is the output of a vertex; each method adds a vertex and returns the stream of what comes out of it. Using
+a stream twice copies it to both uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import GenericAlias
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from flamecore.errors import GraphError
+from flamecore.model.builder import GraphBuilder, same
+from flamecore.model.drift import MISSING, Drift
+from flamecore.model.meta import Meta
+from flamecore.model.types import element, returned
+from flamecore.model.vertices import Broadcast, ByKey, ByTime, Grouping, Map, Merge, Route, Sink, Vertex
+
+T = TypeVar("T")
+U = TypeVar("U")
+K = TypeVar("K")
+A = TypeVar("A")
+S = TypeVar("S")
+
+
+class Stream(Generic[T]):
+    """What comes out of one vertex: an ordered sequence of payloads of type T.
+
+    Every method that adds a vertex takes `name`: what it is called in errors, figures and pictures, and what its state
+    is found by when the flow has changed. By default that is its kind and the name of the function.
+    """
+
+    def __init__(self, flow: GraphBuilder, vertex: Vertex, declared: Any = object, route: Route = None) -> None:
+        self._flow = flow
+        self._vertex = vertex
+        self._type: Any = declared
+        self._route = route
+
+    def _placed(self) -> Vertex:
+        """The vertex whose output this is, when the next one cannot take the route that was asked for.
+
+        The route becomes a step of its own then.
+        """
+        if self._route is None:
+            return self._vertex
+        name = self._flow._name(None, "rebalance")
+        step = Map(name, route=self._route, function=same, shape="one")
+        self._flow._add(step, self._vertex)
+        return step
+
+    def _then(self, vertex: Vertex, declared: Any = object) -> Stream[Any]:
+        self._flow._add(vertex, self._vertex)
+        return Stream(self._flow, vertex, declared)
+
+    def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, declared: Any) -> Stream[Any]:
+        _require_functions(kind, self._vertex, function)
+        vertex = Map(self._flow._name(name, kind, function), route=self._route, function=function, shape=shape)
+        return self._then(vertex, declared)
+
+    def map(self, function: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
+        """One output for each item. `function` must be deterministic and change nothing: repairs run it again."""
+        return self._map("map", name, function, "one", returned(function))
+
+    def flat_map(self, function: Callable[[T], Iterable[U]], *, name: str | None = None) -> Stream[U]:
+        """Any number of outputs for each item, in the order `function` gives them."""
+        return self._map("flat_map", name, function, "many", element(returned(function)))
+
+    def filter(self, predicate: Callable[[T], object], *, name: str | None = None) -> Stream[T]:
+        """Only the items for which `predicate` is true."""
+        return self._map("filter", name, predicate, "filter", self._type)
+
+    @overload
+    def inspect(self, function: Callable[[T], object], *, name: str | None = None) -> Stream[T]: ...
+    @overload
+    def inspect(
+        self, function: Callable[[T, Meta], object], *, meta: Literal[True], name: str | None = None
+    ) -> Stream[T]: ...
+    def inspect(self, function: Callable[..., object], *, meta: bool = False, name: str | None = None) -> Stream[T]:
+        """Call `function` with each item, and pass the item on.
+
+        For a look while developing: it also sees guesses that are taken back later, and tombstones of them.
+
+        Args:
+            function: Takes the payload; with `meta` also the `flamecore.Meta`, which tells a tombstone from the item
+                that it cancels. The trace of a meta is another in every run.
+            meta: Whether `function` takes the meta, too.
+        """
+        return self._map("inspect", name, function, "inspect_meta" if meta else "inspect", self._type)
+
+    def rebalance(self) -> Stream[T]:
+        """Spread what follows over all workers, for costly stateless work: evenly, or, straight behind the sources,
+        with less for those that are busier than others."""
+        return Stream(self._flow, self._vertex, self._type, ByTime())
+
+    def key_by(self, key: Callable[[T], K]) -> KeyedStream[K, T]:
+        """Give each item a key. Items of equal key meet on one worker, in order.
+
+        Args:
+            key: A deterministic function to text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of
+                these.
+        """
+        return KeyedStream(self, key)
+
+    def branch(self, *predicates: Callable[[T], object], name: str | None = None) -> tuple[Stream[T], ...]:
+        """One stream for each predicate and one for the rest; an item goes to the first predicate that holds."""
+        _require_functions("branch", self._vertex, *predicates)
+        base = self._flow._name(name, "branch")
+
+        def chosen(payload: T) -> int:
+            return next((i for i, predicate in enumerate(predicates) if predicate(payload)), len(predicates))
+
+        def goes(way: int) -> Callable[[T], bool]:
+            return lambda payload: chosen(payload) == way
+
+        return tuple(self.filter(goes(way), name=f"{base}.{way}") for way in range(len(predicates) + 1))
+
+    def broadcast(self, count: int, *, name: str | None = None) -> tuple[Stream[T], ...]:
+        """Copies of the stream. The i-th copy of an item sorts before the (i+1)-th and before the next item."""
+        fork = Broadcast(self._flow._name(name, "broadcast"))
+        self._flow._add(fork, self._placed())
+        return tuple(Stream(self._flow, fork, self._type) for _ in range(count))
+
+    def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]:
+        """One stream of the items of all, in the order of their metas: by global time, not by arrival."""
+        vertex = Merge(self._flow._name(name, "merge"))
+        _require_one_flow(vertex, self, *others)
+        self._flow._add(vertex, self._placed(), *(other._placed() for other in others))
+        return Stream(self._flow, vertex, self._type)
+
+    def loop(self, body: Callable[[Stream[T]], tuple[Stream[T], Stream[U]]], *, name: str | None = None) -> Stream[U]:
+        """A cycle.
+
+        Args:
+            body: Takes the stream inside the cycle (what enters, and what comes back) and returns two: what goes round
+                again, and what leaves.
+
+        Returns:
+            The stream that leaves.
+        """
+        _require_functions("loop", self._vertex, body)
+        head = Merge(self._flow._name(name, "loop"))
+        self._flow._add(head, self._placed())
+        result = body(Stream(self._flow, head, self._type))
+        if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(s, Stream) for s in result)):
+            raise GraphError(
+                f"the body of loop {head.name!r} returned {result!r}",
+                hint="It must return two streams: (what goes round again, what leaves).",
+                vertex=head.name,
+            )
+        _require_one_flow(head, self, *result)
+        feedback, exit_ = result
+        self._flow._use(feedback._placed(), head)
+        return exit_
+
+    def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
+        """Run an operation that has no method here, such as a plugin brings.
+
+        Args:
+            kind: Class of its vertex. A stateful one goes by the key of the stream: call `key_by` before.
+            type: Type of what comes out, as far as it is known.
+            settings: Fields of the vertex.
+
+        Raises:
+            GraphError: A setting is unknown, or one is missing.
+        """
+        try:
+            vertex = kind(self._flow._name(name, kind.kind), route=self._route, **settings)
+        except TypeError as error:
+            raise GraphError(f"{kind.kind} after {self._vertex.name!r}: {error}", vertex=self._vertex.name) from error
+        return self._then(vertex, type)
+
+    def sink(self, name: str) -> None:
+        """Where the stream leaves, in order, each item once. Configuration and `run` refer to the name."""
+        self._flow._add(Sink(name, type=self._type), self._placed())
+
+
+class KeyedStream(Generic[K, T]):
+    """A stream whose items have keys. State is kept for each key."""
+
+    def __init__(self, stream: Stream[T], key: Callable[[T], K]) -> None:
+        _require_functions("key_by", stream._vertex, key)
+        self._stream = stream
+        self._key = key
+        self._route = ByKey(key)
+
+    def _drift(
+        self,
+        kind: str,
+        name: str | None,
+        function: Any,
+        advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]],
+        initial: Any,
+        accumulate: Callable[[Any, Any], Any] | None,
+        declared: Any,
+        state: Any,
+        *,
+        light: bool = False,
+    ) -> Stream[Any]:
+        vertex = Drift(
+            self._stream._flow._name(name, kind, function),
+            route=self._route,
+            advance=advance,
+            initial=initial,
+            accumulate=accumulate,
+            state=state,
+            light=light,
+        )
+        return self._stream._then(vertex, declared)
+
+    def map(self, function: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
+        """As `Stream.map`, on the worker that owns the key."""
+        return self._keyed().map(function, name=name)
+
+    def flat_map(self, function: Callable[[T], Iterable[U]], *, name: str | None = None) -> Stream[U]:
+        """As `Stream.flat_map`, on the worker that owns the key."""
+        return self._keyed().flat_map(function, name=name)
+
+    def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
+        """As `Stream.apply`, on the worker that owns the key; a stateful operation keeps state for each key."""
+        return self._keyed().apply(kind, name=name, type=type, **settings)
+
+    def _keyed(self) -> Stream[T]:
+        return Stream(self._stream._flow, self._stream._vertex, self._stream._type, self._route)
+
+    def group(
+        self,
+        window: int,
+        *,
+        order: Callable[[T], Any] | None = None,
+        undo_partial: bool = False,
+        name: str | None = None,
+    ) -> Stream[tuple[T, ...]]:
+        """For each item, the last `window` items of its key up to it; fewer at the start.
+
+        Args:
+            window: At least 1.
+            order: Sort key: items of one global time are ordered by it before their place in the stream.
+            undo_partial: Group what comes of one record: below a full window there is one result, of all there is so
+                far, replaced as more comes; windows do not reach over records.
+        """
+        if order is not None:
+            _require_functions("group(order=…)", self._stream._vertex, order)
+        vertex = Grouping(
+            self._stream._flow._name(name, "group"),
+            route=self._route,
+            window=window,
+            order=order,
+            undo_partial=undo_partial,
+        )
+        return self._stream._then(vertex, GenericAlias(tuple, (self._stream._type, ...)))
+
+    def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Stream[tuple[K, T]]:
+        """Combine the items of each key one by one; every update comes out, as (key, value so far)."""
+
+        _require_functions("reduce", self._stream._vertex, function)
+
+        def accumulate(state: Any, item: T) -> Any:
+            return item if state is MISSING else function(state, item)
+
+        return self._accumulate("reduce", name, function, accumulate, MISSING, self._stream._type, returned(function))
+
+    def fold(self, initial: A, function: Callable[[A, T], A], *, name: str | None = None) -> Stream[tuple[K, A]]:
+        """Fold the items of each key into a state, from `initial`; every update comes out, as (key, state).
+
+        Args:
+            initial: An immutable value.
+            function: (state, item) → new state. It must not change the state it is given.
+        """
+        _require_functions("fold", self._stream._vertex, function)
+        hint = returned(function)
+        declared = type(initial) if hint is object else hint
+        return self._accumulate("fold", name, function, function, initial, declared, hint)
+
+    def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
+        """How many items of each key there have been; every update comes out, as (key, count)."""
+        return self._accumulate("count", name, None, _one_more, 0, int, int, light=True)
+
+    def _accumulate(
+        self,
+        kind: str,
+        name: str | None,
+        function: Any,
+        accumulate: Callable[[Any, Any], Any],
+        initial: Any,
+        declared: Any,
+        state: Any,
+        *,
+        light: bool = False,
+    ) -> Stream[Any]:
+        key = self._key
+
+        def advance(state: Any, item: Any) -> tuple[Any, tuple[tuple[Any, Any]]]:
+            after = accumulate(state, item)
+            return after, ((key(item), after),)
+
+        pair = GenericAlias(tuple, (returned(key), declared))
+        return self._drift(kind, name, function, advance, initial, accumulate, pair, state, light=light)
+
+    def stateful_map(
+        self, initial: S, function: Callable[[S, T], tuple[S, Iterable[U]]], *, name: str | None = None
+    ) -> Stream[U]:
+        """The general form: a state for each key, and any outputs.
+
+        Args:
+            initial: State before the first item of a key: an immutable value.
+            function: (state, item) → (new state, outputs in order). It must not change the state it is given.
+        """
+        _require_functions("stateful_map", self._stream._vertex, function)
+        hint = returned(function)
+        arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
+        state, outputs = (arguments[0], element(arguments[1])) if len(arguments) == 2 else (object, object)
+        return self._drift("stateful_map", name, function, function, initial, None, outputs, state)
+
+
+def _require_functions(kind: str, vertex: Vertex, *functions: Any) -> None:
+    """Refuse what cannot be called, such as the result of a function in place of the function."""
+    for function in functions:
+        if not callable(function):
+            raise GraphError(f"{kind} after {vertex.name!r} takes a function, not {function!r}", vertex=vertex.name)
+
+
+def _require_one_flow(vertex: Vertex, stream: Stream[Any], *others: Stream[Any]) -> None:
+    """Refuse to join streams of different flows."""
+    for other in others:
+        if other._flow is not stream._flow:
+            raise GraphError(
+                f"{vertex!r} joins a stream of flow {stream._flow.name!r} with one of flow {other._flow.name!r}",
+                hint="Draw both in one flow; it may have several sources.",
+                vertex=vertex.name,
+            )
+
+
+def _one_more(count: int, _: object) -> int:
+    return count + 1

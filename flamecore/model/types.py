@@ -1,0 +1,176 @@
+"""Declared types: hints of functions, declared types in words, and whether a value is of one.
+
+Stored state outlives the flow that made it. What a changed flow declares may be something else than what is stored, and
+a function that is given the wrong thing fails late, or not at all.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from types import FunctionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+Fits = Callable[[Any], bool]
+
+_UNIONS: Final = (Union, types.UnionType)
+_ALSO: Final[Mapping[type, tuple[type, ...]]] = {float: (float, int), complex: (complex, float, int)}
+"""What a type checker takes for a type as well."""
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+class TypeMatcher:
+    """Makes tests of hints; one for each hint, which may contain itself."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, Fits]] = {}
+
+    def test_of(self, hint: Any) -> Fits:
+        """What tells whether a value can be of a declared type. Where nothing is told, everything fits."""
+        known = self._made.get(id(hint))
+        if known is not None:
+            return known[1]
+
+        def later(value: Any) -> bool:
+            return self._made[id(hint)][1](value)
+
+        self._made[id(hint)] = hint, later
+        made = self._make(hint)
+        self._made[id(hint)] = hint, made
+        return made
+
+    def _make(self, hint: Any) -> Fits:
+        origin, arguments = get_origin(hint), get_args(hint)
+        if hint is None or hint is type(None):
+            return lambda value: value is None
+        if origin is Annotated:
+            return self.test_of(arguments[0])
+        if origin is Literal:
+            return lambda value: any(type(value) is type(one) and value == one for one in arguments)
+        if origin in _UNIONS:
+            tests = [self.test_of(one) for one in arguments]
+            return lambda value: any(test(value) for test in tests)
+        behind = getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)  # NewType, type alias
+        if behind is not None:
+            return self.test_of(behind)
+        kind = origin or hint
+        if not isinstance(kind, type) or kind in (object, Any) or typing.is_typeddict(kind):
+            return _anything
+        if getattr(kind, "_is_protocol", False) and not issubclass(kind, Collection):
+            return _anything
+        return self._of_class(kind, arguments)
+
+    def _of_class(self, kind: type, arguments: tuple[Any, ...]) -> Fits:
+        kinds = _ALSO.get(kind, (kind,))
+        if issubclass(kind, tuple) and arguments and Ellipsis not in arguments:
+            each = [self.test_of(one) for one in arguments]
+            return lambda value: (
+                isinstance(value, kind) and len(value) == len(each) and all(t(v) for t, v in zip(each, value))  # noqa: B905 - are as long
+            )
+        if issubclass(kind, Mapping) and len(arguments) == 2:
+            key, of = map(self.test_of, arguments)
+            return lambda value: isinstance(value, kind) and all(key(k) and of(v) for k, v in value.items())
+        if issubclass(kind, Collection) and arguments:
+            item = self.test_of(arguments[0])
+            return lambda value: isinstance(value, kind) and all(map(item, value))
+        fields = _fields_of(kind)
+        if fields:
+            tests = [(name, self.test_of(hint)) for name, hint in fields.items()]
+            return lambda value: (
+                isinstance(value, kind) and all(test(getattr(value, name, None)) for name, test in tests)
+            )
+        return lambda value: isinstance(value, kinds)
+
+
+def _fields_of(kind: Any) -> dict[str, Any]:
+    """The hints of the fields of a class that crosses field by field."""
+    names = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
+    names = names or getattr(kind, "__struct_fields__", None)
+    if not names:
+        return {}
+    hints = hints_of(kind)
+    return {name: hints[name] for name in names if name in hints}
+
+
+def type_text(hint: Any, _inside: tuple[Any, ...] = ()) -> str:
+    """A declared type in words, classes with their fields: it changes when a class changes its form.
+
+    >>> type_text(tuple[str, int] | None), type_text(object)
+    ('tuple[str, int] | None', '')
+    """
+    if hint is object or hint is Any:
+        return ""
+    if hint is None or hint is type(None):
+        return "None"
+    if hint is Ellipsis:
+        return "..."
+    inside = (*_inside, hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return type_text(arguments[0], _inside)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if origin in _UNIONS:
+        return " | ".join(type_text(one, inside) or "object" for one in arguments)
+    if isinstance(hint, list):
+        return f"[{', '.join(type_text(one, inside) or 'object' for one in hint)}]"
+    kind = origin or hint
+    if not isinstance(kind, type):
+        return str(getattr(hint, "__name__", hint))
+    if arguments:
+        return f"{kind.__qualname__}[{', '.join(type_text(one, inside) or 'object' for one in arguments)}]"
+    fields = {} if any(hint is outer for outer in _inside) else _fields_of(kind)
+    if fields:
+        told = ", ".join(f"{name}: {type_text(of, inside) or 'object'}" for name, of in fields.items())
+        return f"{kind.__qualname__}({told})"
+    return kind.__qualname__
+
+
+def hints_of(thing: Any) -> dict[str, Any]:
+    """The hints of a function by parameter, "return" among them, or those of a class by field.
+
+    What cannot be resolved here (a name that only a type checker imports, say) is left out.
+    """
+    while isinstance(thing, partial):
+        thing = thing.func
+    if not isinstance(thing, type | FunctionType):  # perhaps an object that can be called
+        call = vars(type(thing)).get("__call__")
+        thing = call if isinstance(call, FunctionType) else thing
+    try:
+        return get_type_hints(thing)
+    except (NameError, TypeError, AttributeError):
+        return _those_that_can_be(thing)
+
+
+def _those_that_can_be(thing: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    module = getattr(thing, "__module__", None)
+    scope = getattr(thing, "__globals__", None)
+    for owner in reversed(getattr(thing, "__mro__", (thing,))):
+        for name, hint in (getattr(owner, "__annotations__", None) or {}).items():
+            alone = type("alone", (), {"__annotations__": {name: hint}, "__module__": module})
+            try:
+                found |= get_type_hints(alone, scope)
+            except (NameError, TypeError, AttributeError):
+                continue
+    return found
+
+
+def returned(function: Any) -> Any:
+    """The declared result type of a function, or the class itself; `object` when nothing is declared."""
+    return function if isinstance(function, type) else hints_of(function).get("return", object)
+
+
+def element(hint: Any) -> Any:
+    """The element type of a declared iterable; `object` when it is not told."""
+    arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
+    if hint is str:
+        return str
+    if len(arguments) == 1 or (len(arguments) == 2 and arguments[1] is Ellipsis):
+        return arguments[0]
+    return object

@@ -1,0 +1,271 @@
+"""The vertices of a graph: the operations of the model (paper 004, section 2.5), and the routes of their input."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+from flamecore.errors import GraphError
+from flamecore.model.hashing import refuse_unhashable, stable_hash
+from flamecore.model.types import returned
+
+Payload = Any
+V = TypeVar("V", bound="Vertex")
+
+
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """Route by the hash of a key. `key` must be deterministic; equal keys meet on one worker."""
+
+    key: Callable[[Payload], Any]
+
+    def hash(self, payload: Payload) -> int:
+        return stable_hash(self.key(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class ByHash:
+    """Route by a function from payload to a signed 32-bit number, the paper's balancing function."""
+
+    function: Callable[[Payload], int]
+
+    def hash(self, payload: Payload) -> int:
+        return self.function(payload)
+
+
+@dataclass(frozen=True, slots=True)
+class ByTime:
+    """Spread items over the workers, for stateless work: by their global time, or by how busy the workers are where
+    items come once (see `flamecore.runtime.operators.rebalance`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToAll:
+    """Copy every item to every worker; the copies get the workers' ordinals as child ids.
+
+    The only route whose output depends on the number of workers: for what each worker must know.
+    """
+
+
+Route = ByKey | ByHash | ByTime | ToAll | None
+
+
+class Drawing(Protocol):
+    """The graph that a vertex draws its meaning into: `flamecore.model.graph.Graph`."""
+
+    def add(self, vertex: V, /) -> V: ...
+
+    def link(self, start: Vertex, end: Vertex, /) -> None: ...
+
+    def chain(self, *vertices: Vertex) -> Vertex: ...
+
+
+@dataclass(eq=False, slots=True)
+class Vertex:
+    """One operation of a graph. `name` is unique in the graph; `segment` is the tracked part it belongs to.
+
+    Its class is a *kind*. Whatever another room must know of a kind, the class says here; how it is computed says the
+    operator that stands beside it in a table (`flamecore.abc.operator`).
+
+    Attributes:
+        kind: Name of the kind, in pictures and in stored state.
+        functions: Names of the fields that hold the user's functions; None in such a field: there is none.
+        stateful: Whether an output depends on earlier items. Such a vertex needs a key, asks for it itself, and repairs
+            its output, so it needs the barrier.
+        appends: Whether each output appends a child id that no other output of the same item has. A cycle needs one
+            such vertex, or two rounds of one item would have one identity.
+    """
+
+    kind: ClassVar[str] = "vertex"
+    functions: ClassVar[tuple[str, ...]] = ()
+    stateful: ClassVar[bool] = False
+    appends: ClassVar[bool] = False
+
+    name: str
+    route: Route = None
+    segment: int = 0
+    index: int = -1
+
+    @property
+    def light(self) -> bool:
+        """Whether an item costs it less than sending the item to another worker does."""
+        return False
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a snapshot holds anything of it."""
+        return self.stateful
+
+    @property
+    def state(self) -> Any:
+        """Declared type of its states, as far as it is known; `object`: it is not."""
+        return object
+
+    @property
+    def state_facts(self) -> Mapping[str, str | int]:
+        """Settings without which its stored state cannot be used: a flow that has others does not go on with it.
+
+        `by` is what tells the entries of the state apart: "key" (the default), "hash", or "equality" (a hash and a
+        rank).
+        """
+        return {}
+
+    def check(self) -> None:
+        """Find a setting that cannot work, as far as the vertex alone shows it.
+
+        Raises:
+            GraphError: Names the vertex.
+        """
+
+    def draw(self, graph: Drawing) -> tuple[Vertex, Vertex]:
+        """Add what the vertex means to `graph`, in maps, broadcasts, merges and groupings.
+
+        The reference interpreter computes the drawing, and holds the operator against it. A generic vertex means
+        itself.
+
+        Returns:
+            The vertex where items enter the drawing, and the one where they leave it.
+        """
+        alone = graph.add(copy.copy(self))
+        return alone, alone
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r}>"
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Source(Vertex):
+    """Where items enter. `type` is the declared type of payloads."""
+
+    kind: ClassVar[str] = "source"
+
+    type: Any = object
+
+
+MapShape = Literal["many", "one", "filter", "inspect", "inspect_meta"]
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Map(Vertex):
+    """From one payload to many. The i-th output appends child id i.
+
+    `shape` says what `function` returns: "many" an iterable of outputs, "one" the only output, "filter" whether the
+    payload itself goes on, "inspect" nothing (the payload goes on). With "inspect_meta" it takes the meta as well, and
+    returns nothing.
+    """
+
+    kind: ClassVar[str] = "map"
+    functions: ClassVar[tuple[str, ...]] = ("function",)
+    appends: ClassVar[bool] = True
+
+    function: Callable[..., Any] = field(kw_only=True)
+    shape: MapShape = "many"
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Broadcast(Vertex):
+    """Copies each item to all successors; the copy to the i-th (in the order of links) appends child id i."""
+
+    kind: ClassVar[str] = "broadcast"
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Merge(Vertex):
+    """Several inputs become one stream, ordered by meta like every stream. Nothing is added to the meta."""
+
+    kind: ClassVar[str] = "merge"
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Grouping(Vertex):
+    """The only operation that keeps state: windows of consecutive items of a bucket.
+
+    Buckets are told apart by `route`: a key (`ByKey`), or a hash and `equal` (`ByHash`), which is asked only about
+    payloads of equal hash and must imply it.
+
+    Attributes:
+        window: Number of items in a full window, at least 1.
+        equal: With `ByHash`: whether two payloads belong to one bucket. Default: equal hashes are enough.
+        order: Optional sort key of payloads: orders items of one global time inside a bucket before their meta does.
+        undo_partial: While a bucket is smaller than the window its content is one provisional result, retracted when
+            the next item comes. A result can only be taken back by its own record, so buckets are then kept for each
+            record (global time) apart: this collects what comes of one record, as rejoining what was split.
+    """
+
+    kind: ClassVar[str] = "grouping"
+    functions: ClassVar[tuple[str, ...]] = ("equal", "order")
+    stateful: ClassVar[bool] = True
+
+    window: int = field(kw_only=True)
+    equal: Callable[[Payload, Payload], bool] | None = None
+    order: Callable[[Payload], Any] | None = None
+    undo_partial: bool = False
+
+    @property
+    def keeps_state(self) -> bool:
+        return not self.undo_partial and self.window > 1
+
+    @property
+    def state_facts(self) -> Mapping[str, str | int]:
+        by = "key" if isinstance(self.route, ByKey) else "hash" if self.equal is None else "equality"
+        return {"window": self.window, "by": by}
+
+    def check(self) -> None:
+        if self.window < 1:
+            raise GraphError(
+                f"the window of {self!r} is {self.window}", hint="It must be at least 1.", vertex=self.name
+            )
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Sink(Vertex):
+    """Where items leave, through the barrier. `type` is the type of payloads, as far as it is known."""
+
+    kind: ClassVar[str] = "sink"
+
+    type: Any = object
+
+
+def user_functions(vertex: Vertex) -> Iterator[Callable[..., Any]]:
+    """Return the functions that the user gave to a vertex: those of its kind, and that of its route."""
+    yield from filter(None, (getattr(vertex, name) for name in vertex.functions))
+    if isinstance(vertex.route, ByKey):
+        yield vertex.route.key
+    elif isinstance(vertex.route, ByHash):
+        yield vertex.route.function
+
+
+def is_local(function: Callable[..., Any]) -> bool:
+    """Whether a function has no name it could be imported by: a lambda, or one defined inside another."""
+    name = getattr(function, "__qualname__", "")
+    return "<lambda>" in name or "<locals>" in name
+
+
+def check_settings(vertex: Vertex, *, barrier: bool) -> None:
+    """Find what one vertex says that cannot work.
+
+    Raises:
+        GraphError: Names the vertex.
+    """
+    if vertex.stateful:
+        if not isinstance(vertex.route, (ByKey, ByHash)):
+            raise GraphError(f"{vertex!r} has no key", hint="Call key_by before it.", vertex=vertex.name)
+        if isinstance(vertex.route, ByKey):
+            reason = refuse_unhashable(returned(vertex.route.key))
+            if reason:
+                raise GraphError(
+                    f"the key function of {vertex!r} is declared to return a type that cannot be a key: {reason}",
+                    hint="Return text, a number, or a tuple of these.",
+                    vertex=vertex.name,
+                )
+        if not barrier:
+            raise GraphError(
+                f"{vertex!r} repairs its output, and the barrier, which takes back what was wrong, is off",
+                hint="Leave the barrier on.",
+                vertex=vertex.name,
+            )
+    if isinstance(vertex, (Source, Sink, Broadcast, Merge)) and vertex.route is not None:
+        raise GraphError(f"{vertex!r} cannot have a route", hint="Route a map, grouping or reduce.", vertex=vertex.name)
+    vertex.check()

@@ -1,0 +1,1 @@
+"""The cluster: a job on several processes: membership, control plane, recovery, reconfiguration, lease, client."""

@@ -1,0 +1,114 @@
+"""Where a job is, by an address that leads to it: to its control, or to a registry that knows the job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from msgspec import structs
+
+from flamecore.abc.config import JobConfig
+from flamecore.abc.registry import JobRegistry, RegistryContext
+from flamecore.errors import RegistryError
+from flamecore.runtime.cluster.job_record import JobRecord, find, key_of, read
+from flamecore.runtime.config.options import options_table, registry_options
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.config.schemes import find_drivers, has_scheme
+
+WAIT_S: Final = 10.0
+"""How long a job is waited for that is not there yet. Who starts a cluster does not start one host after another."""
+_AGAIN_S: Final = 0.25
+
+
+class JobPlace(NamedTuple):
+    """Where a job is, and how it is reached.
+
+    Attributes:
+        transport: Name of the transport's driver.
+        options: Options of the transport, as configured.
+        job: What the transport calls the job (`TransportContext.job`).
+        epoch: Incarnation of the job.
+        control: Location of its control, in the transport's words.
+    """
+
+    transport: str
+    options: Mapping[str, Any]
+    job: str
+    epoch: int
+    control: str
+
+
+def find_job(address: str, job: str, config: JobConfig, token: str) -> JobPlace:
+    """Find where a job is. Waits for a registry that is configured, `WAIT_S` at most.
+
+    A registry that has the scheme of the address is asked for the job. If it is not the configured one, and cannot be
+    asked or does not know the job, the address is the transport's.
+
+    Args:
+        address: The address, `SCHEME://…`.
+        job: Name of the job.
+        config: Options of the transport and the registry; they go before those that the address stands for.
+        token: Secret of the job.
+
+    Raises:
+        ConfigError: The address cannot be used.
+        PluginError: Nobody can say of which driver it is, or that cannot be used.
+        RegistryError: The registry does not know the job, or cannot be asked.
+    """
+    plugins = PluginRegistry()
+    registry, transport = find_drivers(address, config, plugins)
+    if registry is not None:
+        name, driver = registry
+        needed = transport is None or name == config.registry.use
+        config = structs.replace(config, registry=structs.replace(config.registry, use=name))
+        options = registry_options(config, driver, driver.address_of(address))
+        record = asyncio.run(_look_until_there(driver, options, job, token, needed=needed))
+        if record is not None:
+            reached = plugins.get("transport", record.transport)
+            stands_for = reached.address_of(address).options if has_scheme(reached, address) else {}
+            options = {**stands_for, **_configured(config, record.transport)}
+            return JobPlace(record.transport, options, record.run, record.epoch, record.control)
+    assert transport is not None
+    name, reached = transport
+    said = reached.address_of(address)
+    # Without a registry outside of its supervisor a job has been claimed once: its epoch is 1.
+    return JobPlace(name, {**said.options, **_configured(config, name)}, job, 1, said.control)
+
+
+def _configured(config: JobConfig, transport: str) -> Mapping[str, Any]:
+    return options_table(structs.replace(config.transport, use=transport))
+
+
+async def _look_until_there(
+    driver: type[JobRegistry], options: Any, job: str, token: str, *, needed: bool
+) -> JobRecord | None:
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return await _look(driver, options, job, token, needed=needed)
+        except RegistryError:
+            if not needed or time.monotonic() > end:
+                raise
+        await asyncio.sleep(_AGAIN_S)
+
+
+async def _look(driver: type[JobRegistry], options: Any, job: str, token: str, *, needed: bool) -> JobRecord | None:
+    """The record of a job. None if nobody needs the registry to have it, and it has none or cannot be asked."""
+    registry = driver(options, RegistryContext(node=f"{socket.gethostname()}-{os.getpid()}"))
+    try:
+        try:
+            await registry.open()
+            entry = await registry.get(key_of(job))
+            # One that has ended may have left its record behind, and this one have another registry.
+            known = entry is not None and read(entry.value, job).lease_s > 0
+        except RegistryError:
+            if needed:
+                raise
+            return None
+        return await find(registry, job, token) if known or needed else None
+    finally:
+        await registry.aclose()

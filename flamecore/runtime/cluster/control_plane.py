@@ -1,0 +1,248 @@
+"""What the control of a deployment hears: what nodes say, what clients ask for, and of nodes that are gone.
+
+A node is gone when its process has ended, when its connection is lost, when others cannot reach it, or when it has
+said nothing for long. Whichever is known first counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from flamecore import events
+from flamecore._version import __version__
+from flamecore.errors import FlameError, JobError, TransportError
+from flamecore.logs import logger
+from flamecore.model.messages import Halted, Join, Left, NodeFailed, NodeReport, Opened, Ready, Refusal
+from flamecore.runtime.cluster.membership import Membership
+from flamecore.runtime.cluster.nodes import NodeManager
+from flamecore.runtime.engine.epoch import Epoch, FaultError
+from flamecore.runtime.tasks.stats import NodeStats
+
+ENDED: Final = "the job has come to its end"
+"""What clients are told that come too late."""
+
+_REPLACED: Final = (
+    "another process has joined by the name of {name}; processes that run together need names of their own"
+)
+
+_GRACE_S: Final = 0.5
+"""How long a process that was lost may take to be found dead, so that its last words are told."""
+
+_FAULTS: Final = frozenset(
+    ("PeerGoneError", "SendTimeout", "TransportClosedError", "ConnectError", "FrameError", "CorruptError")
+)
+"""Errors of a node that a new epoch may mend."""
+
+
+class ControlledJob(Protocol):
+    """Who does something about it."""
+
+    @property
+    def id(self) -> str:
+        """Of the job."""
+        ...
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The present one."""
+        ...
+
+    def wake(self) -> None:
+        """Something has changed that may be waited for."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """The epoch cannot go on."""
+        ...
+
+    def serve(self, client: str, message: Any) -> None:
+        """A client has come, or asks for something."""
+        ...
+
+
+class ControlPlane:
+    """Hears of the nodes and clients of a job.
+
+    Args:
+        members: Who has joined.
+        job: Told of what matters.
+    """
+
+    def __init__(self, members: Membership, job: ControlledJob) -> None:
+        self.members = members
+        self._job = job
+        self._nodes: NodeManager | None = None
+
+    async def listen(self, nodes: NodeManager) -> None:
+        """Hear of them, for as long as the job lasts."""
+        self._nodes = nodes
+        while True:
+            sender, message = await nodes.sender.endpoint.receive()
+            if nodes.leaving:
+                self._come_too_late(sender, message, nodes)
+            elif sender.startswith("client/"):
+                if isinstance(message, Join):
+                    self.members.locations[sender] = message.location
+                self._job.serve(sender, message)
+            elif isinstance(message, Join):
+                self._welcome(sender, message, nodes)
+                self._job.wake()
+            elif self.members.addresses.get(message.node) != sender:
+                nodes.turn_away(sender)  # it was taken for dead, and is not: it has no part in this
+            else:
+                self._hear(message)
+                self._job.wake()
+
+    def _come_too_late(self, sender: str, message: Any, nodes: NodeManager) -> None:
+        """The job ends. Clients are told so, and who joins; of nodes only counts matter."""
+        if isinstance(message, Join):
+            self.members.locations[sender] = message.location
+        if sender.startswith("client/"):
+            nodes.answer(sender, Refusal(ENDED))
+        elif isinstance(message, Join):
+            nodes.turn_away(sender)
+        elif isinstance(message, NodeReport) and self.members.addresses.get(message.node) == sender:
+            self._hear(message)
+
+    # -- what nodes say --------------------------------------------------------------------------------------------
+
+    def _welcome(self, address: str, node: Join, nodes: NodeManager) -> None:
+        """A node has come. If another of its name is there, it comes in its place: a service starts again what died."""
+        members = self.members
+        if node.version != __version__:
+            return self._turn_away(address, node, nodes)
+        over = nodes.host.came(node.node, node.attempt)
+        if over is None:
+            members.locations[address] = node.location
+            return nodes.turn_away(address)
+        for name in (node.node, *over):
+            if (former := members.addresses.get(name)) is None:
+                continue
+            if name == node.node:
+                nodes.answer(former, Refusal(_REPLACED.format(name=name)))
+            else:
+                nodes.turn_away(former)
+            members.leave(name)
+            if name in members.hosts.values():
+                self._fault(JobError(f"{node.node} has been started again"))
+        members.join(node, address)
+        return None
+
+    def _turn_away(self, address: str, node: Join, nodes: NodeManager) -> None:
+        """A node of another version has come: it is told so, and the job goes on without it."""
+        why = f"{node.node} runs flamestream {node.version}, and the supervisor {__version__}"
+        logger().warning(events.NODE_REFUSED, job=self._job.id, node=node.node, why=why)
+        self.members.locations[address] = node.location
+        nodes.answer(address, Refusal(f"{why}; install one version everywhere"))
+
+    def _hear(self, message: Any) -> None:
+        members, epoch = self.members, self._job.epoch
+        members.hear(message.node)
+        now = epoch.name if epoch is not None else ""
+        if isinstance(message, NodeReport):
+            if message.stats:
+                members.reports[message.node] = NodeStats(**message.stats)
+        elif isinstance(message, Opened) and message.epoch == now:
+            members.opened.add(message.node)
+        elif isinstance(message, Ready) and message.epoch == now:
+            members.ready.add(message.node)
+        elif isinstance(message, Halted):
+            members.halted.add(message.node)
+        elif isinstance(message, Left):
+            self._left(message.node)
+        elif isinstance(message, NodeFailed):
+            text, lost = message.text, members.at(message.lost)
+            if lost is not None:  # who found out knows only where it was
+                text = text.replace(message.lost, f"{lost} at {message.lost}", 1)
+            error = JobError(f"{message.node} failed: {text}")
+            if message.kind not in _FAULTS:
+                self._job.fail(error)
+            elif lost is None:
+                self._fault(error, message.blob)
+            elif epoch is not None:
+                self._lost_by(lost, error, epoch)
+
+    def _left(self, name: str) -> None:
+        """A node ends by itself. That its place is empty is found by the others, too, and they know less of why."""
+        if self._nodes is not None:
+            self._nodes.lose(name)
+        if name in self.members.hosts.values():
+            self._fault(JobError(f"{name} was told to end, where it runs", hint="Stop the job before its workers."))
+
+    # -- what is heard of nodes that are gone ------------------------------------------------------------------------
+
+    async def watch(self, nodes: NodeManager, limit_s: float) -> None:
+        """Take nodes for dead that are not heard of, for as long as the job lasts.
+
+        Args:
+            nodes: The job's.
+            limit_s: How long a node may say nothing.
+        """
+        pause_s = min(limit_s / 4, 1.0)
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(pause_s)
+            if time.monotonic() > began + pause_s + limit_s / 2:
+                # This process itself stood still. What the others have said meanwhile is yet to be heard.
+                for name in self.members.nodes:
+                    self.members.hear(name)
+            for name in self.members.silent(limit_s):
+                nodes.declare_dead(name)
+                self._fault(
+                    JobError(
+                        f"{name} has not been heard of for {limit_s:g} s",
+                        hint="Does a user function keep it busy? deploy.silence_timeout_s says how long it may.",
+                    )
+                )
+
+    def died(self, name: str, what: str, lines: Sequence[str]) -> None:
+        """A process has ended that nobody asked to.
+
+        Args:
+            name: Of the node.
+            what: How it ended.
+            lines: The last that it said.
+        """
+        self.members.leave(name)
+        if self._nodes is None or self._nodes.is_expected_to_end(name):
+            return self._job.wake()
+        tail = "".join(f"\n    {line}" for line in lines[-8:])
+        text = f"{name} {what}" + (f"; its last lines:{tail}" if tail else "")
+        hint = "The job has ended. Everything delivered so far is right; run it again."
+        return self._fault(JobError(text, hint=hint))
+
+    def lost(self, location: str, error: Exception) -> None:
+        """A connection is lost."""
+        name, nodes = self.members.at(location), self._nodes
+        if nodes is None or nodes.leaving or name is None:
+            return None
+        if not nodes.host.watches(name):
+            return self._lost_for_good(name, location, error)
+        asyncio.get_running_loop().call_later(_GRACE_S, self._lost_for_good, name, location, error)
+        return None
+
+    def _lost_for_good(self, name: str, location: str, error: Exception) -> None:
+        node, nodes = self.members.nodes.get(name), self._nodes
+        if nodes is not None and not nodes.leaving and node is not None and node.location == location:
+            nodes.lose(name)
+            self._fault(JobError(f"the connection to {name} is lost: {error}"))
+
+    def _lost_by(self, name: str, error: FlameError, epoch: Epoch) -> None:
+        """Somebody cannot reach a node any more. One that was started here and has died tells it in its last words."""
+        if self._nodes is None or not self._nodes.host.watches(name):
+            return epoch.fail(FaultError(error))
+        asyncio.get_running_loop().call_later(_GRACE_S, epoch.fail, FaultError(error))
+        return None
+
+    def trouble(self, error: BaseException) -> None:
+        """Something could not be sent to a node. If that is gone already, it is being seen to."""
+        if not isinstance(error, TransportError):
+            self._job.fail(error)
+        elif self.members.concerned(getattr(error, "peer", "")):
+            self._fault(error)
+
+    def _fault(self, error: FlameError, blob: str = "") -> None:
+        self._job.fail(FaultError(error, blob))

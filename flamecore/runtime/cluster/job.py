@@ -1,0 +1,398 @@
+"""A job on several processes: one node for each worker, the control and the rears with the supervisor.
+
+It has the face of `flamecore.runtime.engine.job.Job`. A deployment lives in epochs. In each the nodes are assigned
+their parts, open what they read, load the state they go on from, and say that they are ready; then the fronts begin.
+When a node dies or is lost, a job that keeps state ends the epoch, has the node replaced, and goes on in another from
+its last snapshot: the processes that are well stay, and so do the sinks. A job that keeps none ends, with an error that
+names the node.
+
+`flamecore.runtime.cluster.control_plane` hears nodes and clients; `flamecore.runtime.cluster.nodes` starts nodes, tells
+them what to do, waits for them and ends them. `flamecore.runtime.cluster.reconfiguration` makes the changes that
+clients ask for, `flamecore.runtime.cluster.context` goes from epoch to epoch, and `flamecore.runtime.cluster.status`
+tells of the job, and of how long it stands still between epochs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flamecore import events
+from flamecore.abc.hooks import Observers
+from flamecore.abc.registry import JobRegistry, RegistryContext
+from flamecore.abc.transport import Transport, TransportContext
+from flamecore.errors import FlameError, JobError
+from flamecore.logs import logger
+from flamecore.model.messages import CONTROL, Begin, Halt, Join, Load, Rescale, Status, Stop, Upgrade
+from flamecore.runtime.cluster.context import JobContext
+from flamecore.runtime.cluster.control_plane import ControlPlane
+from flamecore.runtime.cluster.lease import Lease
+from flamecore.runtime.cluster.membership import Membership
+from flamecore.runtime.cluster.nodes import NodeManager, Rendezvous, required_nodes
+from flamecore.runtime.cluster.placement import SUPERVISOR, TOKEN
+from flamecore.runtime.cluster.reconfiguration import Reconfiguration
+from flamecore.runtime.cluster.restart_policy import RestartPolicy
+from flamecore.runtime.cluster.status import MOVE_S, Downtime, JobStatus
+from flamecore.runtime.cluster.upgrade import FlowVersion
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.config.options import node_options
+from flamecore.runtime.engine.epoch import Epoch, FaultError, ReconfigureSignal
+from flamecore.runtime.engine.job import relaxed_gc
+from flamecore.runtime.engine.planning import check_importable, open_history
+from flamecore.runtime.state.format import Manifest
+from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.runtime.tasks.event_loop import BackgroundTasks
+from flamecore.runtime.tasks.sender import Sender
+from flamecore.runtime.tasks.shutdown import Shutdown
+from flamecore.runtime.tasks.stats import JobReport, JobStats
+from flamecore.toolkit.private_dir import private_folder
+
+if TYPE_CHECKING:
+    from flamecore.runtime.config.job_spec import JobSpec
+
+
+class ClusterJob:
+    """One run of a flow on several processes.
+
+    Args:
+        spec: Everything that is configured, checked.
+        load_version: Makes the version to go on with (`flamecore.runtime.cluster.upgrade.load_version`).
+    """
+
+    def __init__(self, spec: JobSpec, load_version: Callable[[JobSpec, Upgrade], FlowVersion]) -> None:
+        self._spec = spec  # as it was when the job began; what is of the whole job stays as it is there
+        self._deploy = spec.config.deploy
+        self._codec = Codec.of(spec.checked_graph)
+        self._load_version = load_version
+        # A job that others are to reach goes by its name; of any other there may be several at once.
+        reachable = self._deploy.start == "join" or TOKEN in os.environ
+        self.id = spec.settings.name if reachable else f"{spec.settings.name}-{secrets.token_hex(4)}"
+        self.epoch: Epoch | None = None
+        self._members = Membership(CONTROL)
+        self._control_plane = ControlPlane(self._members, self)
+        self._observers = Observers(spec.observers)
+        self._rendezvous = Rendezvous(
+            self._deploy,
+            lambda: self._nodes.describe_joined(self._context),
+            lambda name: self._nodes.declare_dead(name),
+        )
+        self.wait_until = self._rendezvous.wait_until
+        self._draining = asyncio.Event()
+        self._started: float | None = None
+        self._ended: float | None = None
+        self._status = JobStatus(self.id, self._members)
+        self._epochs = 0
+        self._restart_policy = RestartPolicy(self._deploy.restarts, self._deploy.restart_window_s)
+        self._ruin: BaseException | None = None
+        self._deadlines = Deadlines.of(spec.settings)
+        self._shutdown = Shutdown(self.id, self._deadlines)
+        self._background = BackgroundTasks()
+        # From when it runs:
+        self._context: JobContext
+        self._nodes: NodeManager
+        self._reconfiguration: Reconfiguration
+        self._downtime: Downtime
+        self._transport: Transport
+        self._lease: Lease
+
+    # -- the face of a job -----------------------------------------------------------------------------------------
+
+    async def run(self) -> JobReport:
+        """Run to the end of all sources, or until drained. Raises as `Job.run`, and `JobError` when a node dies and the
+        job keeps no state, or too many die."""
+        if self._started is not None:
+            raise JobError("a job runs once", hint="Make another one from the same flow.")
+        self._started = time.monotonic()
+        error: BaseException | None = None
+        try:
+            async with self._shutdown.scope() as stack:
+                stack.enter_context(relaxed_gc())
+                await self._start(stack)
+                await self._run()
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            self._ended = time.monotonic()
+            self._observers.job_ended(self._spec.name, error)
+        # Everything is delivered; not everybody has heard of it before it ended.
+        return JobReport(replace(self.stats(), in_flight=0, held_back=0), drained=self._draining.is_set())
+
+    def drain(self) -> None:
+        """Read no more, finish what was admitted, and end. May be called from a signal handler of the event loop."""
+        self._draining.set()
+        self.wake()
+
+    def stats(self) -> JobStats:
+        """A look at the job: the nodes report twice a second."""
+        return self._status.stats((self._ended or time.monotonic()) - (self._started or time.monotonic()))
+
+    def described(self) -> dict[str, Any]:
+        """Who is in the job, what each hosts, and how far it is. Holds no secret."""
+        return self._status.described(self.stats(), self._context, self._restart_policy.faults)
+
+    # -- its start and its end -------------------------------------------------------------------------------------
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """Have the right to run, find where to go on from, and listen. The stack ends all of it."""
+        spec, members = self._spec, self._members
+        graph = spec.checked_graph
+        folder = stack.enter_context(private_folder())
+        token = os.environ.get(TOKEN) or secrets.token_hex(32)
+        lease = self._lease = await self._acquire_lease(stack, token)
+        history = await open_history(stack, spec.store(), graph, spec.settings, self._deadlines)
+        sinks = AsyncExitStack()
+        transport = self._transport = spec.transport(
+            TransportContext(
+                job=self.id,
+                epoch=lease.epoch,
+                codec=self._codec,
+                node=SUPERVISOR,
+                token=token,
+                folder=folder,
+                locate=members.locate,
+                lost=self._lost,
+            )
+        )
+        stack.push_async_callback(self._close, transport)
+        check_importable(graph, transport)
+        context = self._context = JobContext(spec, self._codec, history, sinks, self._deadlines)
+        control = members.locations[CONTROL] = await transport.start()
+        lease.publish(run=self.id, transport=spec.config.transport.use, control=control)
+        sender = Sender(await transport.bind(CONTROL), self._control_plane.trouble)
+        await stack.enter_async_context(sinks)
+        bootstrap = {
+            "transport": spec.config.transport.use,
+            "options": node_options(spec.transport_table),
+            "job": self.id,
+            "epoch": lease.epoch,
+            "token": token,
+            "folder": folder,
+            "control": control,
+        }
+        host = self._status.host = self._spec.host(self._control_plane.died, self._end)
+        nodes = self._nodes = NodeManager(members, host, sender, None if self._deploy.start == "join" else bootstrap)
+        self._reconfiguration = Reconfiguration(self, context, nodes, self._load_version)
+        self._downtime = Downtime(self.id, self._reconfiguration.done)
+        stack.push_async_callback(self._end_rest)
+        control_plane = self._control_plane
+        watching = control_plane.watch(nodes, self._deploy.silence_timeout_s)
+        for work in (control_plane.listen(nodes), watching, self._status.watch(self.stats)):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._task_ended)
+            stack.push_async_callback(_cancelled, task)
+        stack.push_async_callback(self._end_nodes)
+        await host.open()
+
+    async def _acquire_lease(self, stack: AsyncExitStack, token: str) -> Lease:
+        """Have the right to run this job, and give it back when everything else has ended."""
+        registry = self._spec.job_registry(RegistryContext(node=SUPERVISOR))
+        stack.push_async_callback(self._close, registry)
+        await registry.open()
+        lease_s = self._spec.config.registry.lease_s
+        lease = await Lease.acquire(registry, self._spec.name, lease_s=lease_s, token=token, lost=self._end)
+        return await stack.enter_async_context(lease)
+
+    async def _end_nodes(self) -> None:
+        """End the nodes, while it is still heard what they have counted last, and who asks for something too late."""
+        self._reconfiguration.leave()
+        await self._nodes.leave(self._deploy.stop_timeout_s)
+
+    async def _end_rest(self) -> None:
+        """End what is left of epochs."""
+        try:
+            if self.epoch is not None:
+                await self.epoch.halt(self._background.add)
+        finally:
+            self._background.cancel()
+            await self._close(self._nodes.sender)
+
+    async def _close(self, way: Transport | Sender | JobRegistry) -> None:
+        """Hand over what was sent, and close. Whoever was lost and is still connected is not waited for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._deploy.stop_timeout_s):
+                await way.aclose()
+
+    # -- its epochs ------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Epoch after epoch, to the end of the job."""
+        while True:
+            self._check()
+            self._epochs += 1
+            epoch = self.epoch = Epoch(
+                f"{secrets.token_hex(3)}.{self._epochs}",
+                self._context.plan,
+                self._context.spec,
+                self._transport,
+                self._observers,
+                deadlines=self._deadlines,
+                failing=self._failing,
+                taken=self._taken,
+            )
+            self._status.node = epoch.node
+            try:
+                return await self._live(epoch)
+            except ReconfigureSignal:
+                self._downtime.begin()
+                await self._reconfiguration.apply(epoch)
+            except FaultError as fault:
+                if not await self._reconfiguration.roll_back(fault.error, epoch):
+                    await self._recover(epoch, fault)
+            except FlameError as error:
+                if not await self._reconfiguration.roll_back(error, epoch):
+                    raise
+
+    async def _live(self, epoch: Epoch) -> None:
+        """One epoch, to the end of the job.
+
+        Raises:
+            FaultError: A part is gone, and the job can go on in another epoch.
+            ReconfigureSignal: It goes on in another shape.
+            FlameError: The job has failed.
+        """
+        context, nodes, members = self._context, self._nodes, self._members
+        members.begin_epoch()
+        count_of = required_nodes(context.plan, context.spec)
+        await nodes.start_missing(count_of)
+        await self.wait_until(
+            lambda: all(len(members.named(role)) >= count for role, count in count_of.items()),
+            epoch,
+            "joined",
+            lambda: nodes.late,
+        )
+        assigned = nodes.assign(context, epoch.name)
+        self._status.publish(self._lease, context.plan)
+        await self.wait_until(
+            lambda: members.opened >= assigned, epoch, "opened what they read", lambda: assigned - members.opened
+        )
+        # The sources are open, so nothing that is there is replaced in vain.
+        await context.open_sinks()
+        history = context.history
+        if history is not None:
+            await history.begin(context.delivered_up_to)
+        for name in assigned:
+            nodes.tell(name, Load(history.resume() if history is not None else None))
+        await epoch.open(context.sinks, context.delivered_up_to, history)
+        await self.wait_until(
+            lambda: members.ready >= assigned, epoch, "loaded their state", lambda: assigned - members.ready
+        )
+        if self._epochs == 1:
+            self._observers.job_started(self._spec.name, context.plan.workers)
+        self._reconfiguration.commit()
+        for name in assigned:
+            nodes.tell(name, Begin())
+        epoch.begin()
+        if self._epochs > 1:
+            self._background.add(asyncio.create_task(self._downtime.tell_when_over(epoch)))
+        draining = asyncio.create_task(self._tell_when_draining())
+        try:
+            await epoch.outcome
+        finally:
+            await _cancelled(draining)
+        await epoch.aclose()
+
+    async def _recover(self, epoch: Epoch, fault: FaultError) -> None:
+        """End the epoch, and find what the next one goes on from.
+
+        Raises:
+            FlameError: The job cannot go on, or has met too many faults.
+        """
+        self._check()
+        history, now = self._context.history, time.monotonic()
+        self._downtime.begin()
+        if history is None:
+            raise fault.error
+        self._restart_policy.note(fault.error)
+        logger().warning(events.JOB_FAULTED, job=self.id, what=fault.error.what, faults=self._restart_policy.faults)
+        self._reconfiguration.refuse("the job has met a fault meanwhile; try again")
+        await self.halt(epoch)
+        if fault.blob and not history.refuse(fault.blob):
+            raise fault.error
+        fruitless = not epoch.moved.is_set() and now < epoch.created + MOVE_S
+        await asyncio.sleep(self._restart_policy.pause_s(fruitless=fruitless))
+        await self._context.rewind()
+
+    async def halt(self, epoch: Epoch) -> None:
+        """End an epoch everywhere: nobody runs anything any more, or is taken for dead."""
+        members, nodes = self._members, self._nodes
+        if self._ruin is None:
+            self._shutdown.withdraw()
+        reached = await epoch.halt(self._background.add)
+        self._status.close_epoch()
+        self._context.note_delivered(reached)
+        survivors = set(members.parts)
+        nodes.tell_if_there(survivors, Halt())
+        try:
+            async with asyncio.timeout(self._deploy.stop_timeout_s):
+                while not members.halted >= survivors & set(members.parts):
+                    self._check()
+                    await self._rendezvous.change()
+        except TimeoutError:
+            for name in survivors - members.halted:
+                nodes.declare_dead(name)
+
+    async def _tell_when_draining(self) -> None:
+        await self._draining.wait()
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        self._nodes.tell_if_there(self._members.hosting("worker"), Stop(True))
+
+    def _taken(self, manifest: Manifest) -> None:
+        self._status.snapshot = manifest
+
+    # -- what is heard ---------------------------------------------------------------------------------------------
+
+    def serve(self, client: str, message: Any) -> None:
+        """Do what a client asks for."""
+        if isinstance(message, Join) and message.role == "observer":
+            self._nodes.answer(client, Status(self.described()))
+        elif isinstance(message, Rescale | Upgrade):
+            self._background.keep(asyncio.create_task(self._reconfiguration.asked(client, message)))
+
+    def wake(self) -> None:
+        """Something has changed that may be waited for."""
+        self._rendezvous.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """End the epoch with the first error there is."""
+        if self.epoch is not None:
+            self.epoch.fail(error)
+        self.wake()
+
+    def _failing(self, error: FlameError) -> None:
+        """A record ends the job, once what comes before it is delivered. Until then it may go on in another epoch, in
+        which the record is read again: that nothing more is read now is for this epoch alone."""
+        self._shutdown.expect(error)
+        self._stop_reading()
+
+    def _lost(self, location: str, error: Exception) -> None:
+        if not location:
+            return self._end(error)
+        return self._control_plane.lost(location, error)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        """End the job: what is gone is gone in every epoch."""
+        self._ruin = self._ruin or error
+        self._shutdown.expect(self._ruin)
+        self.fail(self._ruin)
+
+    def _check(self) -> None:
+        if self._ruin is not None:
+            raise self._ruin
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))

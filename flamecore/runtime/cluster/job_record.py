@@ -1,0 +1,164 @@
+"""What a registry knows of a job: who runs it, and where everybody is.
+
+Whoever writes a record proves by it to know the token of the job, so that who looks a job up joins no stranger's.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from flamecore._version import __version__
+from flamecore.abc.registry import MAX_KEY, JobRegistry
+from flamecore.errors import ConfigError, RegistryError
+
+PREFIX: Final = "jobs/"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a job.
+
+    Attributes:
+        role: "worker", or "acker" for one that hosts trackers only.
+        location: Where it listens, in the transport's words.
+        pid: Its process id, on its host.
+        parts: Addresses of what it hosts.
+        version: Of flamestream.
+    """
+
+    role: str
+    location: str
+    pid: int
+    parts: tuple[str, ...] = ()
+    version: str = __version__
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a registry knows of a job.
+
+    Attributes:
+        job: Its name.
+        epoch: Its incarnation; grows with every claim.
+        holder: Whose it is, for people: host and process of the supervisor.
+        claim: A random text for each claim.
+        lease_s: After so many seconds without a change of the record the supervisor is gone; 0: it has ended.
+        run: What the transport calls the job (`TransportContext.job`).
+        transport: Name of the transport's driver.
+        control: Location of the supervisor, in the transport's words; empty before it listens.
+        members: Its processes but the supervisor, by name.
+        key_groups: First and last key group of each worker, by address.
+        fronts: (source, partition, address of the worker) of each front, in the order of their numbers.
+        version: Of flamestream.
+    """
+
+    job: str
+    epoch: int
+    holder: str
+    claim: str
+    lease_s: float
+    run: str = ""
+    transport: str = ""
+    control: str = ""
+    members: dict[str, Member] = {}
+    key_groups: dict[str, tuple[int, int]] = {}
+    fronts: tuple[tuple[str, str, str], ...] = ()
+    version: str = __version__
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    """A record, with proof that who wrote it knows the token of the job."""
+
+    record: msgspec.Raw
+    proof: str
+
+
+async def find(registry: JobRegistry, job: str, token: str) -> JobRecord:
+    """The record of a running job, for who wants to join it.
+
+    Raises:
+        RegistryError: There is none, or its supervisor does not listen yet, or it was written by somebody who does not
+            know the token; or the registry cannot be used.
+    """
+    key = key_of(job)
+    entry = await registry.get(key)
+    facts = {"registry": registry.name, "key": key}
+    if entry is None:
+        known = ", ".join(sorted(_name_of(key) for key in await registry.keys(PREFIX))) or "none"
+        raise RegistryError(
+            f"the registry knows no job {job!r}; it knows: {known}", hint="Start its supervisor first.", **facts
+        )
+    record = read(entry.value, job, token)
+    if not record.lease_s or not record.control:
+        what = "listens nowhere yet" if record.lease_s else "has ended"
+        raise RegistryError(
+            f"the supervisor of job {job!r}, {record.holder}, {what}", hint="Start it, and try again.", **facts
+        )
+    return record
+
+
+def key_of(job: str) -> str:
+    """The key of a job's record.
+
+    Raises:
+        ConfigError: The name of the job is too long.
+    """
+    quoted = _UNSAFE.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), job)
+    if not quoted or len(PREFIX + quoted) > MAX_KEY:
+        raise ConfigError(
+            f"a job needs a name of at most {MAX_KEY - len(PREFIX)} letters to be in a registry: {job[:40]!r}",
+            hint="Set name under [job].",
+            path="job.name",
+        )
+    return PREFIX + quoted
+
+
+def _name_of(key: str) -> str:
+    quoted = key.removeprefix(PREFIX).encode()
+    return re.sub(rb"=([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), quoted).decode(errors="replace")
+
+
+def encode(record: JobRecord, token: str) -> bytes:
+    """A record, as an entry holds it, with proof that who wrote it knows the token."""
+    raw = msgspec.json.encode(record)
+    return msgspec.json.encode(_Sealed(msgspec.Raw(raw), _proof(raw, token)))
+
+
+def read(value: bytes, job: str, token: str | None = None) -> JobRecord:
+    """The record that an entry holds.
+
+    Args:
+        value: Of the entry.
+        job: Whose record it should be.
+        token: Secret of the job; None: who wrote it does not matter.
+
+    Raises:
+        RegistryError: It is none, or of somebody who does not know the token.
+    """
+    try:
+        sealed = msgspec.json.decode(value, type=_Sealed)
+        record = msgspec.json.decode(sealed.record, type=JobRecord)
+    except msgspec.MsgspecError as error:
+        raise RegistryError(
+            f"what the registry holds under {key_of(job)} is no record of a job: {error}",
+            hint="Does something else use it, or another version of flamestream?",
+            registry="",
+            key=key_of(job),
+        ) from error
+    if record.job != job or (token is not None and not hmac.compare_digest(sealed.proof, _proof(sealed.record, token))):
+        raise RegistryError(
+            f"the record of job {job!r} was written by somebody who does not know its token",
+            hint="Set FLAMESTREAM_TOKEN to the same secret for the supervisor and everybody who joins.",
+            registry="",
+            key=key_of(job),
+        )
+    return record
+
+
+def _proof(raw: bytes | msgspec.Raw, token: str) -> str:
+    key = blake2b(token.encode(), digest_size=32, person=b"flamestream").digest()
+    return blake2b(bytes(raw), key=key, digest_size=16).hexdigest()

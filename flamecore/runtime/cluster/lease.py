@@ -1,0 +1,213 @@
+"""The right to run a job: held by one supervisor at a time, for as long as it renews it.
+
+The record of a job in the registry names its supervisor, the epoch, and where everybody is. A supervisor renews the
+record three times in `lease_s`. Another one watches it: if it stays as it is for `lease_s`, the supervisor is gone,
+and the other takes over with a higher epoch. No two clocks are compared, only changes of the record are looked for;
+and since every change names the revision it is based on, of several who take over one succeeds. A supervisor that
+wakes up too late finds the record changed, and stops. What it has sent until then bears its old epoch, and is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from flamecore.abc.registry import JobRegistry
+from flamecore.errors import ClaimedError, FlameError, RegistryError
+from flamecore.runtime.cluster.job_record import JobRecord, encode, key_of, read
+
+_LONGEST_PAUSE_S: Final = 0.25
+
+
+class Lease:
+    """A job that is this process's to run. Made by `Lease.acquire`; an async context manager that gives it back.
+
+    Attributes:
+        record: What the registry is told.
+    """
+
+    def __init__(
+        self, registry: JobRegistry, record: JobRecord, revision: int, token: str, lost: Callable[[BaseException], None]
+    ) -> None:
+        self.record = record
+        self._registry = registry
+        self._revision = revision
+        self._token = token
+        self._lost = lost
+        self._renewed = time.monotonic()
+        self._changed = asyncio.Event()
+        self._renewing = asyncio.create_task(self._renew())
+        self._renewing.add_done_callback(self._ended)
+
+    @classmethod
+    async def acquire(
+        cls,
+        registry: JobRegistry,
+        job: str,
+        *,
+        lease_s: float,
+        token: str,
+        lost: Callable[[BaseException], None],
+        above: int = 0,
+    ) -> Self:
+        """Claim a job. Waits for at most the lease of the one who has it, to see whether that one is still there.
+
+        Args:
+            registry: Open.
+            job: Name of the job.
+            lease_s: How long the claim outlives its last renewal.
+            token: Secret of the job, which those who look it up must know.
+            lost: Told once if the claim cannot be kept: a ClaimedError or RegistryError.
+            above: The epoch will be greater than this, too.
+
+        Raises:
+            ClaimedError: Another supervisor has it.
+            RegistryError: The registry cannot be used.
+        """
+        key = key_of(job)
+        entry = await registry.get(key)
+        last = None if entry is None else read(entry.value, job)
+        if entry is not None and last is not None:
+            await _wait_for_end(registry, key, entry.revision, last)
+        began = time.monotonic()
+        record = JobRecord(
+            job=job,
+            epoch=max(last.epoch if last else 0, above) + 1,
+            holder=f"{socket.gethostname()} (process {os.getpid()})",
+            claim=secrets.token_hex(8),
+            lease_s=lease_s,
+        )
+        value = encode(record, token)
+        revision = await (registry.create(key, value) if entry is None else registry.update(key, value, entry.revision))
+        if revision is None:
+            quicker = await registry.get(key)
+            raise _claimed(record if quicker is None else read(quicker.value, job))
+        lease = cls(registry, record, revision, token, lost)
+        lease._renewed = began
+        return lease
+
+    @property
+    def epoch(self) -> int:
+        """The incarnation of the job."""
+        return self.record.epoch
+
+    def publish(self, **changes: Any) -> None:
+        """Change fields of the record. It is written at once, or as soon as the registry can be reached."""
+        self.record = msgspec.structs.replace(self.record, **changes)
+        self._changed.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the job back. A registry that does not answer is waited for no longer than the lease."""
+        self._renewing.cancel()
+        await asyncio.wait((self._renewing,))
+        lease_s = self.record.lease_s
+        self.record = msgspec.structs.replace(self.record, lease_s=0.0, control="", members={})
+        # What cannot be said now is seen by others when the lease has passed; and another's job is no longer ours.
+        with contextlib.suppress(RegistryError, TimeoutError):
+            async with asyncio.timeout(lease_s):
+                await self._write()
+
+    async def _renew(self) -> None:
+        """Renew the claim, and write what changes."""
+        lease_s = self.record.lease_s
+        pause_s = lease_s / 3
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+            self._changed.clear()
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(max(0.0, self._renewed + lease_s - began)):
+                    await self._write()
+            except (RegistryError, TimeoutError) as error:
+                if isinstance(error, ClaimedError):
+                    raise
+                if time.monotonic() >= self._renewed + lease_s:
+                    raise _not_renewed(self.record, error) from error
+                pause_s = min(_LONGEST_PAUSE_S, lease_s / 10)
+            else:
+                self._renewed = began
+                pause_s = lease_s / 3
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._lost(error)
+
+    async def _write(self) -> None:
+        """Write the record.
+
+        Raises:
+            ClaimedError: It has been changed by somebody else.
+            RegistryError: It may have been written, or not.
+        """
+        key = key_of(self.record.job)
+        value = encode(self.record, self._token)
+        revision = await self._registry.update(key, value, self._revision)
+        if revision is None:
+            # Perhaps by this claim, and the answer was lost.
+            entry = await self._registry.get(key)
+            if entry is not None:
+                found = read(entry.value, self.record.job)
+                if found.claim != self.record.claim:
+                    raise _claimed(found)
+                revision = await self._registry.update(key, value, entry.revision)
+        if revision is None:
+            raise RegistryError(
+                f"the record of job {self.record.job!r} is gone from the registry, or changes all the time",
+                hint="Does anybody but supervisors change it?",
+                registry=self._registry.name,
+                key=key,
+            )
+        self._revision = revision
+
+
+async def _wait_for_end(registry: JobRegistry, key: str, revision: int, last: JobRecord) -> None:
+    """Wait until a claim has lapsed, if it has not been given back.
+
+    Raises:
+        ClaimedError: It is renewed.
+    """
+    until = time.monotonic() + last.lease_s
+    while last.lease_s and time.monotonic() < until:
+        await asyncio.sleep(min(_LONGEST_PAUSE_S, last.lease_s / 10))
+        entry = await registry.get(key)
+        if entry is None or entry.revision != revision:
+            raise _claimed(last if entry is None else read(entry.value, last.job))
+
+
+def _claimed(record: JobRecord) -> ClaimedError:
+    return ClaimedError(
+        f"job {record.job!r} is run by {record.holder}, since epoch {record.epoch}",
+        hint="Stop that one first, or give this job another name under [job].",
+        registry="",
+        key=key_of(record.job),
+        job=record.job,
+        holder=record.holder,
+        epoch=record.epoch,
+    )
+
+
+def _not_renewed(record: JobRecord, error: Exception) -> RegistryError:
+    why = error.what if isinstance(error, FlameError) else "no answer"
+    return RegistryError(
+        f"the claim on job {record.job!r} could not be renewed for {record.lease_s:g} s: {why}",
+        hint="Another supervisor may have taken over. Look after the registry; lease_s under [registry] says how long "
+        "it may be away.",
+        registry="",
+        key=key_of(record.job),
+    )

@@ -1,0 +1,173 @@
+"""What a node process runs in one epoch, and what of the process outlives epochs.
+
+After a fault every surviving process ends what it runs and takes on a new assignment, without starting anew: its
+imports, its connections and its store stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flamecore.abc.sink import encoders_of
+from flamecore.abc.store import Store
+from flamecore.abc.transport import Transport
+from flamecore.errors import ConfigError
+from flamecore.model.messages import Assignment, Resume
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.config.flow_loader import load_flow, locate
+from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.runtime.config.read import decode_config
+from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.engine.node import Node
+from flamecore.runtime.engine.planning import make_plan
+from flamecore.runtime.state.restore import StateAccess
+from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.runtime.tasks.epoch_transport import EpochTransport
+from flamecore.runtime.tasks.event_loop import BackgroundTasks
+
+
+class NodeEpoch:
+    """What runs here in one epoch.
+
+    Args:
+        context: Lends what outlives it.
+        assignment: What it is.
+        spec: The job's.
+    """
+
+    def __init__(self, context: NodeContext, assignment: Assignment, spec: JobSpec) -> None:
+        self.assignment = assignment
+        self._context = context
+        self._spec = spec
+        settings = replace(spec.settings, workers=assignment.total)
+        fronts = [front[:3] for front in assignment.fronts]
+        self.plan = make_plan(spec.checked_graph, spec.sources, settings, fronts=fronts, start=assignment.start)
+        epoch_transport, encoders = EpochTransport(context.transport, assignment.epoch), encoders_of(spec.sinks)
+        self.node = Node(
+            self.plan,
+            epoch_transport,
+            fail=context.failed,
+            encoders=encoders,
+            operators=spec.operators,
+            deadlines=Deadlines.of(settings),
+        )
+
+    async def open(self) -> None:
+        """Open what is read."""
+        states = [(position, ended) for *_, position, ended in self.assignment.fronts]
+        await self.node.open_sources(self._spec.sources, self.assignment.workers, states)
+
+    async def load(self, resume: Resume | None) -> None:
+        """Bind the parts, with their state."""
+        from flamecore.runtime.engine.planning import acker_plan
+
+        node, spec = self.node, self._spec
+        if resume is not None:
+            assert spec.settings.state is not None
+            store = await self._context.store(spec)
+            node.state_access = StateAccess(store, self._context.codec, resume, spec.settings.state.max_uncommitted)
+        acker = spec.acker(acker_plan(self.plan))
+        for index in self.assignment.trackers:
+            await node.add_tracker(acker, index)
+        for index in self.assignment.workers:
+            await node.add_worker(acker, index)
+        node.listen()
+
+    @property
+    def silence_s(self) -> float:
+        """Who is not heard of for this long is taken for dead."""
+        return self._spec.config.deploy.silence_timeout_s
+
+    def stats(self) -> dict[str, Any]:
+        """Counts."""
+        return asdict(self.node.stats())
+
+    async def leave(self, *, orderly: bool) -> None:
+        """End. In order: what was sent is handed over first."""
+        if orderly:
+            await self.node.aclose()
+        else:
+            await self.node.halt(self._context.background.add)
+
+
+class NodeContext:
+    """What of a process outlives its epochs: the transport, the imported flow, the open store.
+
+    Args:
+        transport: Started.
+        codec: The transport's.
+        failed: Told when a part fails.
+        spare: A folder with a copy of the flow's source, for where its own files are not.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        codec: Codec,
+        failed: Callable[[BaseException], None],
+        spare: Path | None = None,
+    ) -> None:
+        self.transport = transport
+        self.codec = codec
+        self.failed = failed
+        self._spare = spare
+        self._specs: dict[tuple[bytes, tuple[str, str]], JobSpec] = {}
+        self._store: Store | None = None
+        self._close: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.background = BackgroundTasks()
+
+    async def assign(self, assignment: Assignment) -> NodeEpoch:
+        """Take in what is assigned, with its sources open.
+
+        Raises:
+            FlameError: The flow cannot be imported, or a source not be opened.
+        """
+        key = (assignment.config, assignment.flow)
+        if key not in self._specs:
+            spec = self._specs[key] = _resolve_spec(assignment, self._spare)
+            self.codec.learn(spec.checked_graph)
+        node_epoch = NodeEpoch(self, assignment, self._specs[key])
+        try:
+            await node_epoch.open()
+        except BaseException:
+            await node_epoch.leave(orderly=False)
+            raise
+        return node_epoch
+
+    async def store(self, spec: JobSpec) -> Store:
+        """The job's store, open."""
+        if self._store is None:
+            store, state, deadlines = spec.store(), spec.settings.state, Deadlines.of(spec.settings)
+            assert store is not None
+            assert state is not None
+            self._close = partial(deadlines.close, deadlines.store(store.name, state.commit_timeout_s), store.aclose)
+            await store.open()
+            self._store = store
+        return self._store
+
+    async def aclose(self) -> None:
+        """Release everything but the transport."""
+        self.background.cancel()
+        if self._close is not None:
+            await self._close()
+
+
+def _resolve_spec(assignment: Assignment, spare: Path | None) -> JobSpec:
+    """What the control has laid out, here."""
+    reference, folder = assignment.flow[0], Path(assignment.flow[1])
+    if spare is not None:
+        reference, folder = locate(reference, folder, spare)
+    flow = load_flow(reference, folder)
+    spec = resolve(decode_config(assignment.config), flow)
+    spec.problems.raise_first()
+    if assignment.code and spec.code != assignment.code:
+        raise ConfigError(
+            f"flow {flow.name!r} is another version here than the one that runs: {reference} has changed since",
+            hint="Put the former version back; or have the job go on with the new one: flamestream upgrade.",
+            path="job.flow",
+        )
+    return spec

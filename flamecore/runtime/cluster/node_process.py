@@ -1,0 +1,239 @@
+"""The main program of a node process: join a job, run what is assigned, end when told to or when the job is gone.
+
+python -m flamecore.runtime.cluster.node_process BOOTSTRAP.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from flamecore import logs
+from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
+from flamecore.model.messages import (
+    CONTROL,
+    Assignment,
+    Begin,
+    Halt,
+    Halted,
+    Left,
+    Load,
+    NodeFailed,
+    NodeReport,
+    Opened,
+    Ready,
+    Refusal,
+    Stop,
+)
+from flamecore.runtime.cluster.node_epoch import NodeContext, NodeEpoch
+from flamecore.runtime.cluster.session import ControlSession
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.engine.job import relaxed_gc
+from flamecore.runtime.tasks.event_loop import exit_without_waiting, run
+from flamecore.runtime.tasks.sender import Sender
+
+_REPORT_S: Final = 0.5
+_SAME_REPORT_S: Final = 5.0
+"""How often a node reports, and how often at least if it has nothing new to say."""
+_ASSIGN_TIMEOUT_S: Final = 60.0
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class NodeProcess:
+    """One node process.
+
+    Args:
+        bootstrap: How to join (see `flamecore.runtime.cluster.session.ControlSession`); and, where the flow's own files
+            are not, the folder with a copy of its source: `flow_folder`.
+
+    Attributes:
+        name: Of the node.
+    """
+
+    def __init__(self, bootstrap: Mapping[str, Any]) -> None:
+        self.name: str = bootstrap["node"]
+        self._session = ControlSession(bootstrap, self._lost)
+        self._spare = Path(bootstrap["flow_folder"]) if bootstrap.get("flow_folder") else None
+        self._node_epoch: NodeEpoch | None = None
+        self._failed: BaseException | None = None
+        self._sender: Sender | None = None
+
+    @property
+    def welcome(self) -> bool:
+        """Whether the control has answered."""
+        return self._session.welcome
+
+    async def run(self) -> None:
+        """Until told to end.
+
+        Raises:
+            FlameError: It cannot join, or a part failed and the job did not go on.
+        """
+        codec = Codec()
+        async with self._session.joined(codec) as (transport, sender):
+            self._sender, over = sender, self._session.over
+            context = NodeContext(transport, codec, self._part_failed, self._spare)
+            reports = asyncio.create_task(self._report(sender))
+            commands = asyncio.create_task(self._listen(context, sender, over))
+            for task in (reports, commands):
+                task.add_done_callback(self._task_ended)
+            try:
+                await over
+            except asyncio.CancelledError:
+                with suppress(FlameError):  # the control may be gone, too
+                    sender.send(CONTROL, Left(self.name))
+                raise
+            finally:
+                for task in (reports, commands):
+                    task.cancel()
+                await asyncio.wait((reports, commands))
+                stats = self._node_epoch.stats() if self._node_epoch is not None else None
+                await self._leave(orderly=self._failed is None)
+                await context.aclose()
+                if stats is not None:
+                    with suppress(TransportError):  # whoever told this process to end may be gone already
+                        sender.send(CONTROL, NodeReport(self.name, stats))
+            if self._failed is not None:
+                raise self._failed
+
+    # -- what the control says -------------------------------------------------------------------------------------
+
+    async def _listen(self, context: NodeContext, sender: Sender, over: asyncio.Future[None]) -> None:
+        limit: float | None = _ASSIGN_TIMEOUT_S
+        while True:
+            try:
+                async with asyncio.timeout(limit):
+                    message = (await sender.endpoint.receive()).message
+            except TimeoutError:
+                raise self._failed or JobError(f"{self.name} was given nothing to do for {limit:g} s") from None
+            limit = None
+            self._session.welcome = True
+            if isinstance(message, Refusal):
+                raise JobError(message.text)
+            if isinstance(message, Stop) and not message.drain:
+                over.set_result(None)
+                return
+            try:
+                await self._handle(message, context, sender)
+            except FlameError as error:
+                self._part_failed(error)
+            if self._failed is not None or isinstance(message, Halt):
+                limit = _ASSIGN_TIMEOUT_S
+
+    async def _handle(self, message: Any, context: NodeContext, sender: Sender) -> None:
+        node_epoch = self._node_epoch
+        if isinstance(message, Halt):
+            await self._leave(orderly=False)
+            self._failed = None
+            sender.send(CONTROL, Halted(self.name))
+        elif isinstance(message, Assignment):
+            self._session.locations.update(message.locations)
+            self._node_epoch = await context.assign(message)
+            sender.send(CONTROL, Opened(self.name, message.epoch))
+        elif node_epoch is None:
+            raise JobError(f"{self.name} was sent a {type(message).__name__} before its assignment")
+        elif isinstance(message, Load):
+            await node_epoch.load(message.resume)
+            sender.send(CONTROL, Ready(self.name, node_epoch.assignment.epoch))
+        elif isinstance(message, Begin):
+            node_epoch.node.begin()
+        elif isinstance(message, Stop):
+            node_epoch.node.stop.set()
+        else:
+            raise JobError(f"{self.name} does not know what to do with a {type(message).__name__}")
+
+    async def _leave(self, *, orderly: bool) -> None:
+        node_epoch, self._node_epoch = self._node_epoch, None
+        if node_epoch is not None:
+            await node_epoch.leave(orderly=orderly)
+
+    async def _report(self, sender: Sender) -> None:
+        told: dict[str, Any] = {}
+        told_at = 0.0
+        while True:
+            await asyncio.sleep(_REPORT_S)
+            stats = self._node_epoch.stats() if self._node_epoch is not None else {}
+            same_s = min(_SAME_REPORT_S, self._node_epoch.silence_s / 4) if self._node_epoch is not None else 0.0
+            now = time.monotonic()
+            if {**stats, "at": 0} != told or now >= told_at + same_s:
+                told, told_at = {**stats, "at": 0}, now
+                sender.send(CONTROL, NodeReport(self.name, stats))
+
+    # -- what goes wrong -------------------------------------------------------------------------------------------
+
+    def _part_failed(self, error: BaseException, lost: str = "") -> None:
+        """Tell the control; it says whether the job goes on from a snapshot, or ends.
+
+        Args:
+            error: Why it cannot go on.
+            lost: Location of the process that is gone, if that is why.
+        """
+        if self._failed is not None or self._session.over.done():
+            return None
+        self._failed = error
+        if self._sender is None or not isinstance(error, FlameError):
+            return self._session.end(error)
+        text, blob = str(error), getattr(error, "blob", "")
+        try:
+            self._sender.send(CONTROL, NodeFailed(self.name, type(error).__name__, text, blob, lost))
+        except FlameError as gone:
+            self._session.end(gone)
+
+    def _lost(self, error: PeerGoneError) -> None:
+        locations = self._session.locations
+        parts = (place for address, place in locations.items() if not address.startswith("node/"))
+        if self._node_epoch is not None and error.peer in parts:  # otherwise it has no part in what runs now
+            self._part_failed(error, error.peer)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._session.end(error)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its supervisor is gone, however it went (Linux).
+
+    Args:
+        parent: The supervisor, which may have gone before this was reached.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def main() -> int:
+    """Run the node that a bootstrap file describes. Exit codes as of the command line."""
+    path = Path(sys.argv[1])
+    try:
+        bootstrap = json.loads(path.read_text())
+        path.unlink()
+    except FileNotFoundError:
+        print(f"{path} is gone: the supervisor has ended meanwhile", file=sys.stderr)
+        return 1
+    _end_with_parent(bootstrap["parent"])
+    sys.path[:] = bootstrap.get("path", sys.path)  # from here on, modules are found as the supervisor finds them
+    logs.to_stderr()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to hear
+    try:
+        with relaxed_gc():
+            run(NodeProcess(bootstrap).run())
+    except FlameError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    exit_without_waiting(code)
+    sys.exit(code)

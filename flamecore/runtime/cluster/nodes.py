@@ -1,0 +1,293 @@
+"""The node processes of a job: starts them, assigns their parts, waits for them, ends them, gives up the dead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from flamecore.abc.host import NodeHost, NodeSlot
+from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
+from flamecore.model.messages import CONTROL, Assignment, Refusal, Status, Stop
+from flamecore.model.plan import Plan
+from flamecore.runtime.cluster.context import JobContext
+from flamecore.runtime.cluster.membership import Membership
+from flamecore.runtime.cluster.placement import SUPERVISOR, placed
+from flamecore.runtime.config.read import config_of_node, encode_config
+from flamecore.runtime.engine.epoch import Epoch, FaultError
+from flamecore.runtime.engine.planning import acker_plan
+from flamecore.runtime.tasks.sender import Sender
+
+if TYPE_CHECKING:
+    from flamecore.abc.config import DeployTable
+    from flamecore.runtime.config.job_spec import JobSpec
+
+
+class NodeManager:
+    """The nodes of a job, as far as something can be done about them.
+
+    Args:
+        members: Who has joined.
+        host: Has nodes started.
+        sender: The control's.
+        bootstrap: What every node that is started by the host must know to join; None: others start them.
+
+    Attributes:
+        leaving: The job ends, and so do they.
+    """
+
+    def __init__(
+        self, members: Membership, host: NodeHost, sender: Sender, bootstrap: Mapping[str, Any] | None
+    ) -> None:
+        self.members = members
+        self.host = host
+        self.sender = sender
+        self.bootstrap = bootstrap
+        self.leaving = False
+        self._condemned: set[str] = set()
+        self._started: dict[tuple[str, int], int] = {}
+
+    async def start_missing(
+        self, required_nodes: Mapping[str, int], beside: Collection[str] | None = None
+    ) -> frozenset[str]:
+        """Start the processes that are missing, unless others are to start them.
+
+        Args:
+            required_nodes: How many there are to be of each role.
+            beside: Names of those that do not count. Those that are started then rest.
+
+        Returns:
+            Names of those that were started.
+
+        Raises:
+            FaultError: There is no room for them now.
+        """
+        if self.bootstrap is None:
+            return frozenset()
+        out = self._condemned.union(beside or (), () if beside is not None else self.members.standby)
+        running = self.host.running()
+        slots = []
+        for role, count in required_nodes.items():
+            there = {name for name in running if name.startswith(f"{role}-") and name not in out}
+            for index in range(count):
+                if any(name.partition(".")[0] == f"{role}-{index}" for name in there):
+                    continue
+                self._started[role, index] = again = self._started.get((role, index), -1) + 1
+                # A name is used once: whoever had it before may not be quite gone.
+                name = f"{role}-{index}" + (f".{again}" if again else "")
+                if beside is not None:
+                    self.members.standby.add(name)
+                # The first worker reads what is piped in; nobody else touches the terminal.
+                slots.append(NodeSlot(name, role, terminal=(role, index) == ("worker", 0)))
+        if slots:
+            try:
+                await self.host.start(slots, self.bootstrap)
+            except OSError as error:
+                names = ", ".join(slot.name for slot in slots)
+                hint = "Is the machine out of memory, processes or files?"
+                raise FaultError(JobError(f"{names} cannot be started: {error}", hint=hint)) from error
+        return frozenset(slot.name for slot in slots)
+
+    def assign(self, context: JobContext, epoch: str) -> set[str]:
+        """Tell every node its part, and where everybody is. Returns the nodes that have one."""
+        members, plan, config = self.members, context.plan, context.spec.config
+        trackers = context.spec.acker(acker_plan(plan)).trackers
+        hosts = members.hosts = placed(config, trackers, plan.rears, members.named("worker"), members.named("acker"))
+        locations = {SUPERVISOR: members.locations[CONTROL]}
+        locations |= {name: node.location for name, node in members.nodes.items()}
+        members.locations.update({address: locations[name] for address, name in hosts.items()})
+        assigned = set(hosts.values()) - {SUPERVISOR}
+        for name in assigned:
+            parts = [address.split("/") for address in members.parts_of(name)]
+            assignment = Assignment(
+                epoch=epoch,
+                config=encode_config(config_of_node(config)),
+                flow=context.place,
+                total=plan.workers,
+                start=plan.start,
+                fronts=context.fronts,
+                workers=tuple(int(index) for kind, index in parts if kind == "worker"),
+                trackers=tuple(int(index) for kind, index in parts if kind == "acker"),
+                locations=tuple(members.locations.items()),
+                code=context.code,
+            )
+            self.tell(name, assignment)
+        return assigned
+
+    def describe_joined(self, context: JobContext) -> str:
+        """Who has joined, of how many, in words."""
+        counts = ((role, count) for role, count in required_nodes(context.plan, context.spec).items() if count)
+        return "; ".join(
+            f"of {count} {role}{'s' * (count > 1)}: {', '.join(self.members.named(role)) or 'none'}"
+            for role, count in counts
+        )
+
+    @property
+    def late(self) -> list[str]:
+        """Names of the processes that run and have not joined."""
+        return [name for name in self.host.running() if name not in self.members.nodes]
+
+    def is_expected_to_end(self, name: str) -> bool:
+        """Whether nothing is lost when a process ends."""
+        return self.leaving or name in self._condemned or name in self.members.standby
+
+    # -- what they are told ----------------------------------------------------------------------------------------
+
+    def tell(self, name: str, message: Any) -> None:
+        """Send something to a node that has a part in this epoch.
+
+        Raises:
+            FaultError: It is gone.
+        """
+        address = self.members.addresses.get(name)
+        try:
+            if address is None:
+                raise PeerGoneError(f"{name} is gone", address=CONTROL, peer=name)
+            self.sender.send(address, message)
+        except TransportError as error:
+            raise FaultError(error) from error
+
+    def tell_if_there(self, names: Iterable[str], message: Any) -> None:
+        """Send something to nodes. Those that are gone are seen to elsewhere."""
+        for name in names:
+            with suppress(TransportError):
+                self.sender.send(self.members.addresses[name], message)
+
+    def answer(self, client: str, message: Status | Refusal) -> None:
+        """Tell a client. Whatever becomes of it, the job goes on."""
+        with suppress(TransportError):
+            Sender(self.sender.endpoint, lambda _: None).send(client, message)
+
+    # -- how they go -----------------------------------------------------------------------------------------------
+
+    def turn_away(self, address: str) -> None:
+        """Tell a node that it has no part in this any more, if it still hears."""
+        with suppress(TransportError):
+            self.sender.send(address, Stop(False))
+
+    def dismiss(self, names: Iterable[str]) -> None:
+        """Let nodes end that have no part any more."""
+        for name in tuple(names):
+            self.turn_away(self.members.addresses[name])
+            self.members.leave(name)
+            self.members.standby.discard(name)
+            self._condemned.add(name)
+            self.host.release(name)
+
+    def dismiss_standby(self) -> None:
+        """Let nodes of a version end that does not run."""
+        self.dismiss(name for name in tuple(self.members.nodes) if name in self.members.standby)
+        if self.bootstrap is None:  # one that has died meanwhile comes back under its name, for what runs then
+            self.members.standby.clear()
+
+    def dismiss_started(self, names: Iterable[str]) -> None:
+        """Let nodes end that were started for what does not come to be, whether they have come yet or not."""
+        for name in tuple(names):
+            if name in self.members.nodes:
+                self.dismiss((name,))
+            elif name not in self._condemned:
+                self.declare_dead(name)
+                self.members.standby.discard(name)
+
+    def declare_dead(self, name: str) -> None:
+        """Nothing more is heard of a node. If it still runs, it is ended."""
+        self.members.leave(name)
+        self._condemned.add(name)
+        self.host.kill(name)
+
+    def lose(self, name: str) -> None:
+        """The connection to a node is lost."""
+        self.members.leave(name)
+        if not self.host.lost(name):
+            self._condemned.add(name)
+
+    async def leave(self, timeout_s: float) -> None:
+        """End all: first by asking, then by force."""
+        self.leaving = True
+        asked = [self._ask_to_end(address, timeout_s) for address in self.members.addresses.values()]
+        await asyncio.gather(self.host.stop(timeout_s), *asked)
+
+    async def _ask_to_end(self, address: str, timeout_s: float) -> None:
+        """Have word of the end go out: to one that was never spoken to there is no way yet."""
+        with suppress(FlameError, TimeoutError):  # it is gone already, or does not listen
+            async with asyncio.timeout(timeout_s):
+                await self.sender.endpoint.send(address, Stop(False))
+
+
+def required_nodes(plan: Plan, spec: JobSpec) -> dict[str, int]:
+    """How many nodes of each role there must be."""
+    own = spec.config.deploy.acker == "own"
+    return {"worker": plan.workers, "acker": spec.acker(acker_plan(plan)).trackers if own else 0}
+
+
+_START_HINT: Final = "Look at the workers' log lines above; each must reach the supervisor and import the flow."
+_JOIN_HINT: Final = (
+    "flamestream check says the commands that start them; each must reach the supervisor and import the flow, and says "
+    "where it was started what keeps it. deploy.start_timeout_s is how long they may take."
+)
+
+
+class Rendezvous:
+    """Who waits for nodes is told of every change.
+
+    Args:
+        deploy: Says how long they may take, and how they are started.
+        describe_joined: Says who is there and who is missing, in words.
+        declare_dead: Gives up a node, by name.
+    """
+
+    def __init__(
+        self, deploy: DeployTable, describe_joined: Callable[[], str], declare_dead: Callable[[str], None]
+    ) -> None:
+        self._deploy, self._describe_joined, self._declare_dead = deploy, describe_joined, declare_dead
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Something has changed that may be waited for. Each change has an event of its own, so that none of those who
+        wait can take it from another."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def change(self) -> Awaitable[object]:
+        """The next change from this very moment on."""
+        return self._changed.wait()
+
+    async def wait_until(
+        self, condition: Callable[[], bool], epoch: Epoch, what: str, late: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """Wait for all nodes, or for the epoch to end.
+
+        Args:
+            condition: Whether they have all come so far.
+            epoch: The present one.
+            what: What they are waited for to do.
+            late: Names of those who have not done it.
+
+        Raises:
+            JobError: It takes too long, and nobody can be blamed.
+            FaultError: It takes too long: those who are late are taken for dead.
+        """
+        timeout_s = self._deploy.start_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    if epoch.outcome.done():
+                        await epoch.outcome
+                    changed = asyncio.ensure_future(self.change())
+                    ends = () if epoch.outcome.done() else (epoch.outcome,)  # what has ended well need not be awaited
+                    try:
+                        await asyncio.wait((changed, *ends), return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        changed.cancel()
+        except TimeoutError:
+            error = JobError(
+                f"after {timeout_s:g} s not all workers have {what} ({self._describe_joined()})",
+                hint=_JOIN_HINT if self._deploy.start == "join" else _START_HINT,
+            )
+            stuck = sorted(late())
+            if not stuck:
+                raise error from None
+            for name in stuck:
+                self._declare_dead(name)
+            raise FaultError(error) from None

@@ -1,0 +1,106 @@
+"""Which process hosts which part of a job, and what speaks against a deployment before anything of it is started.
+
+A deployment does what is said here, and `flamestream check` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from flamecore.abc.config import JobConfig
+from flamecore.abc.transport import Outlook, Transport
+from flamecore.errors import ConfigError
+from flamecore.model.hashing import KEY_GROUPS
+from flamecore.runtime.config.defaults import EXAMPLE_TRANSPORT
+
+TOKEN: Final = "FLAMESTREAM_TOKEN"
+"""The variable with the secret that the processes of a job share."""
+
+SUPERVISOR: Final = "supervisor"
+_JOINS: Final = 'deploy.start = "join"'
+
+
+def placed(
+    config: JobConfig, trackers: int, rears: Sequence[str], workers: Sequence[str], ackers: Sequence[str]
+) -> dict[str, str]:
+    """The process that hosts each address of a job on several processes.
+
+    Args:
+        config: Says how many workers there are, and where trackers live.
+        trackers: How many the acker has.
+        rears: Names of the rears.
+        workers: Names of the processes for workers, in the order in which they get their parts.
+        ackers: The same for those that host trackers alone.
+    """
+    # The first workers host the fronts, and the last ones own key groups where not all do. A tracker with these hears
+    # of what came in together with the items, and at once when they are done.
+    last_first = workers[config.job.workers - 1 :: -1]
+    hosting = {"supervisor": (SUPERVISOR,), "worker": last_first, "own": ackers}[config.deploy.acker]
+    return {
+        **{f"worker/{index}": workers[index] for index in range(config.job.workers)},
+        **{f"acker/{index}": hosting[index % len(hosting)] for index in range(trackers)},
+        **{f"rear/{name}": SUPERVISOR for name in rears},
+    }
+
+
+def refusals(config: JobConfig, transport: Transport, environ: Mapping[str, str]) -> Iterator[ConfigError]:
+    """What speaks against a deployment, whatever its transport would do.
+
+    Args:
+        config: The job's configuration.
+        transport: As configured; not started.
+        environ: The environment of the supervisor.
+    """
+    if config.job.workers > KEY_GROUPS:
+        yield ConfigError(
+            f"job.workers is {config.job.workers}, and {KEY_GROUPS} key groups are shared out among workers",
+            hint=f"Use {KEY_GROUPS} at most.",
+            path="job.workers",
+        )
+    if config.deploy.start != "join":
+        return
+    if not transport.capabilities.multi_process:
+        yield ConfigError(
+            f"{_JOINS}, and transport {transport.name!r} reaches no other process",
+            hint=f'Use one that does, such as [transport] use = "{EXAMPLE_TRANSPORT}"; or leave deploy.start out.',
+            path="deploy.start",
+        )
+    elif not environ.get(TOKEN):
+        yield ConfigError(
+            f"{_JOINS}, and there is no secret that workers could show: ${TOKEN} is not set",
+            hint=f"Set {TOKEN} to the same text for the supervisor and everybody who joins.",
+            path=TOKEN,
+        )
+
+
+def join_command(role: str, job: str, address: str) -> str:
+    """What starts a process that joins a job.
+
+    Args:
+        role: `worker` or `acker`.
+        job: Name of the job.
+        address: Where it is joined; empty if only those who start it know.
+    """
+    return f"flamestream {role} --join {address or 'ADDRESS'} --job {job} --name NAME"
+
+
+def check_findable(config: JobConfig, transport: Transport, outlook: Outlook, *, listed: bool) -> None:
+    """Refuse a supervisor that nobody could be told the place of, if others are to join.
+
+    Args:
+        config: The job's configuration.
+        transport: As configured; not started.
+        outlook: What it says that it would do.
+        listed: Whether others find the job in a registry.
+
+    Raises:
+        ConfigError: Nobody could.
+    """
+    joined = config.deploy.start == "join" and transport.capabilities.multi_process
+    if joined and not outlook.join and not listed:
+        raise ConfigError(
+            f"{_JOINS}, and nobody could tell the workers where the supervisor is: it would listen at {outlook.place}",
+            hint=f'Name a place, such as [transport.{transport.name}] listen = "127.0.0.1:7070".',
+            path=f"transport.{transport.name}.listen",
+        )

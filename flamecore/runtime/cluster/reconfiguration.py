@@ -1,0 +1,376 @@
+"""What a running job is asked to change: how many workers it has, which version of the flow it runs (paper 004, ticks).
+
+A change is prepared while the job runs, and made between two epochs. One at a time; whoever asked is answered when the
+job moves again. A version that cannot start is taken back: its forerunner's nodes have waited, and go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from flamecore.errors import FlameError, JobError
+from flamecore.model.failure import describe
+from flamecore.model.hashing import owners
+from flamecore.model.messages import Refusal, Rescale, Status, Stop, Upgrade
+from flamecore.runtime.cluster.context import JobContext
+from flamecore.runtime.cluster.control_plane import ENDED
+from flamecore.runtime.cluster.nodes import NodeManager, required_nodes
+from flamecore.runtime.cluster.upgrade import FlowVersion, sinks_that_stay
+from flamecore.runtime.engine.epoch import Epoch, FaultError, ReconfigureSignal
+from flamecore.runtime.state.accepted_loss import accept
+from flamecore.runtime.tasks.event_loop import in_daemon_thread
+
+if TYPE_CHECKING:
+    from flamecore.runtime.config.job_spec import JobSpec
+
+
+_TRIES: Final = 3
+"""How often processes are started for another version of the flow, if they die before they have come."""
+
+_FAULT: Final = "the job has met a fault meanwhile"
+
+
+class EpochRunner(Protocol):
+    """What runs the epochs."""
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The present one."""
+        ...
+
+    async def halt(self, epoch: Epoch) -> None:
+        """End it everywhere."""
+        ...
+
+    async def wait_until(
+        self, condition: Callable[[], bool], epoch: Epoch, what: str, late: Callable[[], Iterable[str]] = ...
+    ) -> None:
+        """Wait for nodes."""
+        ...
+
+
+def _forget(importing: asyncio.Future[FlowVersion]) -> None:
+    """Let go of a version that comes too late."""
+    if not importing.cancelled() and importing.exception() is None:
+        importing.result().forget()
+
+
+@dataclass(slots=True)
+class _Request:
+    """What a client has asked for.
+
+    Attributes:
+        client: Who waits for the answer.
+        workers: How many there are to be.
+        version: Another version to go on with; None: the same.
+        applied: The change is being made.
+        former: As long as that can be gone back to: the version before, its fingerprint, where it is found, and the
+            names of its nodes.
+    """
+
+    client: str
+    workers: int
+    version: FlowVersion | None = None
+    applied: bool = False
+    former: tuple[JobSpec, str, tuple[str, str], set[str]] | None = None
+
+
+class Reconfiguration:
+    """Prepares and makes what clients ask for.
+
+    Args:
+        runner: Runs the epochs.
+        context: What changes.
+        nodes: The job's processes.
+        load_version: Makes the version to go on with (`flamecore.runtime.cluster.upgrade.load_version`).
+    """
+
+    def __init__(
+        self,
+        runner: EpochRunner,
+        context: JobContext,
+        nodes: NodeManager,
+        load_version: Callable[[JobSpec, Upgrade], FlowVersion],
+    ) -> None:
+        self._runner = runner
+        self._context = context
+        self._nodes = nodes
+        self._members = nodes.members
+        self._load_version = load_version
+        self._request: _Request | None = None
+        self._importing: asyncio.Future[FlowVersion] | None = None
+
+    # -- while the job runs ----------------------------------------------------------------------------------------
+
+    async def asked(self, client: str, message: Rescale | Upgrade) -> None:
+        """Do what was asked for; whoever asked is told if it cannot be done, and the job goes on.
+
+        Raises:
+            Exception: Something unexpected; whoever asked is told that too.
+        """
+        work: Awaitable[None]
+        if isinstance(message, Rescale):
+            work = self._rescale(client, message.workers)
+        else:
+            work = self._upgrade(client, message)
+        try:
+            await work
+        except FaultError as error:  # what it would say of the end of the job is not so
+            self._failed(client, f"{_FAULT}: {error.error.what}")
+        except (FlameError, ReconfigureSignal) as error:
+            self._failed(client, "\n".join([str(error), *getattr(error, "__notes__", ())]))
+        except Exception as error:
+            self._failed(client, f"it has failed: {describe(error)}")
+            raise
+
+    def _failed(self, client: str, why: str) -> None:
+        if self._request is not None and self._request.client == client:
+            self.refuse(why)
+        else:
+            self._nodes.answer(client, Refusal(why))
+
+    async def _rescale(self, client: str, workers: int) -> None:
+        """Go on with another number of workers, from a snapshot that is taken now."""
+        try:
+            owners(workers)
+        except ValueError as error:
+            return self._nodes.answer(client, Refusal(str(error)))
+        request = _Request(client, workers)
+        epoch = self._accept(request)
+        if epoch is None:
+            return None
+        # Whoever is to come comes before the pause.
+        context, members = self._context, self._members
+        await self._nodes.start_missing({**required_nodes(context.plan, context.spec), "worker": workers})
+        await self._runner.wait_until(
+            lambda: len(members.named("worker")) >= workers or epoch.outcome.done(), epoch, "joined"
+        )
+        if epoch.outcome.done():
+            return self.refuse(ENDED)
+        await epoch.commit()
+        if self._is_current(request, epoch):
+            epoch.fail(ReconfigureSignal())
+        return None
+
+    async def _upgrade(self, client: str, asked: Upgrade) -> None:
+        """Go on with another version of the flow, where the former has done all that it has read."""
+        context, members = self._context, self._members
+        request = _Request(client, context.settings.workers)
+        epoch = self._accept(request)
+        if epoch is None:
+            return None
+        if self._importing is not None:  # for another request, which was refused meanwhile
+            await self._imported(self._importing)
+            if self._request is not request:
+                return None
+        await epoch.commit()  # what the new version is held against is what there is now
+        self._importing = importing = in_daemon_thread(partial(self._load_version, context.spec, asked))
+        try:
+            await self._imported(importing)
+        except JobError:
+            importing.add_done_callback(_forget)
+            raise
+        request.version = version = importing.result()
+        if self._request is not request:
+            return version.forget()
+        plan = replace(context.plan, graph=version.spec.checked_graph)
+        fresh: set[str] = set()
+        turning = False
+        try:
+            await self._gather(epoch, required_nodes(plan, version.spec), fresh)
+            turning = self._is_current(request, epoch) and epoch.begin_reconfiguration()
+        finally:
+            if not turning:
+                self._nodes.dismiss_started(fresh)
+        if not turning:
+            return self.refuse(ENDED)
+        for name in members.hosting("worker"):
+            self._nodes.tell(name, Stop(True))
+        return None
+
+    async def _imported(self, importing: asyncio.Future[FlowVersion]) -> None:
+        """Wait until a version has been imported, or could not be.
+
+        Raises:
+            JobError: It takes too long.
+        """
+        limit_s = self._context.spec.config.deploy.start_timeout_s
+        await asyncio.wait((importing,), timeout=limit_s)
+        if not importing.done():
+            raise JobError(
+                f"the flow has not been imported after {limit_s:g} s; until it has, no other version can be",
+                hint="Does one of its modules wait for something? deploy.start_timeout_s says how long it may take.",
+            )
+
+    def _accept(self, request: _Request) -> Epoch | None:
+        """Take on what a client asks for, if the job is one that can be changed, and nobody else is at it.
+
+        Returns:
+            The present epoch; None: it cannot be, and the client has been told.
+        """
+        epoch = self._runner.epoch
+        text = ""
+        if self._context.history is None:
+            text = "the job keeps no state, so it cannot be changed while it runs; configure [state]"
+        elif self._request is not None or epoch is None or epoch.outcome.done():
+            text = "the job is just being changed, or ends; try again"
+        if text:
+            self._nodes.answer(request.client, Refusal(text))
+            return None
+        self._request = request
+        return epoch
+
+    def _is_current(self, request: _Request, epoch: Epoch) -> bool:
+        """Whether what was asked for can be done yet; whoever asked is told if not."""
+        if self._request is not request:
+            return False
+        if epoch is not self._runner.epoch or epoch.outcome.done() or not epoch.begun:
+            self.refuse(f"{_FAULT}, or ends; try again")
+            return False
+        return True
+
+    async def _gather(self, epoch: Epoch, count_of: Mapping[str, int], fresh: set[str]) -> None:
+        """Have nodes come that have imported nothing yet, besides those that run.
+
+        Args:
+            epoch: The present one.
+            count_of: How many of each role.
+            fresh: To it the names are added of those that are started for this.
+
+        Raises:
+            JobError: They do not come.
+        """
+        members, nodes = self._members, self._nodes
+        if nodes.bootstrap is None:
+            busy = set(members.hosts.values())
+            idle = {role: [name for name in members.named(role) if name not in busy] for role in count_of}
+            for role, count in count_of.items():
+                if len(idle[role]) < count:
+                    raise JobError(
+                        f"the nodes of this job were started by hand, and import the flow once: {count} new ones of "
+                        f"role {role} are needed, and {len(idle[role])} are there",
+                        hint=f"Start {count - len(idle[role])} more beside those that run "
+                        f"(flamestream {role} --join …), and ask again; the former end when the new version runs.",
+                    )
+            members.standby |= {name for names in idle.values() for name in names}
+            return
+        old = frozenset(members.nodes)
+
+        def gone() -> set[str]:
+            return fresh.difference(nodes.host.running())
+
+        def missing() -> set[str]:
+            return fresh.difference(members.nodes)
+
+        for _ in range(_TRIES):  # one may die before it has come
+            fresh -= gone()
+            fresh |= await nodes.start_missing(count_of, beside=old)
+            await self._runner.wait_until(lambda: not missing() or bool(gone()), epoch, "joined", missing)
+            if not gone():
+                return
+        raise JobError(f"new worker processes have died {_TRIES} times before they joined")
+
+    def refuse(self, why: str) -> None:
+        """Let go of what was asked for, as long as it is not done."""
+        request = self._request
+        if request is None or request.applied:
+            return
+        self._request = None
+        if request.version is not None:
+            request.version.forget()
+        self._nodes.dismiss_standby()
+        self._nodes.answer(request.client, Refusal(why))
+
+    # -- between two epochs ----------------------------------------------------------------------------------------
+
+    async def apply(self, epoch: Epoch) -> None:
+        """End the epoch, and change what was asked for."""
+        request = self._request
+        await self._runner.halt(epoch)
+        if request is None:  # refused when the fronts were stopping: they go on as they were
+            return await self._context.rewind()
+        request.applied = True
+        if request.version is not None:
+            return await self._apply_version(request, request.version, epoch)
+        self._nodes.dismiss(self._members.named("worker")[request.workers :])
+        return await self._context.rescale(request.workers)
+
+    async def _apply_version(self, request: _Request, version: FlowVersion, epoch: Epoch) -> None:
+        """Go on with another version: its nodes come in the place of those of the former, which rest until it runs."""
+        context, members = self._context, self._members
+        stay = sinks_that_stay(context.spec, version.spec)
+        request.former = context.spec, context.code, context.place, set(members.nodes) - members.standby
+        await context.close_sinks(stay)
+        version.spec.keep_sinks(context.spec, stay)
+        members.standby = set(request.former[-1])
+        context.switch_version(version.spec, version.code, version.place)
+        try:
+            if version.plan is not None and version.plan.loss:
+                assert context.history is not None
+                await accept(context.history.store, context.history.identity, context.graph, version.plan.loss)
+            await context.rescan()
+        except FlameError as error:
+            if not await self.roll_back(error, epoch):
+                raise
+
+    async def roll_back(self, error: FlameError, epoch: Epoch) -> bool:
+        """Another version could not start: go on with the former, whose nodes have waited.
+
+        Args:
+            error: Why it could not.
+            epoch: The present one.
+
+        Returns:
+            Whether there was one.
+        """
+        request, context = self._request, self._context
+        if request is None or request.former is None or request.version is None:
+            return False
+        assert context.history is not None
+        former, code, place, former_nodes = request.former
+        if epoch.plan.graph is context.graph:
+            await self._runner.halt(epoch)
+        await context.close_sinks(sinks_that_stay(former, context.spec))
+        request.version.forget()
+        # Sinks that were closed are made again; the others are still those of the former version.
+        spec = request.version.former()
+        spec.keep_sinks(former, set(context.delivered_up_to))
+        await context.history.take_back()
+        context.switch_version(spec, code, place)
+        self._nodes.dismiss(set(self._members.nodes) - former_nodes)
+        self._members.standby.clear()
+        await context.rescan()
+        self._request = None
+        text = f"the new version could not start, and the job goes on with the former: {error}"
+        self._nodes.answer(request.client, Refusal(text))
+        return True
+
+    def commit(self) -> None:
+        """All nodes have loaded their state: from here on there is no way back."""
+        if self._request is not None and self._request.former is not None:
+            self._request.former = None
+            self._nodes.dismiss_standby()
+
+    def done(self, epoch: Epoch, pause_ms: float) -> bool:
+        """The job moves again. Returns whether that is because of a change; who asked for it is answered.
+
+        Args:
+            epoch: The present one.
+            pause_ms: How long it stood still.
+        """
+        request = self._request
+        if request is None or not request.applied:  # it has only recovered: what was asked for since is yet to come
+            return False
+        self._request = None
+        plan: dict[str, Any] = {} if request.version is None else {"plan": list(request.version.plan_lines())}
+        self._nodes.answer(request.client, Status({"workers": epoch.plan.workers, "pause_ms": pause_ms, **plan}))
+        return True
+
+    def leave(self) -> None:
+        """The job ends."""
+        if self._request is not None:
+            self._nodes.answer(self._request.client, Refusal(ENDED))

@@ -1,0 +1,61 @@
+"""How often a job may meet a fault, and how long it waits before it tries again."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from flamecore.errors import FlameError, JobError
+
+_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+"""How long to wait before the next attempt, when several in turn have come to nothing: twice as long each time."""
+
+
+class RestartPolicy:
+    """The faults of one job.
+
+    Args:
+        most: So many within the window it goes on after; one more is too many.
+        window_s: How long a fault counts, in seconds.
+        clock: A monotonic one, in seconds.
+
+    Attributes:
+        faults: How many there have been since the job began.
+    """
+
+    def __init__(self, most: int, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.faults = 0
+        self._most, self._window_s, self._clock = most, window_s, clock
+        self._times: deque[float] = deque(maxlen=most + 1)
+        self._fruitless = 0  # attempts in turn that have come to nothing
+
+    def note(self, error: FlameError) -> None:
+        """The job has met a fault.
+
+        Raises:
+            JobError: It was one too many.
+        """
+        now = self._clock()
+        self.faults += 1
+        self._times.append(now)
+        recent = sum(at > now - self._window_s for at in self._times)
+        if recent > self._most:
+            raise JobError(
+                f"{error.what}\n  the job gives up: {recent} faults within {self._window_s:g} s "
+                f"(deploy.restarts is {self._most})",
+                hint="What was delivered is right, and the state is kept: mend what the last lines tell of, and run it "
+                "again.",
+            )
+
+    def pause_s(self, *, fruitless: bool) -> float:
+        """How long to wait before the next attempt, in seconds. What keeps attempts from coming to anything may be over
+        soon: a server that starts again, a host that is full.
+
+        Args:
+            fruitless: Whether the last attempt has come to nothing.
+        """
+        self._fruitless = self._fruitless + 1 if fruitless else 0
+        return min(_PAUSE_S * 2**self._fruitless, _LONGEST_PAUSE_S) if self._fruitless > 1 else 0.0

@@ -1,0 +1,118 @@
+"""How a process attends a job that another supervises: it listens, tells the control where, and hears when it is over.
+
+A node attends (`flamecore.runtime.cluster.node_process`), and so does a client, who only asks for something
+(`flamecore.runtime.cluster.client`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from flamecore._version import __version__
+from flamecore.abc.transport import Transport, TransportContext
+from flamecore.errors import JobError, PeerGoneError
+from flamecore.model.messages import CONTROL, Join
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.config.options import options_of
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.tasks.epoch_transport import plain
+from flamecore.runtime.tasks.sender import Sender
+
+
+class ControlSession:
+    """One process at one job.
+
+    Args:
+        bootstrap: How to join: transport and its options, job, epoch, token, names, and where the control is.
+        lost: Told of a connection that is lost, unless it is the control's: the error's `peer` is where it led.
+
+    Attributes:
+        name: Of the process.
+        job: Name of the job.
+        locations: Where addresses are.
+        welcome: Whether the control has answered.
+        over: From when it listens; done when there is nothing to attend any more, with an error if that is why.
+    """
+
+    over: asyncio.Future[None]
+
+    def __init__(
+        self, bootstrap: Mapping[str, Any], lost: Callable[[PeerGoneError], None] = lambda error: None
+    ) -> None:
+        self.name: str = bootstrap["node"]
+        self.job: str = bootstrap["job"]
+        self.locations: dict[str, str] = {CONTROL: bootstrap["control"]}
+        self.welcome = False
+        self._bootstrap = bootstrap
+        self._lost_peer = lost
+
+    @asynccontextmanager
+    async def joined(self, codec: Codec) -> AsyncIterator[tuple[Transport, Sender]]:
+        """Listen, and tell the control where. Leaves at the end.
+
+        Args:
+            codec: The transport's.
+        """
+        self.over = asyncio.get_running_loop().create_future()
+        transport = self._make_transport(codec)
+        try:
+            location = await transport.start()
+            role = self._bootstrap["role"]
+            # One of the same name may have been here before, and may still be.
+            address = f"node/{self.name}.{secrets.token_hex(4)}"
+            if role in ("observer", "operator"):
+                address = f"client/{self.name}"
+            sender = Sender(await transport.bind(address), self.end)
+            try:
+                attempt, site = self._bootstrap.get("attempt", 0), self._bootstrap.get("site", "")
+                sender.send(CONTROL, Join(self.name, role, location, os.getpid(), __version__, attempt, site))
+                yield transport, sender
+            finally:
+                await sender.aclose()
+        finally:
+            await transport.aclose()
+
+    def _make_transport(self, codec: Codec) -> Transport:
+        bootstrap = self._bootstrap
+        driver = PluginRegistry().get("transport", bootstrap["transport"])
+        options = options_of(driver, bootstrap["options"], f"transport.{bootstrap['transport']}")
+        context = TransportContext(
+            job=self.job,
+            epoch=bootstrap["epoch"],
+            codec=codec,
+            node=self.name,
+            token=bootstrap["token"],
+            folder=bootstrap["folder"],
+            locate=self._locate,
+            lost=self._lost,
+        )
+        return driver(options, context)
+
+    def _locate(self, address: str) -> str:
+        try:
+            return self.locations[plain(address)]
+        except KeyError:
+            raise PeerGoneError(f"nobody has said where {address} is", address=self.name, peer=address) from None
+
+    def _lost(self, location: str, error: Exception) -> None:
+        what = f"{self.name} lost its connection to {location}: {error}"
+        if not location:
+            self.end(error)
+        elif location == self._bootstrap["control"]:
+            self.end(JobError(what))
+        else:
+            self._lost_peer(PeerGoneError(what, address=self.name, peer=location))
+
+    def end(self, error: BaseException) -> None:
+        """It is over, with an error. The first one counts."""
+        if isinstance(error, PeerGoneError) and getattr(error, "peer", "") == CONTROL:
+            any_more = " any more" if self.welcome else ""
+            what = f"job {self.job!r} has no supervisor{any_more}: {error.what}"
+            error = PeerGoneError(what, hint=error.hint, address=self.name, peer=CONTROL)
+        if not self.over.done():
+            self.over.set_exception(error)

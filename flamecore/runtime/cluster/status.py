@@ -1,0 +1,158 @@
+"""The status of a job on several processes, for its user, its clients and the registry, and its downtime."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from flamecore import events
+from flamecore.abc.host import NodeHost
+from flamecore.logs import logger
+from flamecore.model.hashing import owned_ranges
+from flamecore.model.plan import Plan
+from flamecore.runtime.cluster.context import JobContext
+from flamecore.runtime.cluster.job_record import Member
+from flamecore.runtime.cluster.lease import Lease
+from flamecore.runtime.cluster.membership import Membership
+from flamecore.runtime.engine.epoch import Epoch
+from flamecore.runtime.engine.node import Node
+from flamecore.runtime.state.format import Manifest
+from flamecore.runtime.tasks.stats import JobStats, NodeStats, Rates, summed
+
+
+class JobStatus:
+    """Keeps what has been counted, and tells it together with who is there.
+
+    Args:
+        job: Its id.
+        members: Who is in it.
+
+    Attributes:
+        host: Says where nodes are; None: it is not known yet.
+        node: That of the supervisor, in the present epoch; None: there is none.
+        snapshot: The newest that this run has taken.
+    """
+
+    def __init__(self, job: str, members: Membership) -> None:
+        self.host: NodeHost | None = None
+        self.node: Node | None = None
+        self.snapshot: Manifest | None = None
+        self._job = job
+        self._members = members
+        self._past: list[NodeStats] = []
+        self._rates = Rates()
+
+    def close_epoch(self) -> None:
+        """An epoch is over: what was counted in it counts on, and nothing of it is under way any more."""
+        self._past += [replace(counts, in_flight=0, held_back=0, min_times={}) for counts in self._present()]
+        self._members.reports.clear()
+        self.node = None
+
+    def _present(self) -> list[NodeStats]:
+        own = [self.node.stats()] if self.node is not None else []
+        return [*self._members.reports.values(), *own]
+
+    def stats(self, elapsed_s: float) -> JobStats:
+        """A look at the job, which runs for so long."""
+        counts = summed([*self._past, *self._present()], elapsed_s)
+        return replace(counts, where=self.host.described(self._members.sites) if self.host is not None else {})
+
+    async def watch(self, look: Callable[[], JobStats]) -> None:
+        """Look at the job every second, until cancelled, so that it is known how fast it is."""
+        await self._rates.watch(look)
+
+    def described(self, stats: JobStats, context: JobContext, faults: int) -> dict[str, Any]:
+        """Who is in the job, what each hosts, and how far it is. Holds no secret.
+
+        Args:
+            stats: A look at the job.
+            context: Its plan, and whether it keeps state.
+            faults: How many it has met.
+        """
+        snapshot, state = self.snapshot, dict[str, Any]()
+        if context.history is not None:
+            state = {
+                "faults": faults,
+                "snapshot": None
+                if snapshot is None
+                else {"number": snapshot.number, "time": snapshot.time, "age_s": time.time() - snapshot.created},
+            }
+        return {
+            "job": self._job,
+            "nodes": self._members.described(),
+            "key_groups": owned_ranges(context.plan.owners),
+            **state,
+            **self._rates.described(stats),
+            **dict(stats.rows()),
+        }
+
+    def publish(self, lease: Lease, plan: Plan) -> None:
+        """Say in the registry who has which part.
+
+        Args:
+            lease: On the job.
+            plan: Of the present epoch.
+        """
+        members = self._members
+        lease.publish(
+            members={
+                name: Member(
+                    role=node.role,
+                    location=node.location,
+                    pid=node.pid,
+                    parts=members.parts_of(name),
+                    version=node.version,
+                )
+                for name, node in members.nodes.items()
+            },
+            key_groups=owned_ranges(plan.owners),
+            fronts=tuple(
+                (front.source, partition, f"worker/{plan.host_of(number)}")
+                for number, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True), 1)
+            ),
+        )
+
+
+MOVE_S: Final = 5.0
+"""How long to wait for a first delivery, before it is said that the job goes on."""
+
+
+class Downtime:
+    """Measures the pauses of a job.
+
+    Args:
+        job: Its id.
+        changed: Whether it moves again because of a change: (epoch, how long it stood still, in milliseconds). Whoever
+            has asked for that is told.
+    """
+
+    def __init__(self, job: str, changed: Callable[[Epoch, float], bool]) -> None:
+        self._job, self._changed = job, changed
+        self._since = 0.0  # 0: it moves
+
+    def begin(self) -> None:
+        """The job stands still. If it did already, it has since then."""
+        self._since = self._since or time.monotonic()
+
+    async def tell_when_over(self, epoch: Epoch) -> None:
+        """Say how long it was: until something was delivered, or, if nothing comes, until it could be.
+
+        Args:
+            epoch: Another one, which has just begun.
+        """
+        began = time.monotonic()
+        moved = asyncio.create_task(epoch.moved.wait())
+        await asyncio.wait((moved, epoch.outcome), timeout=MOVE_S, return_when=asyncio.FIRST_COMPLETED)
+        moved.cancel()
+        if epoch.outcome.done() and (epoch.outcome.cancelled() or epoch.outcome.exception() is not None):
+            return  # it stands still again
+        since, self._since = self._since, 0.0
+        took_ms = round(((time.monotonic() if epoch.moved.is_set() else began) - since) * 1000, 1)
+        plan = epoch.plan
+        if self._changed(epoch, took_ms):
+            logger().info(events.JOB_TURNED, job=self._job, epoch=epoch.name, workers=plan.workers, pause_ms=took_ms)
+        else:
+            logger().info(events.JOB_RECOVERED, job=self._job, epoch=epoch.name, time=plan.start, took_ms=took_ms)

@@ -1,0 +1,135 @@
+"""Another version of a job's flow and configuration, for a running job to go on with (paper 004, ticks)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec import structs
+
+from flamecore.abc.config import Edge, JobConfig
+from flamecore.errors import ConfigError, JobError
+from flamecore.model.messages import Upgrade
+from flamecore.model.types import type_text
+from flamecore.runtime.config.flow_loader import importable, load_flow_anew
+from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.runtime.config.read import decode_config
+from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.state.migration import StatePlan, plan_migration
+from flamecore.runtime.state.scan import scan
+
+
+@dataclass(frozen=True, slots=True)
+class FlowVersion:
+    """A version that could be gone on with.
+
+    Attributes:
+        spec: Everything that is configured for it, checked.
+        code: Fingerprint of its source.
+        place: Where other processes find it.
+        plan: What becomes of the state; None: there is no snapshot yet.
+        former: Lays out the version before anew, to go back to it.
+        forget: Has the modules of the version before found again, in the place of this one's.
+    """
+
+    spec: JobSpec
+    code: str
+    place: tuple[str, str]
+    plan: StatePlan | None
+    former: Callable[[], JobSpec]
+    forget: Callable[[], None]
+
+    def plan_lines(self) -> Iterator[str]:
+        """What becomes of the state, for people."""
+        if self.plan is not None:
+            yield from self.plan.lines()
+
+
+_FIXED: Final = ("transport", "registry", "deploy", "state")
+"""Tables that are of the whole job, whatever it runs."""
+
+
+def inherited(old: JobConfig, new: JobConfig) -> JobConfig:
+    """A configuration with what a running job keeps: tables of `_FIXED` that it says nothing of, and how many workers
+    there are, which `flamestream rescale` changes."""
+    said = {key.partition(".")[0] for key in new.origins}
+    kept = {name: getattr(old, name) for name in _FIXED if name not in said}
+    return structs.replace(new, job=structs.replace(new.job, workers=old.job.workers), **kept)
+
+
+def check_unchanged(old: JobSpec, new: JobSpec) -> None:
+    """Refuse a version that differs in what a running job cannot change.
+
+    Raises:
+        ConfigError: Says in what.
+    """
+    differing = [f"[{name}]" for name in _FIXED if getattr(old.config, name) != getattr(new.config, name)]
+    keys = ("clock", "barrier")
+    differing += [f"job.{key}" for key in keys if getattr(old.config.job, key) != getattr(new.config.job, key)]
+    if old.name != new.name:
+        differing.insert(0, f"the job's name ({old.name!r}, {new.name!r})")
+    if gone := [name for name, source in old.sources.items() if not source.capabilities.replayable]:
+        raise ConfigError(
+            f"source {gone[0]!r} cannot be read again from where it stopped, and other processes are to read it on",
+            hint="Stop the job and run the new version.",
+            path=f"source.{gone[0]}",
+        )
+    if differing:
+        raise ConfigError(
+            f"a running job cannot change {', '.join(differing)}",
+            hint="Write these as the job has them; or stop it and run the new version: it goes on where it was.",
+            path="",
+        )
+
+
+def sinks_that_stay(old: JobSpec, new: JobSpec) -> frozenset[str]:
+    """Names of the sinks that are as before: the same driver, options and type. They stay open."""
+
+    def shape(spec: JobSpec, name: str) -> tuple[str | None, object, int, str]:
+        declared = {sink.name: sink.type for sink in spec.graph.sinks} if spec.graph is not None else {}
+        edge = spec.config.sink.get(name, Edge()) if name in declared else spec.config.dead_letter or Edge()
+        return edge.use, edge.options, edge.phase, type_text(declared.get(name, object))
+
+    both = set(old.sink_names) & set(new.sink_names)
+    return frozenset(name for name in both if shape(old, name) == shape(new, name))
+
+
+def load_version(old: JobSpec, asked: Upgrade) -> FlowVersion:
+    """Import what is asked for, lay it out, and hold it against the job's state. Takes its time: call it in a thread.
+
+    Raises:
+        FlameError: It cannot be imported, cannot work, changes what cannot be changed, or would lose state and that is
+            not accepted. Nothing has changed then.
+    """
+    config = inherited(old.config, decode_config(asked.config))
+    if not config.job.flow:
+        raise ConfigError("nothing says which flow to go on with", path="job.flow")
+    flow, forget = load_flow_anew(config.job.flow, config.folder)
+    try:
+        new = resolve(config, flow, plugins=old.plugins)
+        new.problems.raise_first()
+        check_unchanged(old, new)
+        plan = asyncio.run(_plan(old, new, accepted=asked.accept))
+        code, place = new.code, importable(new.flow)
+    except BaseException:
+        forget()
+        raise
+    return FlowVersion(new, code, place, plan, lambda: resolve(old.config, old.flow, plugins=old.plugins), forget)
+
+
+async def _plan(old: JobSpec, new: JobSpec, *, accepted: bool) -> StatePlan | None:
+    store = old.store()
+    assert store is not None
+    await store.open()
+    try:
+        if not (await scan(store)).snapshots:
+            return None
+        plan = await plan_migration(store, new.checked_graph, new.sources, new.sink_names, new.settings.phases)
+        if plan.loss and not accepted:
+            text = "\n    ".join(["part of the state would be lost:", *plan.lines()])
+            raise JobError(text, hint="To accept that: flamestream upgrade --accept.")
+        return plan
+    finally:
+        await store.aclose()

@@ -1,0 +1,4 @@
+"""The codec: values as bytes, in columns; decoding never runs code.
+
+Imports the model only.
+"""

@@ -1,0 +1,206 @@
+"""Declared classes with fields, and enums: how to take their values apart, and make them again.
+
+Fields go by name, so a class may change. Bytes of an earlier form are read if every field they have is still there;
+a field that is new takes its default. What is gone or renamed is an error, because nobody can tell which of the two it
+is. Values are made from their fields without calling the class, except `msgspec.Struct`s, which cannot be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from flamecore.errors import CodecError
+from flamecore.model.failure import Failure
+from flamecore.runtime.codec.wire import unreadable
+from flamecore.suggest import suggestion
+
+Columns = Sequence[Sequence[Any]]
+_REQUIRED: Final = object()
+
+
+class FieldCodec(ABC):
+    """A class whose values are their fields.
+
+    Args:
+        kind: The class.
+        name: What it is called in bytes.
+        fields: For each field, what makes its default: a function without arguments, or None if there is none.
+    """
+
+    def __init__(self, kind: type, name: str, fields: dict[str, Callable[[], Any] | None]) -> None:
+        self.kind = kind
+        self.name = name
+        self.defaults = fields
+        self.fields = tuple(fields)
+        self.places = tuple(f".{field}" for field in fields)
+
+    @abstractmethod
+    def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        """A column for each field. `AttributeError`: a field has not been set."""
+
+    @abstractmethod
+    def make(self, count: int, columns: Columns) -> list[Any]:
+        """As many values, of a column for each field."""
+
+    def reader(self, stored: Sequence[str]) -> Callable[[int, Columns], list[Any]]:
+        """What makes values of the fields that some bytes have, in their order.
+
+        Raises:
+            CodecError: A field is gone, or one that is new has no default.
+        """
+        if tuple(stored) == self.fields:
+            return self.make
+        for field in stored:
+            if field not in self.defaults:
+                raise unreadable(
+                    f"stored values of {self.name!r} have a field {field!r}, which the class has no more",
+                    hint=f"{suggestion(field, self.fields)} Keep the field, or register a codec for the class that "
+                    "reads both forms.",
+                    type_name=self.name,
+                    path=field,
+                )
+        places: list[int | Callable[[], Any]] = []
+        for field, default in self.defaults.items():
+            if field in stored:
+                places.append(stored.index(field))
+            elif default is not None:
+                places.append(default)
+            else:
+                raise unreadable(
+                    f"stored values of {self.name!r} have no field {field!r}, and it has no default",
+                    hint=f"They have: {', '.join(stored) or 'none'}. Give the new field a default.",
+                    type_name=self.name,
+                    path=field,
+                )
+        return partial(self._evolved, places)
+
+    def _evolved(self, places: Sequence[int | Callable[[], Any]], count: int, columns: Columns) -> list[Any]:
+        chosen = [columns[at] if isinstance(at, int) else [at() for _ in range(count)] for at in places]
+        return self.make(count, chosen)
+
+
+class Tuples(FieldCodec):
+    """A NamedTuple. A failure leaves its exception behind: the words for it cross, and the process is another."""
+
+    def __init__(self, kind: Any, name: str) -> None:
+        defaults = kind._field_defaults
+        super().__init__(kind, name, {field: _default_of(defaults.get(field, _REQUIRED)) for field in kind._fields})
+        self._make = partial(tuple.__new__, kind)
+
+    def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        if self.kind is Failure:
+            values = [failure._replace(error=None) for failure in values]
+        return zip(*values, strict=True)
+
+    def make(self, count: int, columns: Columns) -> list[Any]:
+        rows: Iterable[Any] = zip(*columns, strict=True) if columns else repeat((), count)
+        return list(map(self._make, rows))
+
+
+class Dataclasses(FieldCodec):
+    """A dataclass: all its fields, also those that its constructor does not take."""
+
+    def __init__(self, kind: Any, name: str) -> None:
+        fields = {}
+        for field in dataclasses.fields(kind):
+            factory = field.default_factory
+            default = _REQUIRED if field.default is dataclasses.MISSING else field.default
+            fields[field.name] = factory if factory is not dataclasses.MISSING else _default_of(default)
+        super().__init__(kind, name, fields)
+        object.__new__(kind)  # a TypeError where that is not how its values are made
+
+    def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        return [list(map(attrgetter(field), values)) for field in self.fields]
+
+    def make(self, count: int, columns: Columns) -> list[Any]:
+        made: list[Any] = list(map(object.__new__, repeat(self.kind, count)))
+        for field, column in zip(self.fields, columns, strict=True):
+            deque(map(object.__setattr__, made, repeat(field), column), maxlen=0)  # also where the class is frozen
+        return made
+
+
+class Structs(FieldCodec):
+    """A `msgspec.Struct`."""
+
+    def __init__(self, kind: Any, name: str) -> None:
+        fields = {}
+        for field in msgspec.structs.fields(kind):
+            factory = field.default_factory
+            default = _REQUIRED if field.default is msgspec.NODEFAULT else field.default
+            fields[field.name] = factory if factory is not msgspec.NODEFAULT else _default_of(default)
+        super().__init__(kind, name, fields)
+        parameters = inspect.signature(kind).parameters.values()
+        self._by_place = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+
+    def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        return [list(map(attrgetter(field), values)) for field in self.fields]
+
+    def make(self, count: int, columns: Columns) -> list[Any]:
+        kind = self.kind
+        rows: Iterable[Any] = zip(*columns, strict=True) if columns else repeat((), count)
+        if self._by_place:
+            return [kind(*row) for row in rows]
+        return [kind(**dict(zip(self.fields, row, strict=True))) for row in rows]
+
+
+class Enumeration:
+    """An enum. Members go by name, members of a flag and their combinations by value."""
+
+    def __init__(self, kind: Any, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.flags = issubclass(kind, enum.Flag)
+
+    def member(self, name: str) -> Any:
+        """The member of a name.
+
+        Raises:
+            CodecError: There is none.
+        """
+        members = self.kind.__members__
+        if name not in members:
+            raise unreadable(
+                f"stored values of {self.name!r} have a member {name!r}, which it has no more",
+                hint=f"{suggestion(name, members)} Keep the old name as an alias of the new one.",
+                type_name=self.name,
+                path=name,
+            )
+        return members[name]
+
+
+def _default_of(value: Any) -> Callable[[], Any] | None:
+    return None if value is _REQUIRED else lambda: value
+
+
+def entry_for(kind: type, name: str) -> FieldCodec | Enumeration | None:
+    """How a class crosses by itself; None if it cannot."""
+    if issubclass(kind, enum.Enum):
+        return Enumeration(kind, name)
+    try:
+        if issubclass(kind, tuple):
+            return Tuples(kind, name) if hasattr(kind, "_fields") else None
+        if issubclass(kind, msgspec.Struct):
+            return Structs(kind, name) if kind is not msgspec.Struct else None
+        return Dataclasses(kind, name) if dataclasses.is_dataclass(kind) else None
+    except TypeError:
+        return None  # an abstract class, or one derived from a built-in type
+
+
+def unset(field_codec: FieldCodec, values: Sequence[Any], error: AttributeError) -> CodecError:
+    """The error of a value with a field that has not been set."""
+    return CodecError(
+        f"a {field_codec.kind.__qualname__} cannot cross a process boundary: {error}",
+        hint="Set every field of it, or give the fields defaults.",
+        type_name=field_codec.kind.__qualname__,
+    )

@@ -1,0 +1,324 @@
+"""From values to columns. All values at one place are looked at together, so the work is done by loops in C.
+
+That is what makes batches cheap: the types of a thousand pairs are looked at twice, once for each place, and told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from flamecore.errors import CodecError
+from flamecore.model.batch import Lines, Rows
+from flamecore.model.type_codec import TypeCodec
+from flamecore.runtime.codec import numpy as arrays
+from flamecore.runtime.codec import wire as lay
+from flamecore.runtime.codec.classes import Dataclasses, Enumeration, FieldCodec, Structs, Tuples, unset
+from flamecore.runtime.codec.stdlib import INTEGERS, Standard
+from flamecore.runtime.codec.types import TypeTable
+
+Path = tuple[()] | tuple["Path", int | str | tuple[str]]
+"""A place in a value: the one it is in, and which of its places; put in words only for errors."""
+Node = Any
+"""A number, or a list that begins with one: see `flamecore.runtime.codec.wire`."""
+
+_PLAIN: Final = {type(None): lay.NONE, bool: lay.BOOL, int: lay.INT, float: lay.FLOAT, str: lay.STR, bytes: lay.BYTES}
+_SCALARS: Final = frozenset(_PLAIN)
+_SIMPLE_CONTAINERS: Final = frozenset((list, dict))
+_SIMPLE: Final = _SCALARS | _SIMPLE_CONTAINERS
+_SORTED_AS_THEY_ARE: Final = ({int}, {str}, {bytes})
+
+_NARROW, _WIDE = 4, 64
+"""Tuples get a column for each place if they are narrow, or many and not wide."""
+_FEW: Final = 4
+"""Fewer dictionaries than this are not worth a column for each key."""
+
+_LONGEST_PATH: Final = 80
+"""In characters, in errors."""
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Writer:
+    """Writes one value.
+
+    Args:
+        types: What may cross.
+    """
+
+    def __init__(self, types: TypeTable) -> None:
+        self.types = types
+        self.columns: list[bytes] = []
+        self.table: list[list[Any]] = []
+        self._numbers: dict[str, int] = {}
+        self._room = lay.MAX_VALUES
+
+    def bytes_of(self, node: Node) -> bytes:
+        """What has been written, under its root.
+
+        Raises:
+            CodecError: It is too much.
+        """
+        return lay.join([self.table, node], self.columns)
+
+    def column(self, values: Sequence[Any], depth: int = 0, path: Path = ()) -> Node:
+        """Write values that stand at one place of what is written; returns their node.
+
+        Args:
+            values: In order.
+            depth: How deep the place is.
+            path: The place, for errors.
+
+        Raises:
+            CodecError: One of them cannot cross; the text says which, and what to do.
+        """
+        self._room -= len(values)
+        if self._room < 0 or depth > lay.MAX_DEPTH:
+            raise _beyond(values, depth, path)
+        if type(values) is Lines:
+            return self._lines(values, depth, path)
+        if type(values) is Rows and values:
+            places = enumerate(values.columns)
+            return [lay.TUPLE, *[self.column(part, depth + 1, (path, place)) for place, part in places]]
+        kinds = set(map(type, values))
+        if len(kinds) != 1:
+            return self._union(values, depth, path) if kinds else lay.NOTHING
+        kind = kinds.pop()
+        plain = _PLAIN.get(kind)
+        if plain is not None:
+            return self._plain(plain, values, depth, path)
+        write = _BY_TYPE.get(kind)
+        if write is not None:
+            return write(self, values, depth, path)
+        try:
+            entry = self.types.entry(kind, values[0])
+        except CodecError as error:
+            raise _at(path, error) from None
+        return _BY_ENTRY[type(entry)](self, entry, values, depth, path)
+
+    def _plain(self, node: int, values: Sequence[Any], depth: int, path: Path) -> Node:
+        try:
+            self.columns.append(_encode(values))
+        except OverflowError:
+            return self._coded(INTEGERS, values, depth, path)
+        except UnicodeEncodeError as error:
+            what = f"a text that is not valid Unicode cannot cross a process boundary: {error}"
+            hint = "Clean it where it is read, or hand it on as bytes."
+            raise _refused(what, hint, "str", path) from error
+        return node
+
+    def _lines(self, lines: Lines, depth: int, path: Path) -> Node:
+        try:
+            self.columns.append(lines.text.encode())
+        except UnicodeEncodeError:
+            return self._plain(lay.STR, list(lines), depth, path)  # tells of the one
+        return lay.LINES
+
+    def _union(self, values: Sequence[Any], depth: int, path: Path) -> Node:
+        kinds = list(map(type, values))
+        return self._parted(values, kinds, dict.fromkeys(kinds), depth, path)
+
+    def _parted(self, values: Sequence[Any], labels: list[Any], known: Iterable[Any], depth: int, path: Path) -> Node:
+        """Values of several kinds, told by a label for each: a column for each label."""
+        parts: dict[Any, list[Any]] = {label: [] for label in known}
+        numbers = {label: number for number, label in enumerate(parts)}
+        self.columns.append(_encode(list(map(numbers.__getitem__, labels))))
+        for label, value in zip(labels, values, strict=True):
+            parts[label].append(value)
+        return [lay.UNION, *[self.column(part, depth + 1, path) for part in parts.values()]]
+
+    # -- containers ------------------------------------------------------------------------------------------------
+
+    def _tuples(self, values: Sequence[tuple[Any, ...]], depth: int, path: Path) -> Node:
+        width, count = len(values[0]), len(values)
+        narrow = 0 < width <= _NARROW or (_NARROW < width <= _WIDE and count >= 2 * width)
+        if not narrow or (count > 1 and len(set(map(len, values))) > 1):
+            return self._sequences(lay.TUPLES, values, depth, path)
+        parts = enumerate(zip(*values, strict=True))
+        return [lay.TUPLE, *[self.column(part, depth + 1, (path, place)) for place, part in parts]]
+
+    def _lists(self, values: Sequence[list[Any]], depth: int, path: Path) -> Node:
+        lengths = self._lengths(values, depth, path)
+        parts = _joined(values)
+        if self._simple(values, parts):
+            return lay.SIMPLE
+        self.columns.append(_encode(lengths))
+        return [lay.LIST, self.column(parts, depth + 1, (path, "[…]"))]
+
+    def _sequences(self, kind: int, values: Sequence[Sequence[Any]], depth: int, path: Path) -> Node:
+        self.columns.append(_encode(self._lengths(values, depth, path)))
+        return [kind, self.column(_joined(values), depth + 1, (path, "[…]"))]
+
+    def _lengths(self, values: Sequence[Any], depth: int, path: Path) -> list[int]:
+        lengths = list(map(len, values))
+        if sum(lengths) > self._room:  # before it is made room for: few lists can be many elements
+            raise _beyond(values, depth, path)
+        return lengths
+
+    def _simple(self, values: Sequence[Any], parts: Sequence[Any]) -> bool:
+        """Write lists or dictionaries that are made of nothing but their like and plain values; whether they are."""
+        if not self._are_simple(parts):
+            return False
+        try:
+            column = _encode(values)
+        except (OverflowError, UnicodeEncodeError):  # a number that is too large, a text that is none
+            return False
+        if len(column) > lay.MAX_SIMPLE_BYTES:
+            return False
+        self.columns.append(column)
+        return True
+
+    def _are_simple(self, level: Sequence[Any]) -> bool:
+        room = self._room
+        for _ in range(lay.MAX_SIMPLE_DEPTH):
+            kinds = set(map(type, level))
+            if kinds <= _SCALARS:
+                return True
+            if not kinds <= _SIMPLE:
+                return False
+            parts: list[Any] = []
+            for kind in kinds & _SIMPLE_CONTAINERS:
+                ones: Sequence[Any] = [one for one in level if type(one) is kind] if len(kinds) > 1 else level
+                room -= sum(map(len, ones))
+                if room < 0 or (kind is dict and not set(map(type, chain.from_iterable(ones))) <= _SCALARS):
+                    return False
+                parts.extend(chain.from_iterable(ones if kind is list else map(dict.values, ones)))
+            level = parts
+        return False
+
+    def _sets(self, values: Sequence[set[Any]], depth: int, path: Path) -> Node:
+        return self._sequences(lay.SET, list(map(self._in_order, values)), depth, path)
+
+    def _frozensets(self, values: Sequence[frozenset[Any]], depth: int, path: Path) -> Node:
+        return self._sequences(lay.FROZENSET, list(map(self._in_order, values)), depth, path)
+
+    def _in_order(self, value: set[Any] | frozenset[Any]) -> list[Any]:
+        """The elements in an order that is the same in every process: one set, one code."""
+        if len(value) < 2:
+            return list(value)
+        if set(map(type, value)) in _SORTED_AS_THEY_ARE:
+            return sorted(value)
+        return sorted(value, key=self._code)
+
+    def _code(self, value: Any) -> bytes:
+        writer = Writer(self.types)
+        return writer.bytes_of(writer.column((value,)))
+
+    def _dicts(self, values: Sequence[dict[Any, Any]], depth: int, path: Path) -> Node:
+        lengths = self._lengths(values, depth, path)
+        keys, parts = _joined(values), _joined([*map(dict.values, values)])
+        kinds = set(map(type, keys))
+        if kinds <= _SCALARS and self._simple(values, parts):
+            return lay.SIMPLE
+        # Equal keys may be of several types: 1 and True, a text and a member of an enum.
+        some = kinds == {str} and len(values) >= _FEW and len(values[0]) <= _WIDE
+        if some and len(set(map(tuple, values))) == 1:
+            columns = zip(values[0], zip(*map(dict.values, values), strict=True), strict=True)
+            nodes = [self.column(part, depth + 1, (path, (key,))) for key, part in columns]
+            return [lay.SHAPE, list(values[0]), *nodes]
+        self.columns.append(_encode(lengths))
+        node = self.column(keys, depth + 1, (path, ".keys()"))
+        return [lay.DICT, node, self.column(parts, depth + 1, (path, ".values()"))]
+
+    # -- classes ---------------------------------------------------------------------------------------------------
+
+    def _records(self, field_codec: FieldCodec, values: Sequence[Any], depth: int, path: Path) -> Node:
+        number = self._number(field_codec.name, *field_codec.fields)
+        try:
+            parts = field_codec.take_apart(values)
+        except AttributeError as error:
+            raise _at(path, unset(field_codec, values, error)) from error
+        if not field_codec.fields:  # no value comes of no bytes
+            self.columns.append(_encode([None] * len(values)))
+        columns = zip(field_codec.places, parts, strict=True)
+        return [lay.RECORD, number, *[self.column(part, depth + 1, (path, place)) for place, part in columns]]
+
+    def _members(self, kind: Enumeration, values: Sequence[Any], depth: int, path: Path) -> Node:
+        number = self._number(kind.name)
+        if kind.flags:
+            return [lay.FLAGS, number, self.column(list(map(attrgetter("_value_"), values)), depth + 1, path)]
+        names = list(map(attrgetter("_name_"), values))
+        places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        self.columns += (_encode(list(places)), _encode(list(map(places.__getitem__, names))))
+        return [lay.ENUM, number]
+
+    def _coded(self, codec: TypeCodec | Standard, values: Sequence[Any], depth: int, path: Path) -> Node:
+        assert codec.encode is not None
+        try:
+            made = list(map(codec.encode, values))
+        except CodecError as error:
+            raise _at(path, error) from None
+        except Exception as error:
+            what = f"the codec {codec.name!r} failed on a {codec.type.__qualname__}: {type(error).__name__}: {error}"
+            raise _refused(what, "", codec.type.__qualname__, path) from error
+        return [lay.CODED, self._number(codec.name, codec.version), self.column(made, depth + 1, path)]
+
+    def _scalars(self, scalars: arrays.Scalars, values: Sequence[Any], depth: int, path: Path) -> Node:
+        try:
+            types = scalars.types(values)
+        except CodecError as error:
+            raise _at(path, error) from None
+        known = dict.fromkeys(types)
+        if len(known) > 1:
+            return self._parted(values, types, known, depth, path)
+        self.columns.append(arrays.pack(values))
+        return [lay.PACKED, types[0]]
+
+    def _number(self, name: str, *facts: Any) -> int:
+        """The number of a class in the table."""
+        number = self._numbers.setdefault(name, len(self.table))
+        if number == len(self.table):
+            self.table.append([name, *facts])
+        return number
+
+
+_BY_TYPE: Final[dict[type, Callable[[Writer, Any, int, Path], Node]]] = {
+    tuple: Writer._tuples,
+    list: Writer._lists,
+    dict: Writer._dicts,
+    set: Writer._sets,
+    frozenset: Writer._frozensets,
+}
+_BY_ENTRY: Final[dict[type, Callable[[Writer, Any, Any, int, Path], Node]]] = {
+    **dict.fromkeys((Tuples, Dataclasses, Structs), Writer._records),
+    Enumeration: Writer._members,
+    **dict.fromkeys((TypeCodec, Standard), Writer._coded),
+    arrays.Scalars: Writer._scalars,
+}
+
+
+def _joined(values: Sequence[Iterable[Any]]) -> list[Any]:
+    return list(values[0]) if len(values) == 1 else list(chain.from_iterable(values))
+
+
+def _beyond(values: Sequence[Any], depth: int, path: Path) -> CodecError:
+    if depth > lay.MAX_DEPTH:
+        what = f"a value that is nested more than {lay.MAX_DEPTH} deep, or contains itself,"
+    else:
+        what = f"a value of more than {lay.MAX_VALUES} parts"
+    kind = type(values[0]).__qualname__
+    return _refused(f"{what} cannot cross a process boundary", "Make it smaller, or flatter.", kind, path)
+
+
+def _at(path: Path, error: CodecError) -> CodecError:
+    """The same error, with the place."""
+    place = _in_words(path)
+    what = f"{error.what} (at {place})" if place else error.what
+    return CodecError(what, hint=error.hint, type_name=error.type_name, path=place)
+
+
+def _in_words(path: Path) -> str:
+    words: list[str] = []
+    while path:
+        path, place = path
+        words.append(place if isinstance(place, str) else f"[{place}]" if isinstance(place, int) else f"[{place[0]!r}]")
+    text = "".join(reversed(words))
+    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}…"
+
+
+def _refused(what: str, hint: str, type_name: str, path: Path) -> CodecError:
+    return _at(path, CodecError(what, hint=hint, type_name=type_name))

@@ -1,0 +1,247 @@
+"""The classes that may cross: those that the flow declares, and the engine's own. Bytes can name no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final, get_args, get_origin
+
+from flamecore.errors import CodecError
+from flamecore.model import messages
+from flamecore.model.drift import DriftState
+from flamecore.model.failure import Failure, shorten_repr
+from flamecore.model.item import DataItem
+from flamecore.model.messages import Ack, MinTime, Report
+from flamecore.model.meta import GlobalTime, Meta
+from flamecore.model.type_codec import RESERVED, TypeCodec, full_name
+from flamecore.model.types import hints_of
+from flamecore.runtime.codec import numpy as arrays
+from flamecore.runtime.codec.classes import Enumeration, FieldCodec, entry_for
+from flamecore.runtime.codec.stdlib import INTEGERS, STANDARD, Standard
+from flamecore.runtime.codec.wire import unreadable
+from flamecore.suggest import suggestion
+
+Entry = FieldCodec | Enumeration | Standard | TypeCodec | arrays.Scalars
+
+_PLAIN_VALUES: Final = "Use plain values, tuples, NamedTuples, dataclasses or enums"
+
+
+NAMES: Final[Mapping[type, str]] = {
+    messages.Items: "Items",
+    messages.Released: "Released",
+    messages.Busy: "Busy",
+    messages.FrontEnded: "FrontEnded",
+    messages.Reached: "Reached",
+    messages.Failing: "Failing",
+    messages.Delivered: "Delivered",
+    messages.Settled: "Settled",
+    messages.Prepare: "Prepare",
+    messages.Prepared: "Prepared",
+    messages.Committed: "Committed",
+    messages.Resume: "Resume",
+    messages.Join: "Join",
+    messages.Status: "Status",
+    messages.Rescale: "Rescale",
+    messages.Upgrade: "Upgrade",
+    messages.Refusal: "Refusal",
+    messages.Assignment: "Assignment",
+    messages.Opened: "Opened",
+    messages.Load: "Load",
+    messages.Ready: "Ready",
+    messages.Begin: "Begin",
+    messages.Halt: "Halt",
+    messages.Halted: "Halted",
+    messages.Left: "Left",
+    messages.Stop: "Stop",
+    messages.NodeReport: "NodeReport",
+    messages.NodeFailed: "NodeFailed",
+    Report: "Report",
+    MinTime: "MinTime",
+    Ack: "Ack",
+    Failure: "Failure",
+    GlobalTime: "GlobalTime",
+    Meta: "Meta",
+    DataItem: "DataItem",
+    DriftState: "State",
+}
+"""Names in bytes of the engine's own classes. A class may move or get another name; its name in bytes stays, because
+stored state and processes of the same job refer to it."""
+
+_FORMERLY: Final[Mapping[str, type]] = {"flamecore.meta:Meta": Meta, "flamecore.item:DataItem": DataItem}
+"""Earlier names of classes that flows may use as payloads."""
+
+
+@cache
+def _own() -> dict[type, Entry]:
+    """Return the entries of the standard types and of the engine's own classes."""
+    own: dict[type, Entry] = {codec.type: codec for codec in STANDARD}
+    for kind, name in NAMES.items():
+        own[kind] = _entry_of_own(kind, name)
+    return own
+
+
+def _entry_of_own(kind: type, name: str) -> Entry:
+    entry = entry_for(kind, RESERVED + name)
+    assert entry is not None
+    return entry
+
+
+class TypeTable:
+    """Finds how to write a type, and how to read a name."""
+
+    def __init__(self) -> None:
+        self._by_type: dict[type, Entry] = dict(_own())
+        self._by_name: dict[str, Entry] = {entry.name: entry for entry in self._by_type.values()}
+        self._by_name |= {name: self._by_type[kind] for name, kind in _FORMERLY.items()}
+        self._by_name[INTEGERS.name] = INTEGERS
+        self._registered: set[str] = set()
+        self._clashes: dict[str, set[type]] = {}
+        self._seen: dict[int, Any] = {}
+
+    def register(self, codec: TypeCodec) -> None:
+        """Take a codec, or a name for a class that crosses field by field.
+
+        Raises:
+            CodecError: One of its names is another's, or the type has no fields and the codec no functions.
+        """
+        entry: Entry | None = codec if codec.encode is not None else entry_for(codec.type, codec.name)
+        if entry is None:
+            raise self.refusal(codec.type, codec.type)
+        for name in (codec.name, *codec.formerly):
+            other = self._by_name.get(name, entry)
+            if _type_of(other) is not codec.type:
+                raise CodecError(
+                    f"two types are called {name!r} in bytes: {_title(_type_of(other))} and {_title(codec.type)}",
+                    hint="Give the codec of one of them another name.",
+                    type_name=codec.type.__qualname__,
+                )
+            self._by_name[name] = entry
+            self._registered.add(name)
+        self._by_type[codec.type] = entry
+        if codec.encode is None:
+            self._declare(hints_of(codec.type).values())
+
+    def reserve(self, kind: type, name: str, formerly: Iterable[str] = ()) -> None:
+        """Add a class of the engine under a fixed name.
+
+        Args:
+            kind: The class. It crosses field by field.
+            name: Its name in bytes, without the mark of the engine's own.
+            formerly: Complete names of the class in earlier bytes.
+        """
+        entry = _entry_of_own(kind, name)
+        self._by_type[kind] = entry
+        self._by_name |= dict.fromkeys((RESERVED + name, *formerly), entry)
+
+    def declare(self, hint: Any) -> None:
+        """Let values of a class cross, and of all classes that its hints name.
+
+        Args:
+            hint: A class, or a hint that is made of classes. What cannot cross is left out, until a value of it comes.
+        """
+        self._declare([hint])
+
+    def _declare(self, hints: Iterable[Any]) -> None:
+        todo = list(hints)
+        while todo:
+            hint = todo.pop()
+            if isinstance(hint, list):  # of parameters: Callable[[A, B], C]
+                todo += hint
+                continue
+            if id(hint) in self._seen:
+                continue
+            self._seen[id(hint)] = hint
+            todo += (*get_args(hint), *_behind(hint))
+            kind = get_origin(hint) or hint
+            if not isinstance(kind, type):
+                kind = type(kind)  # perhaps a member of an enum, of a Literal
+            if self._add(kind):
+                todo += hints_of(kind).values()
+
+    def _add(self, kind: type) -> bool:
+        """Take a class that crosses field by field; whether it is new, and one."""
+        if kind in self._by_type or (entry := entry_for(kind, full_name(kind))) is None:
+            return False
+        name = entry.name
+        if name in self._clashes or name in self._by_name:
+            # Nothing in bytes could tell the two apart. It is an error if a value of either comes.
+            clash = self._clashes.setdefault(name, set())
+            clash.add(kind)
+            if name not in self._registered and (other := self._by_name.pop(name, None)) is not None:
+                clash.add(_type_of(other))
+                del self._by_type[_type_of(other)]
+            return False
+        self._by_type[kind] = self._by_name[name] = entry
+        return True
+
+    def entry(self, kind: type, value: Any) -> Entry:
+        """How to write values of a class.
+
+        Args:
+            kind: The class.
+            value: One of them, to be shown.
+
+        Raises:
+            CodecError: They cannot cross, or their class has not been declared.
+        """
+        entry = self._by_type.get(kind)
+        if entry is None:
+            entry = arrays.entry_for(kind)
+            if entry is None:
+                raise self.refusal(kind, value)
+            self._by_type[kind] = entry
+        return entry
+
+    def named(self, name: str) -> Entry:
+        """How to read what bytes call by a name.
+
+        Raises:
+            CodecError: Nothing that was declared has it.
+        """
+        entry = self._by_name.get(name) or arrays.entry_named(name)
+        if entry is None:
+            raise unreadable(
+                f"bytes with values of {name!r}, which was not declared: no class or codec of the flow has that name",
+                hint=f"{suggestion(name, self._declared())} For a class that was renamed: "
+                f"flow.codec(Class, formerly=[{name!r}]).",
+                type_name=name,
+            )
+        return entry
+
+    def _declared(self) -> list[str]:
+        """Names of what the flow has declared."""
+        own = {entry.name for entry in _own().values()} | {INTEGERS.name}
+        return [name for name in self._by_name if name not in own]
+
+    def refusal(self, kind: type, value: Any) -> CodecError:
+        """Why values of a class cannot cross, and what to do."""
+        title = _title(kind)
+        if full_name(kind) in self._clashes and kind in self._clashes[full_name(kind)]:
+            why, hint = "another class of the flow has the same name", "Give each a name: flow.codec(Class, name=…)."
+        elif entry_for(kind, "") is not None:
+            why = "it was not declared"
+            hint = f"Declare it: name it in the hints of the flow's functions, or flow.codec({kind.__name__})."
+        else:
+            why = "it is not made of fields"
+            hint = f"{_PLAIN_VALUES}, or say how: flow.codec({kind.__name__}, encode=…, decode=…)."
+        return CodecError(
+            f"a value of type {title} cannot cross a process boundary, since {why}: {shorten_repr(value)}",
+            hint=hint,
+            type_name=kind.__qualname__,
+        )
+
+
+def _type_of(entry: Entry) -> type:
+    return entry.type if isinstance(entry, (Standard, TypeCodec)) else entry.kind
+
+
+def _title(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _behind(hint: Any) -> Iterable[Any]:
+    """What a NewType, a type alias or a type variable stands for."""
+    if isinstance(hint, type):
+        return ()
+    found = [getattr(hint, name, None) for name in ("__supertype__", "__value__", "__bound__")]
+    return (*(one for one in found if one is not None), *getattr(hint, "__constraints__", ()))

@@ -1,0 +1,4 @@
+"""The configuration: from files and code to a checked `JobSpec`.
+
+Starts nothing.
+"""

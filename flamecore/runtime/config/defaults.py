@@ -1,0 +1,38 @@
+"""Names of the drivers that are taken, or given as examples, where nobody has named one.
+
+The core knows plugins by what they promise. It names some only here, because a job without a configuration has to run,
+and because a hint with a name that works helps more than one with a gap. Everything that is named is in the wheel.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TRANSPORT: Final = "inproc"
+ACKER: Final = "centralized"
+HOST: Final = "processes"
+REGISTRY: Final = "supervisor"
+"""The drivers of a job whose configuration does not name one."""
+
+SINK: Final = "stdout"
+"""The driver of a sink that nothing is said of."""
+
+HANDED_OVER: Final = "memory"
+"""The driver of sources and sinks whose records or lists a program hands over."""
+
+STATE_IN_FOLDER: Final = "sqlite"
+"""The store of a program that gives a folder for its state, and the example for who has none."""
+
+ACKERS: Final = ("centralized", "local", "sharded")
+"""The ackers that the test kit runs flows with, unless it is told which."""
+
+FILE_OF_RECORDS: Final = "jsonl"
+"""The source or sink that keeps records in a file: the example for dead letters, and what the test kit reads."""
+
+EXAMPLE_SOURCE: Final = "stdin"
+EXAMPLE_TRANSPORT: Final = "grpc"
+"""The examples for a source without a driver, and for a transport between processes."""
+
+REPLAYABLE_SOURCES: Final = ("lines", "jsonl", "csv")
+EXACTLY_ONCE_SINKS: Final = ("sqlite", "jsonl")
+"""The examples for what can be read again, and for what knows what it holds."""

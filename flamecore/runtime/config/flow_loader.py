@@ -1,0 +1,277 @@
+"""Flows by reference: their import, a fingerprint of their source, and a copy for where its files are not."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from flamecore.errors import ConfigError, FlameError
+from flamecore.model.flow import FlowGraph
+from flamecore.suggest import suggestion
+
+
+def code_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> str:
+    """A fingerprint of the source of a flow: of the modules of its functions, and of those beside them that they use.
+
+    Two processes that have imported the same files have the same one, wherever the files are.
+
+    Args:
+        flow: As imported here.
+        functions: All that it uses.
+    """
+    found = {
+        name: hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
+        for name, source in _modules_of(flow, functions).items()
+    }
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest() if found else ""
+
+
+def copy_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dict[str, bytes]:
+    """The source of a flow, for a folder that it can be imported from elsewhere: of what `code_of` looks at.
+
+    Args:
+        flow: As imported here.
+        functions: All that it uses.
+
+    Returns:
+        Contents by path, with `/`, relative to that folder. Modules that are only imported when a function runs, and
+        other files, are not among them.
+    """
+    found = _modules_of(flow, functions)
+    for name in tuple(found):
+        for dots in range(name.count(".")):  # packages are imported before what is in them
+            package = name.rsplit(".", dots + 1)[0]
+            found[package] = Path(getattr(sys.modules.get(package), "__file__", None) or "")
+    copied = {}
+    for name, source in found.items():
+        if source.is_file():
+            path = name.replace(".", "/")
+            inside = source.name == "__init__.py"
+            copied[f"{path}/__init__.py" if inside else f"{path.rpartition('/')[0]}/{source.name}".lstrip("/")] = (
+                source.read_bytes()
+            )
+    return copied
+
+
+def locate(reference: str, folder: Path, spare: Path) -> tuple[str, Path]:
+    """Where a flow is found if not where the control has it: a reference, and the folder it is relative to.
+
+    Args:
+        reference: As the control says it.
+        folder: What that is relative to.
+        spare: Holds a copy of its source (`copy_of`).
+    """
+    place, _, name = reference.rpartition(":")
+    if place.endswith(".py") and not (folder / place).is_file():
+        return f"{Path(place).name}:{name}", spare
+    if str(spare) not in sys.path:
+        sys.path.append(str(spare))  # what is there otherwise comes first
+    return reference, folder
+
+
+def _modules_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dict[str, Path]:
+    """The modules of a flow, by name, with their files."""
+    file = getattr(sys.modules.get(flow.module), "__file__", None)
+    if not file:
+        return {}
+    folder, top = Path(file).resolve().parent, flow.module.partition(".")[0]
+    todo = [flow.module, *(getattr(function, "__module__", None) or "" for function in functions)]
+    found: dict[str, Path] = {}
+    while todo:
+        name = todo.pop()
+        module = sys.modules.get(name) if isinstance(name, str) and name not in found else None
+        if module is None or not lies_beside(name, module, top, folder):
+            continue
+        found[name] = Path(getattr(module, "__file__", None) or "")
+        todo += (
+            value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+            for value in tuple(vars(module).values())
+        )
+    return found
+
+
+_REFERENCE = re.compile(r"(?P<place>.+?)(?::(?P<name>[^\W\d]\w*))?")
+_ENGINE: Final = str(Path(__file__).parents[2])
+_IMPORTS: Final = str(Path(importlib.__file__).parent)
+_INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
+
+
+def load_flow(reference: str, folder: Path | None = None) -> FlowGraph:
+    """Import a module or file and find the flow in it.
+
+    A file is imported under its own name, as `import` in a script beside it would, so that the same flow can be found
+    again in another process. Its folder comes first on `sys.path`.
+
+    Args:
+        reference: What to load.
+        folder: What the reference is relative to; the current one by default.
+
+    Raises:
+        ConfigError: There is no such module or file, importing it failed, or it has no flow of that name.
+    """
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise ConfigError(
+            "the flow's reference is empty", hint="Write package.module:flow or file.py:flow", path="job.flow"
+        )
+    place, name = match["place"], match["name"]
+    folder = (folder or Path()).resolve()
+    if place.endswith(".py"):
+        module = _guarded(place, lambda: _from_file(folder / place))
+    else:
+        _put_on_path(folder)
+        module = _guarded(place, lambda: _from_module(place, folder))
+    return _flow_in(module, place, name)
+
+
+def load_flow_anew(reference: str, folder: Path) -> tuple[FlowGraph, Callable[[], None]]:
+    """Load a flow as it is on disk now: modules that lie beside it are imported again. The former ones live on.
+
+    Returns:
+        The flow; and what undoes this: whoever imports them finds the former modules again.
+
+    Raises:
+        ConfigError: As `load_flow`; nothing has changed then.
+    """
+    place = reference.partition(":")[0]
+    path = (folder / place).resolve()
+    beside = path.parent if place.endswith(".py") else folder.resolve()
+    top = path.stem if place.endswith(".py") else place.partition(".")[0]
+
+    def own() -> dict[str, ModuleType]:
+        return {name: module for name, module in sys.modules.items() if lies_beside(name, module, top, beside)}
+
+    former = own()
+
+    def undo() -> None:
+        for name in own():
+            del sys.modules[name]
+        sys.modules.update(former)
+
+    for name in former:
+        del sys.modules[name]
+    try:
+        return load_flow(reference, folder), undo
+    except BaseException:
+        undo()
+        raise
+
+
+def lies_beside(name: str, module: ModuleType, top: str, folder: Path) -> bool:
+    """Whether a module belongs to the flow of a folder: its package, and what else is there and is not installed."""
+    first = name.partition(".")[0]
+    if first == top:
+        return True
+    file = getattr(module, "__file__", None)
+    if not file or first in ("__main__", "flamecore") or first.startswith("flamestream_"):
+        return False
+    path = Path(file).resolve()
+    return path.is_relative_to(folder) and not _INSTALLED.intersection(path.relative_to(folder).parts)
+
+
+def _put_on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}", path="job.flow")
+    path = path.resolve()
+    _put_on_path(path.parent)
+    if path.stem.isidentifier():
+        spec = importlib.util.find_spec(path.stem)
+        if spec and spec.origin and Path(spec.origin).resolve() == path:
+            return importlib.import_module(path.stem)
+    # Something else has that name (a module of the standard library, say): take one that nothing else has.
+    stable = "flamestream_app_" + re.sub(r"\W", "_", path.stem)
+    spec = importlib.util.spec_from_file_location(stable, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[stable] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[stable]
+        raise
+    return module
+
+
+def _from_module(name: str, folder: Path) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        hint = f"Looked in {folder} and in what is installed. A file is written with its ending: {name}.py"
+        raise ConfigError(f"there is no module {name!r}", hint=hint, path="job.flow") from error
+
+
+def _guarded(place: str, load: Callable[[], ModuleType]) -> ModuleType:
+    try:
+        return load()
+    except FlameError as error:
+        for line in _user_lines(error):
+            error.add_note(line)
+        raise
+    except (Exception, SystemExit) as error:
+        lines = "".join(f"\n  {line}" for line in _user_lines(error))
+        what = f"{place} cannot be loaded: {type(error).__name__}: {error}{lines}"
+        raise ConfigError(what, path="job.flow") from error
+
+
+def _user_lines(error: BaseException) -> list[str]:
+    lines = [
+        f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_ENGINE, _IMPORTS, "<frozen"))
+    ]
+    if isinstance(error, SyntaxError) and error.text:
+        lines.append(f"{error.filename}:{error.lineno}: {error.text.strip()}")
+    return lines[-5:]
+
+
+def _flow_in(module: ModuleType, place: str, name: str | None) -> FlowGraph:
+    flows = {key: value for key, value in vars(module).items() if isinstance(value, FlowGraph)}
+    if name is not None:
+        if name in flows:
+            return flows[name]
+        other = f", but a {type(getattr(module, name)).__name__}" if hasattr(module, name) else ""
+        raise ConfigError(f"{place} has no flow {name!r}{other}", hint=suggestion(name, flows), path="job.flow")
+    if not flows:
+        hint = 'Make one at the top level of the module: flow = fc.Flow("name")'
+        raise ConfigError(f"{place} has no flow", hint=hint, path="job.flow")
+    own = {key: flow for key, flow in flows.items() if flow.module == module.__name__} or flows
+    if len({id(flow) for flow in own.values()}) > 1:
+        references = ", ".join(f"{place}:{key}" for key in own)
+        raise ConfigError(f"{place} has several flows", hint=f"Say which: {references}", path="job.flow")
+    return next(iter(own.values()))
+
+
+def importable(flow: FlowGraph) -> tuple[str, str]:
+    """Where another process finds the flow: a reference, and the folder it is relative to.
+
+    Raises:
+        ConfigError: Nowhere: the flow is no module-level variable.
+    """
+    reference = flow.reference
+    if reference is None:
+        raise ConfigError(
+            f"flow {flow.name!r} cannot be imported by other processes",
+            hint="Make it a module-level variable of a file of its own, and import it from there; "
+            "or run that file: flamestream run FILE.py",
+            path="job.flow",
+        )
+    module, _, name = reference.partition(":")
+    file = getattr(sys.modules[module], "__file__", None)
+    if "." not in module and file:
+        return f"{Path(file).resolve()}:{name}", str(Path.cwd())
+    return reference, str(Path.cwd())

@@ -1,0 +1,250 @@
+"""The parts of a job, as a configuration makes them of a flow, and all that is wrong with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flamecore.abc.acker import Acker, AckerPlan
+from flamecore.abc.config import Choice, Edge, JobConfig
+from flamecore.abc.host import HostContext, NodeHost
+from flamecore.abc.registry import JobRegistry, RegistryContext
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import Source
+from flamecore.abc.store import Store, StoreContext
+from flamecore.abc.transport import Transport, TransportContext
+from flamecore.errors import FlameError
+from flamecore.model.flow import FlowGraph
+from flamecore.model.graph import Graph
+from flamecore.model.plan import DEAD_LETTERS
+from flamecore.model.vertices import Vertex, user_functions
+from flamecore.runtime.config.flow_loader import code_of, copy_of
+from flamecore.runtime.config.options import node_options, options_of, options_table
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.config.validate import Problems, redacted
+from flamecore.runtime.operators.table import Operators
+
+if TYPE_CHECKING:
+    from flamecore.runtime.config.settings import JobSettings, StateSettings
+    from flamecore.runtime.state.fronts import Phases
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class JobSpec:
+    """What a configuration makes of a flow: which part is run by what, and all that is wrong. Made by
+    `flamecore.runtime.config.resolve.SpecBuilder`.
+
+    Attributes:
+        config: What is configured, and what the host has said of what was left open.
+        given: What a program hands over; see `flamecore.runtime.config.resolve.resolve`.
+        graph: The checked graph; None if it cannot work.
+        drivers: Name of the driver of each part, by dotted key: "transport", "source.lines", …
+        problems: Everything found to be wrong.
+        operators: Those of plugins, besides the engine's.
+        transport_driver, acker_driver, store_driver, registry_driver, host_driver: Driver and options; None: there is
+            none, or it cannot be used.
+    """
+
+    config: JobConfig
+    flow: FlowGraph
+    plugins: PluginRegistry
+    given: Mapping[str, Any]
+    problems: Problems
+    graph: Graph | None
+    drivers: Mapping[str, str]
+    sources: Mapping[str, Source]
+    sinks: dict[str, Sink]
+    dead_letter: Sink | None
+    operators: Operators
+    observers: Sequence[Any]
+    transport_driver: tuple[type[Transport], Any] | None
+    acker_driver: tuple[type[Acker], Any] | None
+    store_driver: tuple[type[Store], Any] | None
+    registry_driver: tuple[type[JobRegistry], Any] | None
+    host_driver: tuple[type[NodeHost], Any] | None
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.config.job.name or self.flow.name
+
+    @property
+    def checked_graph(self) -> Graph:
+        """The graph, of who must have one.
+
+        Raises:
+            FlameError: It cannot work: the first of the problems.
+        """
+        if self.graph is None:
+            raise self.problems[0]
+        return self.graph
+
+    @property
+    def code(self) -> str:
+        """A fingerprint of the flow's source, as it lies on the disk now."""
+        return code_of(self.flow, self._functions)
+
+    def copy(self) -> dict[str, bytes]:
+        """The flow's source, for where its files are not: see `flamecore.runtime.config.flow_loader.copy_of`."""
+        return copy_of(self.flow, self._functions)
+
+    @property
+    def _functions(self) -> list[Callable[..., Any]]:
+        return [function for vertex in self.checked_graph.vertices for function in user_functions(vertex)]
+
+    @property
+    def settings(self) -> JobSettings:
+        """How the job runs."""
+        from flamecore.runtime.config.settings import JobSettings
+
+        job = self.config.job
+        return JobSettings(
+            workers=job.workers,
+            owners=job.owners,
+            clock=job.clock,
+            barrier=job.barrier,
+            max_in_flight=job.max_in_flight,
+            on_error=job.on_error,
+            source_policies={name: edge.on_error for name, edge in self.config.source.items()},
+            phases=self._phases,
+            dead_letter=self.dead_letter,
+            name=self.name,
+            sink_timeout_s=job.sink_timeout_s,
+            source_timeout_s=job.source_timeout_s,
+            grace_s=job.grace_s,
+            state=self._state_settings,
+        )
+
+    @property
+    def _phases(self) -> Phases:
+        from flamecore.runtime.state.fronts import Phases
+
+        config = self.config
+        return Phases(
+            {name: edge.phase for name, edge in config.source.items()},
+            {name: edge.phase for name, edge in config.sink.items()},
+        )
+
+    @property
+    def _state_settings(self) -> StateSettings | None:
+        from flamecore.runtime.config.settings import StateSettings
+
+        state = self.config.state
+        if state.use is None:
+            return None
+        return StateSettings(state.interval_s, state.max_uncommitted, state.commit_timeout_s)
+
+    def store(self) -> Store | None:
+        """Make the configured store of snapshots, if there is one; it is not open."""
+        if self.store_driver is None:
+            return None
+        driver, options = self.store_driver
+        return driver(options, StoreContext(self.name, self.config.folder))
+
+    @property
+    def sink_names(self) -> tuple[str, ...]:
+        """Names of all sinks, that of dead letters among them if there is one."""
+        return (*self.sinks, *((DEAD_LETTERS,) if self.dead_letter is not None else ()))
+
+    def keep_sinks(self, other: JobSpec, names: Collection[str]) -> None:
+        """Take the sinks of these names, which are open, over from another spec."""
+        self.sinks |= {name: sink for name, sink in other.sinks.items() if name in names}
+        if DEAD_LETTERS in names:
+            self.dead_letter = other.dead_letter
+
+    @property
+    def transport_table(self) -> Mapping[str, Any]:
+        """Options of the transport, as written."""
+        return options_table(self.config.transport)
+
+    @property
+    def has_transport(self) -> bool:
+        """Whether the configured transport is there to be made."""
+        return self.transport_driver is not None
+
+    @property
+    def has_acker(self) -> bool:
+        """Whether the configured acker is there to be made."""
+        return self.acker_driver is not None
+
+    def transport(self, context: TransportContext, *, beside: bool = False) -> Transport:
+        """Make the configured transport: the supervisor's, or that of a process that it starts `beside` itself."""
+        assert self.transport_driver is not None
+        driver, options = self.transport_driver
+        if beside:
+            table = node_options(self.transport_table)
+            options = options_of(driver, table, f"transport.{driver.name}", self.config.origins)
+        return driver(options, context)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether processes elsewhere find the job in its registry."""
+        return self.registry_driver is not None and self.job_registry(RegistryContext()).capabilities.shared
+
+    def job_registry(self, context: RegistryContext) -> JobRegistry:
+        """Make the configured registry of jobs."""
+        assert self.registry_driver is not None
+        driver, options = self.registry_driver
+        return driver(options, context)
+
+    def host(
+        self,
+        died: Callable[[str, str, Sequence[str]], None] | None = None,
+        failed: Callable[[FlameError], None] | None = None,
+    ) -> NodeHost:
+        """Make what nodes are started on. Arguments: see `HostContext`; without them it is only asked."""
+        assert self.host_driver is not None
+        driver, options = self.host_driver
+        context = HostContext(self.name, self.config, self.drivers, self.store(), self.copy)
+        if died is not None and failed is not None:
+            context = dataclasses.replace(context, died=died, failed=failed)
+        return driver(options, context)
+
+    @property
+    def has_host(self) -> bool:
+        """Whether what nodes are to be started on is there to be made."""
+        return self.host_driver is not None
+
+    def acker(self, plan: AckerPlan) -> Acker:
+        """Make the configured acker; one that wraps another finds it by name, with the options of its own table."""
+        assert self.acker_driver is not None
+        driver, options = self.acker_driver
+        return driver(options, dataclasses.replace(plan, make=lambda name, table: self._inner_acker(name, table, plan)))
+
+    def _inner_acker(self, name: str, table: Mapping[str, Any], plan: AckerPlan) -> Acker:
+        driver = self.plugins.get("acker", name)
+        options = {**self.config.acker.tables.get(name, {}), **table}
+        return driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
+
+    def described(self) -> dict[str, Any]:
+        """What would run where, for people and programs. Holds no secret."""
+        config = self.config
+
+        def ends(section: str, vertices: Iterable[Vertex], edges: Mapping[str, Edge]) -> dict[str, Any]:
+            return {
+                vertex.name: {
+                    "use": self.drivers.get(f"{section}.{vertex.name}"),
+                    "options": redacted(edges.get(vertex.name, Edge()).options),
+                    **({"phase": edges[vertex.name].phase} if edges.get(vertex.name, Edge()).phase > 1 else {}),
+                }
+                for vertex in vertices
+            }
+
+        def choice(section: str, chosen: Choice) -> dict[str, Any]:
+            return {"use": chosen.use, "options": redacted(options_table(chosen))}
+
+        return {
+            "job": self.name,
+            "flow": config.job.flow or self.flow.module,
+            **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
+            "on": {"use": config.deploy.on, "options": redacted(config.hosts.get(config.deploy.on, {}))},
+            "transport": choice("transport", config.transport),
+            "acker": choice("acker", config.acker),
+            "registry": {"use": config.registry.use, "options": redacted(config.registry.options)},
+            "state": {"use": config.state.use, "options": redacted(config.state.options)} if config.state.use else None,
+            "sources": ends("source", self.graph.sources if self.graph else (), config.source),
+            "sinks": ends("sink", self.graph.sinks if self.graph else (), config.sink),
+            "dead_letter": self.drivers.get(DEAD_LETTERS),
+            "hooks": list(config.hooks),
+        }

@@ -1,0 +1,99 @@
+"""Options of drivers: what a configuration says of each, in the driver's own terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flamecore.abc.config import Choice, JobConfig
+from flamecore.abc.registry import JobRegistry
+from flamecore.abc.store import Store
+from flamecore.errors import ConfigError
+from flamecore.runtime.config import defaults
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.config.validate import convert, expand, unknown_key
+
+
+def options_of(driver: Any, table: Mapping[str, Any], path: str, origins: Mapping[str, str] | None = None) -> Any:
+    """Build the `Options` of a driver of a table, with references to the environment replaced.
+
+    Args:
+        driver: The driver's class.
+        table: As configured.
+        path: Dotted key of the table, for errors.
+        origins: Where values came from, for errors.
+
+    Returns:
+        The options; None if the driver takes none.
+
+    Raises:
+        UnknownKeyError: The driver has no such option.
+        ConfigError: An option is missing, of a wrong type, or refers to a variable that is not set.
+    """
+    if driver.Options is None:
+        for key in table:
+            raise unknown_key(f"{path}.{key}", ())
+        return None
+    return convert(expand(table, path), driver.Options, path, raw=table, origins=origins)
+
+
+def registry_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[JobRegistry], Any]:
+    """Driver and options of the registry of jobs; what its table does not say is taken from the transport of its name.
+
+    Raises as `PluginRegistry.get` and `options_of`.
+    """
+    driver = plugins.get("registry", config.registry.use)
+    return driver, registry_options(config, driver)
+
+
+def registry_options(config: JobConfig, driver: type[JobRegistry], default: Mapping[str, Any] | None = None) -> Any:
+    """Build the options of the configured registry.
+
+    Args:
+        config: The configuration.
+        driver: Class of the registry.
+        default: Options where nothing is configured, neither for the registry nor for the transport of its name.
+
+    Raises as `options_of`.
+    """
+    table = {**(default or {}), **shared(config, config.registry.use, driver), **config.registry.options}
+    return options_of(driver, table, "registry", config.origins)
+
+
+def store_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[Store], Any]:
+    """Driver and options of the store of state; what its table does not say is taken from the transport of its name.
+
+    Raises as `PluginRegistry.get` and `options_of`; and `ConfigError` where no state is kept.
+    """
+    use = config.state.use
+    if use is None:
+        store = defaults.STATE_IN_FOLDER
+        hint = (
+            f'For example: [state] use = "{store}", path = "state/"; or --set state.use={store} --set state.path=state'
+        )
+        raise ConfigError("no state is kept: nothing says where", hint=hint, path="state.use")
+    driver = plugins.get("store", use)
+    table = shared(config, use, driver) | dict(config.state.options)
+    return driver, options_of(driver, table, "state", config.origins)
+
+
+def shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
+    """What the tables of the transport and the host of that name say and the driver knows too: servers, credentials."""
+    known = () if driver.Options is None else driver.Options.__struct_fields__
+    name = use.rpartition(":")[2]
+    table = {**config.hosts.get(name, {}), **config.transport.tables.get(name, {})}
+    return {key: value for key, value in table.items() if key in known}
+
+
+def options_table(choice: Choice) -> Mapping[str, Any]:
+    """The table with the options of the driver that is used, also if that is named with its distribution."""
+    return choice.tables.get(choice.use, choice.tables.get(choice.use.rpartition(":")[2], {}))
+
+
+def node_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the transport for a process that the supervisor starts beside itself.
+
+    A port that is named is the supervisor's; the others take any that is free.
+    """
+    host, separator, _ = str(options.get("listen", "")).rpartition(":")
+    return {**options, "listen": f"{host}:0"} if separator else dict(options)

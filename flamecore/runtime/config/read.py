@@ -1,0 +1,236 @@
+"""The configuration of a job: one frozen value made of a file, the environment and the command line.
+
+    schema = 1
+    [job]
+    flow = "word_count.py:flow"
+    workers = 4
+    [transport]
+    use = "inproc"
+    [transport.inproc]
+    serialise = true
+    [source.lines]
+    use = "lines"
+    on_error = "skip"
+    path = "book.txt"
+
+Order of precedence: command line, then FLAMESTREAM__SECTION__KEY, then the file, then defaults. Nothing is imported
+here: whether a driver exists and what its options must be is found by `flamecore.runtime.launch`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from flamecore.abc.config import (
+    Choice,
+    DeployTable,
+    Edge,
+    JobConfig,
+    JobTable,
+    Phase,
+    Policy,
+    RegistryChoice,
+    RegistryTable,
+    State,
+    StateTable,
+)
+from flamecore.errors import ConfigError
+from flamecore.runtime.config import defaults, layers
+from flamecore.runtime.config.validate import Problems, convert, expand, unknown_key
+
+S = TypeVar("S", bound=msgspec.Struct)
+Table = dict[str, Any]
+
+SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks", "deploy", "state", "registry")
+
+
+class _UseKey(msgspec.Struct, frozen=True):
+    use: str | None = None
+
+
+class _SinkKeys(_UseKey, frozen=True):
+    phase: Phase = 1
+
+
+class _SourceKeys(_SinkKeys, frozen=True):
+    on_error: Policy = "fail"
+
+
+_EDGE_KEYS: Final[Mapping[str, type[_UseKey]]] = {"source": _SourceKeys, "sink": _SinkKeys, "dead_letter": _UseKey}
+
+
+class _HooksTable(msgspec.Struct, frozen=True):
+    use: tuple[str, ...] = ()
+
+
+def encode_config(config: JobConfig) -> bytes:
+    """A configuration, for another process: as JSON. References to the environment stay as they are written."""
+    return msgspec.json.encode(config, enc_hook=str)
+
+
+def config_of_node(config: JobConfig) -> JobConfig:
+    """A configuration, for a node: it starts no others, and need not know on what it was started itself."""
+    deploy = msgspec.structs.replace(config.deploy, on=defaults.HOST)
+    return msgspec.structs.replace(config, deploy=deploy)
+
+
+def decode_config(data: bytes) -> JobConfig:
+    """The configuration of another process."""
+    return msgspec.json.decode(data, type=JobConfig, dec_hook=lambda kind, value: kind(value))
+
+
+def read_config(
+    file: Path | None = None,
+    *,
+    command: layers.Layer | None = None,
+    environ: Mapping[str, str] | None = None,
+    problems: Problems | None = None,
+) -> JobConfig:
+    """Read a job's configuration: file, environment and command line.
+
+    Args:
+        file: A TOML file; None: there is none.
+        command: What the command line says (`flamecore.runtime.config.layers.from_command`).
+        environ: The environment; that of the process by default.
+        problems: Takes all that is wrong with single keys; without it the first problem is raised.
+
+    Raises:
+        ConfigError: The file cannot be read, or a value cannot be used.
+        UnknownKeyError: Nobody reads a key.
+    """
+    environ = os.environ if environ is None else environ
+    layer = layers.from_file(file) if file else layers.Layer()
+    layer.overlay(layers.from_environment(environ))
+    layer.overlay(command or layers.Layer())
+    return make_config(layer, environ=environ, folder=file.parent if file else Path(), problems=problems)
+
+
+def make_config(
+    layer: layers.Layer,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path = Path(),
+    problems: Problems | None = None,
+) -> JobConfig:
+    """Make a configuration of settings. Arguments and errors as for `read_config`; `environ` is for `${NAME}` alone."""
+    found = Problems() if problems is None else problems
+    config = _Reading(layer, os.environ if environ is None else environ, found).config(folder)
+    if problems is None:
+        found.raise_first()
+    return config
+
+
+class _Reading:
+    """One pass over the merged tables; what is wrong is noted, and the defaults stand in for it."""
+
+    def __init__(self, layer: layers.Layer, environ: Mapping[str, str], problems: Problems) -> None:
+        self._table = layer.table
+        self._origins = layer.origins
+        self._environ = environ
+        self._problems = problems
+
+    def config(self, folder: Path) -> JobConfig:
+        known: tuple[str, ...] = SECTIONS
+        if not self._table.keys() <= {*SECTIONS}:
+            from flamecore.runtime.config.plugins import PluginRegistry
+
+            known = (*SECTIONS, *PluginRegistry().names("host"))
+        for key in self._table:
+            if key not in known:
+                self._problems.append(unknown_key(key, known, where=self._whence(key)))
+        return JobConfig(
+            job=self._job(),
+            transport=self._choice("transport", defaults.TRANSPORT),
+            acker=self._choice("acker", defaults.ACKER),
+            source=self._edges("source"),
+            sink=self._edges("sink"),
+            dead_letter=self._edge("dead_letter", self._section("dead_letter"))
+            if "dead_letter" in self._table
+            else None,
+            hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
+            deploy=self._struct("deploy", self._section("deploy"), DeployTable, {"on": defaults.HOST}),
+            hosts={key: self._section(key) for key in self._table if key in known and key not in SECTIONS},
+            state=State(**self._with_options("state", StateTable)),
+            registry=RegistryChoice(**self._with_options("registry", RegistryTable, {"use": defaults.REGISTRY})),
+            folder=folder,
+            origins=self._origins,
+        )
+
+    def _job(self) -> JobTable:
+        """[job]. The table of what nodes are started on may have a number of workers of its own."""
+        table = self._section("job")
+        on = self._section("deploy").get("on")
+        there = self._table.get(on, {}) if isinstance(on, str) and on not in SECTIONS else {}
+        if isinstance(there, dict) and "workers" in there and "job.workers" not in self._origins:
+            table = {**table, "workers": there["workers"]}
+        return self._struct("job", table, JobTable)
+
+    def _with_options(self, section: str, keys: type[msgspec.Struct], default: Table | None = None) -> dict[str, Any]:
+        """The fields of a section that has keys of its own among the options of its driver."""
+        table = self._section(section)
+        own = {key: value for key, value in table.items() if key in keys.__struct_fields__}
+        options = {key: value for key, value in table.items() if key not in own}
+        return {**msgspec.structs.asdict(self._struct(section, own, keys, default)), "options": options}
+
+    def _whence(self, path: str) -> str:
+        under = (origin for key, origin in self._origins.items() if key == path or key.startswith(f"{path}."))
+        return next((f" ({origin})" for origin in under), "")
+
+    def _section(self, key: str) -> Table:
+        return self._as_table(key, self._table.get(key, {}))
+
+    def _as_table(self, path: str, value: Any) -> Table:
+        if isinstance(value, dict):
+            return value
+        hint = f"Write [{path}], and its keys below it."
+        self._problems.append(ConfigError(f"{path} must be a table{self._whence(path)}", hint=hint, path=path))
+        return {}
+
+    def _struct(self, path: str, said: Table, type_: type[S], default: Table | None = None) -> S:
+        """Make a struct of what is said under `path`; `default` has what it needs where nothing is said."""
+        # What is wrong is left out and the rest read again, so that one bad key does not hide what the others say.
+        said, default = dict(said), default or {}
+        while True:
+            raw = default | said
+            try:
+                return convert(expand(raw, path, self._environ), type_, path, raw=raw, origins=self._origins)
+            except ConfigError as error:
+                self._problems.append(error)
+                key = re.split(r"[.\[]", str(getattr(error, "path", "")).removeprefix(f"{path}."))[0]
+                if said.pop(key, None) is None:
+                    return type_(**default)
+
+    def _choice(self, section: str, default: str) -> Choice:
+        table = self._section(section)
+        tables = {}
+        for name, options in table.items():
+            if name == "use":
+                continue
+            if isinstance(options, dict):
+                tables[name] = options
+            else:
+                hint = f"Options of {section} NAME stand in a table of their own: [{section}.NAME]."
+                path = f"{section}.{name}"
+                self._problems.append(ConfigError(f"{path} must be a table{self._whence(path)}", hint=hint, path=path))
+        keys = self._struct(section, {"use": table.get("use", default)}, _UseKey)
+        return Choice(use=keys.use or default, tables=tables)
+
+    def _edges(self, section: Literal["source", "sink"]) -> dict[str, Edge]:
+        tables = self._section(section)
+        return {
+            name: self._edge(section, self._as_table(f"{section}.{name}", table), name)
+            for name, table in tables.items()
+        }
+
+    def _edge(self, section: Literal["source", "sink", "dead_letter"], table: Table, name: str = "") -> Edge:
+        keys = _EDGE_KEYS[section]
+        own = {key: value for key, value in table.items() if key in keys.__struct_fields__}
+        options = {key: value for key, value in table.items() if key not in own}
+        read = self._struct(f"{section}.{name}" if name else section, own, keys)
+        return Edge(**msgspec.structs.asdict(read), options=options)

@@ -1,0 +1,285 @@
+"""How the parts of a job are found and built; what is wrong is noted, and the rest looked at all the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flamecore.abc.config import Choice, Edge, JobConfig
+from flamecore.abc.host import NodeHost
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import EdgeContext, Source
+from flamecore.errors import ConfigError
+from flamecore.model.flow import FlowGraph
+from flamecore.model.graph import Graph
+from flamecore.model.plan import DEAD_LETTERS
+from flamecore.model.vertices import Vertex
+from flamecore.runtime.config import defaults
+from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.runtime.config.operators import plugin_operators
+from flamecore.runtime.config.options import options_of, options_table, registry_of, shared, store_of
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.config.validate import Problems, unknown_key
+from flamecore.runtime.operators.table import Operators
+
+D = TypeVar("D")
+E = TypeVar("E", Source, Sink)
+
+
+class SpecBuilder:
+    """Makes a job spec. Arguments: see `flamecore.runtime.config.resolve.resolve`."""
+
+    def __init__(
+        self, config: JobConfig, flow: FlowGraph, plugins: PluginRegistry, given: Mapping[str, Any], problems: Problems
+    ) -> None:
+        self._config = config
+        self._flow = flow
+        self._plugins = plugins
+        self._given = given
+        self._problems = problems
+        self._host: tuple[type[NodeHost], Any] | None = None
+        self._drivers: dict[str, str] = {}
+        self._sources: dict[str, Source] = {}
+        self._sinks: dict[str, Sink] = {}
+
+    def build(self) -> JobSpec:
+        """Find and build every part; what is wrong is noted."""
+        graph = transport = acker = store = job_registry = None
+        with self._problems.noted():
+            graph = self._flow.graph(barrier=self._config.job.barrier)
+        with self._problems.noted():
+            self._complete_config()
+        config = self._config
+        with self._problems.noted():
+            driver = self._plugins.get("transport", config.transport.use)
+            transport = self._strategy("transport", driver, config.transport)
+        with self._problems.noted():
+            acker = self._strategy("acker", self._plugins.get("acker", config.acker.use), config.acker)
+        if config.state.use is not None:
+            with self._problems.noted():
+                store = store_of(config, self._plugins)
+                self._drivers["state"] = config.state.use
+        with self._problems.noted():
+            job_registry = registry_of(config, self._plugins)
+            self._drivers["registry"] = config.registry.use
+        operators: Operators = {}
+        if graph is not None:
+            with self._problems.noted():
+                operators = plugin_operators(graph, self._plugins)
+        observers = []
+        for name in config.hooks:
+            with self._problems.noted():
+                observers.append(self._plugins.get("hooks", name))
+        spec = JobSpec(
+            config=config,
+            flow=self._flow,
+            plugins=self._plugins,
+            given=self._given,
+            problems=self._problems,
+            graph=graph,
+            drivers=self._drivers,
+            sources=self._sources,
+            sinks=self._sinks,
+            dead_letter=self._build_edges(graph) if graph is not None else None,
+            operators=operators,
+            observers=observers,
+            transport_driver=transport,
+            acker_driver=acker,
+            store_driver=store,
+            registry_driver=job_registry,
+            host_driver=self._host,
+        )
+        self._problems.extend(unmet_requirements(spec))
+        return spec
+
+    def _build_edges(self, graph: Graph) -> Sink | None:
+        """Find and build sources and sinks. Returns that of dead letters, if there is one."""
+        self._known("source", self._config.source, graph.sources)
+        self._known("sink", self._config.sink, graph.sinks)
+        for vertex in graph.sources:
+            with self._problems.noted():
+                self._sources[vertex.name] = self._source(vertex.name, vertex.type)
+        fingerprint = self._fingerprint(graph)
+        for sink in graph.sinks:
+            with self._problems.noted():
+                self._sinks[sink.name] = self._sink(sink.name, sink.type, fingerprint)
+        with self._problems.noted():
+            return self._dead_letters(fingerprint)
+        return None
+
+    def _complete_config(self) -> None:
+        """Find what nodes are started on, and have it say what is left open."""
+        on = self._config.deploy.on
+        driver = self._plugins.get("host", on)
+        name = on.rpartition(":")[2]
+        options = options_of(driver, self._config.hosts.get(name, {}), name, self._config.origins)
+        self._host = driver, options
+        self._drivers["host"] = on
+        self._config = driver.complete(options, self._config)
+
+    def _strategy(self, kind: str, driver: type[D], choice: Choice) -> tuple[type[D], Any]:
+        self._drivers[kind] = choice.use
+        path = f"{kind}.{choice.use.rpartition(':')[2]}"
+        return driver, options_of(driver, options_table(choice), path, self._config.origins)
+
+    def _known(self, section: str, edges: Mapping[str, Edge], vertices: Iterable[Vertex]) -> None:
+        known = [vertex.name for vertex in vertices]
+        for name in edges:
+            if name not in known:
+                path = f"{section}.{name}"
+                origin = next(
+                    (f" ({o})" for key, o in self._config.origins.items() if f"{key}.".startswith(f"{path}.")), ""
+                )
+                where = f": flow {self._flow.name!r} has no such {section}{origin}"
+                self._problems.append(unknown_key(path, known, where=where))
+
+    def _source(self, name: str, type_: Any) -> Source:
+        edge, given = self._config.source.get(name, Edge()), self._given.get(name)
+        if name in self._given:
+            edge = Edge(use=defaults.HANDED_OVER)
+        if edge.use is None:
+            raise ConfigError(
+                f"source {name!r} has no driver",
+                hint=f"Name one: --source {name}={defaults.EXAMPLE_SOURCE}, or [source.{name}] use = … in a file; "
+                f"a program may hand over its records. Installed: {', '.join(self._plugins.names('source'))}.",
+                path=f"source.{name}.use",
+            )
+        driver, context = self._plugins.get("source", edge.use), EdgeContext(name, type_, given)
+        return self._edge(driver, edge.use, f"source.{name}", edge, context)
+
+    def _sink(self, name: str, type_: Any, fingerprint: str) -> Sink:
+        edge = self._config.sink.get(name, Edge())
+        given = self._given.get(name) if edge.use is None else None
+        use = edge.use or (defaults.SINK if given is None else defaults.HANDED_OVER)
+        context = EdgeContext(name, type_, given, fingerprint)
+        return self._edge(self._plugins.get("sink", use), use, f"sink.{name}", edge, context)
+
+    def _edge(self, driver: type[E], use: str, path: str, edge: Edge, context: EdgeContext) -> E:
+        self._drivers[path] = use
+        options = {**shared(self._config, use, driver), **edge.options}
+        return driver(options_of(driver, options, path, self._config.origins), context)
+
+    def _dead_letters(self, fingerprint: str) -> Sink | None:
+        config = self._config
+        wanting = [f"source.{name}.on_error" for name, edge in config.source.items() if edge.on_error == DEAD_LETTERS]
+        if config.job.on_error == DEAD_LETTERS:
+            wanting.insert(0, "job.on_error")
+        if not wanting:
+            return None
+        if config.dead_letter is None or config.dead_letter.use is None:
+            raise ConfigError(
+                f'{wanting[0]} = "dead_letter", and nothing says where dead letters go',
+                hint=f'For example: [dead_letter] use = "{defaults.FILE_OF_RECORDS}", path = "dead.jsonl"',
+                path=DEAD_LETTERS,
+            )
+        if DEAD_LETTERS in self._sinks:
+            raise ConfigError(
+                f"the flow has a sink named {DEAD_LETTERS!r}, and dead letters go to a sink of that name",
+                hint="Give the flow's sink another name.",
+                path=f"sink.{DEAD_LETTERS}",
+            )
+        context = EdgeContext(DEAD_LETTERS, dict, None, fingerprint)
+        driver = self._plugins.get("sink", config.dead_letter.use)
+        return self._edge(driver, config.dead_letter.use, DEAD_LETTERS, config.dead_letter, context)
+
+    def _fingerprint(self, graph: Graph) -> str:
+        """What the outputs depend on: the graph, the file that draws it, and the inputs."""
+        inputs = {}
+        for name, source in self._sources.items():
+            with self._problems.noted():
+                inputs[name] = (self._drivers[f"source.{name}"], source.fingerprint())
+        file = getattr(sys.modules.get(self._flow.module), "__file__", None)
+        facts = {
+            "vertices": [(vertex.kind, vertex.name) for vertex in graph.vertices],
+            "edges": [(start.name, end.name) for start, end in graph.edges],
+            "code": hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else "",
+            "clock": self._config.job.clock,
+            "inputs": inputs,
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
+    """What is demanded of a job whose parts are there, and cannot be kept."""
+    if spec.config.state.use is None:
+        yield from _one_phase(spec)
+    else:
+        yield from _ordered_state(spec)
+    if spec.config.job.guarantee == "exactly_once":
+        yield from _exactly_once(spec)
+
+
+def _one_phase(spec: JobSpec) -> Iterator[ConfigError]:
+    """Without state there is nothing that an earlier phase could have left."""
+    edges = [(f"source.{name}", edge) for name, edge in spec.config.source.items()]
+    edges += [(f"sink.{name}", edge) for name, edge in spec.config.sink.items()]
+    for path, edge in edges:
+        if edge.phase > 1:
+            yield ConfigError(
+                f"{path}.phase is {edge.phase}, and the job keeps no state that an earlier phase could be in",
+                hint="Configure [state] in the jobs of all phases, the same.",
+                path=f"{path}.phase",
+            )
+
+
+def _ordered_state(spec: JobSpec) -> Iterator[ConfigError]:
+    """A snapshot is of a time."""
+    if not spec.config.job.barrier:
+        yield ConfigError(
+            "state is kept, and the barrier is off: outputs that left at once could not be told from their repeats",
+            hint="Set job.barrier = true, or leave [state] out.",
+            path="job.barrier",
+        )
+
+
+def _exactly_once(spec: JobSpec) -> Iterator[ConfigError]:
+    """Every part that cannot keep the guarantee, with what can."""
+    lacking = []
+    if spec.config.job.clock == "wall" and spec.config.state.use is None:
+        why = "times of the wall clock are others in a second run, and without state nothing keeps them"
+        instead = f'job.clock = "sequence", or keep state: [state] use = "{defaults.STATE_IN_FOLDER}"'
+        lacking.append(("job.clock", why, instead))
+    for name, source in spec.sources.items():
+        if not source.capabilities.replayable:
+            path = f"source.{name}"
+            what = f"source {name!r} ({spec.drivers[path]}) cannot be read again from where it stopped"
+            files = ", ".join(defaults.REPLAYABLE_SOURCES)
+            instead = f"a source that can: write what comes to a file and read that ({files}), or to a stream"
+            lacking.append((path, what, instead))
+    sinks = {f"sink.{name}": sink for name, sink in spec.sinks.items()}
+    if spec.dead_letter is not None:
+        sinks[DEAD_LETTERS] = spec.dead_letter
+    for path, sink in sinks.items():
+        if sink.guarantee != "exactly_once":
+            what = f"sink {sink.context.name!r} ({spec.drivers[path]}) promises only {sink.guarantee}"
+            such_as = " or ".join(defaults.EXACTLY_ONCE_SINKS)
+            lacking.append((path, what, f"a sink that knows what it holds, such as {such_as}"))
+    for path, what, instead in lacking:
+        hint = f'Use {instead}; or set job.guarantee = "at_least_once".'
+        yield ConfigError(f'job.guarantee = "exactly_once", but {what}', hint=hint, path=path)
+
+
+def resolve(
+    config: JobConfig,
+    flow: FlowGraph,
+    *,
+    given: Mapping[str, Any] | None = None,
+    plugins: PluginRegistry | None = None,
+    problems: Problems | None = None,
+) -> JobSpec:
+    """Find and build every part of a job, and note all that is wrong. Starts nothing, opens nothing.
+
+    Args:
+        config: What is configured.
+        flow: What is to run.
+        given: What a program hands over: values by name of the source, and lists that take outputs by name of the sink.
+            These use the driver for what is handed over; a sink only if nothing else is configured for it.
+        plugins: Where drivers are found.
+        problems: Takes what is wrong, besides what it holds already.
+    """
+    found = Problems() if problems is None else problems
+    return SpecBuilder(config, flow, plugins or PluginRegistry(), given or {}, found).build()

@@ -1,0 +1,183 @@
+"""Strict reading of configuration tables: nothing unknown, nothing mistyped, errors with the dotted path."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar, get_args
+
+import msgspec
+
+from flamecore.errors import ConfigError, FlameError, UnknownKeyError
+from flamecore.suggest import nearest, suggestion
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
+_VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECRET = re.compile(r"passw|secret|token|credential|nkey|private|(api|access)[-_]?key", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+HIDDEN: Final = "***"
+"""What is shown in the place of a value that looks secret."""
+
+
+def unknown_key(path: str, known: Iterable[str], *, where: str = "") -> UnknownKeyError:
+    """The error for a key that nobody reads, with the nearest that somebody does."""
+    names = tuple(sorted(known))
+    last = path.rpartition(".")[2]
+    parent = path[: -len(last)]
+    close = nearest(last, names)
+    return UnknownKeyError(
+        f"unknown key {path}{where}",
+        hint=suggestion(last, names),
+        path=path,
+        known=names,
+        nearest=None if close is None else parent + close,
+    )
+
+
+def convert(table: Any, type_: type[T], path: str, *, raw: Any = None, origins: Mapping[str, str] | None = None) -> T:
+    """Make a struct of a table.
+
+    Args:
+        table: The value as read, references to the environment replaced.
+        type_: A `msgspec.Struct` class.
+        path: Dotted key of the table, for errors.
+        raw: The table before references were replaced; this is what errors show. Default: `table`.
+        origins: Where values came from, by dotted key; part of errors.
+
+    Raises:
+        UnknownKeyError: A key that the struct does not have.
+        ConfigError: A key that is missing, or a value of a wrong type.
+    """
+    origins = origins or {}
+    _check_keys(table, type_, path, origins)
+    try:
+        return msgspec.convert(table, type_, strict=True)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), type_, path, table if raw is None else raw, origins) from None
+
+
+def _fields(type_: Any) -> dict[str, Any]:
+    if not (isinstance(type_, type) and issubclass(type_, msgspec.Struct)):
+        return {}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(type_)}
+
+
+def _check_keys(table: Any, type_: Any, path: str, origins: Mapping[str, str]) -> None:
+    if not isinstance(table, Mapping):
+        return
+    fields = _fields(type_)
+    for key, value in table.items():
+        full = f"{path}.{key}"
+        if key not in fields:
+            raise unknown_key(full, fields, where=_from(full, origins))
+        if inner := next((t for t in (fields[key], *get_args(fields[key])) if _fields(t)), None):
+            _check_keys(value, inner, full, origins)
+
+
+def _explain(message: str, type_: Any, path: str, table: Any, origins: Mapping[str, str]) -> ConfigError:
+    at = _AT.search(message)
+    inside = at["path"] if at else ""
+    reason = _AT.sub("", message)
+    full = path + inside
+    if missing := _MISSING.search(reason):
+        key = f"{full}.{missing['name']}"
+        return ConfigError(f"{key} is missing", hint=f"Write it in the file, or give --set {key}=…", path=key)
+    value: Any = table
+    for part in re.findall(r"[^.\[\]]+", inside):
+        try:
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        except (KeyError, IndexError, ValueError, TypeError):
+            break
+    hint = ""
+    if "Invalid enum value" in reason:
+        choices = [str(choice) for choice in get_args(_fields(type_).get(inside.strip(".")))]
+        reason, hint = "there is no such choice", suggestion(str(value), choices)
+    elif "Expected `str`" in reason:
+        hint = "A text that looks like a number or a date needs quotes: --set 'KEY=\"…\"'"
+    what = f"{full} = {shown(full, value)} cannot be used{_from(full, origins)}: {reason[:1].lower()}{reason[1:]}"
+    return ConfigError(what, hint=hint, path=full)
+
+
+def _from(path: str, origins: Mapping[str, str]) -> str:
+    while path:
+        if path in origins:
+            return f" ({origins[path]})"
+        path = path.rpartition(".")[0]
+    return ""
+
+
+def shown(path: str, value: Any) -> str:
+    """A value as errors and listings show it: nothing secret, nothing long."""
+    text = repr(redacted(value, path))
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def redacted(value: Any, path: str = "") -> Any:
+    """A copy in which values whose keys look secret, and credentials in addresses, are replaced by `***`.
+
+    >>> redacted({"user": "ann", "api_token": "s3cret", "server": "nats://ann:s3cret@host"})
+    {'user': 'ann', 'api_token': '***', 'server': 'nats://***@host'}
+    """
+    if isinstance(value, Mapping):
+        return {key: redacted(inner, str(key)) for key, inner in value.items()}
+    if _SECRET.search(path.rpartition(".")[2]):
+        return HIDDEN
+    if isinstance(value, list | tuple):
+        return [redacted(inner, path) for inner in value]
+    return _USERINFO.sub(HIDDEN, value) if isinstance(value, str) else value
+
+
+def expand(value: Any, path: str, environ: Mapping[str, str] | None = None) -> Any:
+    """Replace every `${NAME}` in the texts of a table by that environment variable; `$${` stands for `${`.
+
+    Raises:
+        ConfigError: The variable is not set.
+    """
+    environ = os.environ if environ is None else environ
+    if isinstance(value, Mapping):
+        return {key: expand(inner, f"{path}.{key}", environ) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [expand(inner, f"{path}[{i}]", environ) for i, inner in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def one(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return "${"
+        if name not in environ:
+            raise ConfigError(
+                f"{path} needs the environment variable {name}, which is not set",
+                hint=f"Set {name}, or write $${{{name}}} if the text itself is meant.",
+                path=path,
+            )
+        return environ[name]
+
+    return _VARIABLE.sub(one, value)
+
+
+class Problems(list[FlameError]):
+    """Everything found to be wrong so far, so that a user can mend it in one go."""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Keep an error of the block instead of raising it; what is known already is not kept twice."""
+        try:
+            yield
+        except FlameError as error:
+            if str(error) not in map(str, self):
+                self.append(error)
+
+    def raise_first(self) -> None:
+        """Raise the first problem, if there is any; the others are its notes."""
+        if self:
+            first, *others = self
+            for other in others:
+                first.add_note(f"also: {other}")
+            raise first

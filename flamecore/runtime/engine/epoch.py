@@ -1,0 +1,236 @@
+"""One epoch of a job on several processes, as the supervisor runs it: from binding its parts to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from flamecore.abc.hooks import Observers
+from flamecore.abc.sink import Sink
+from flamecore.abc.transport import Transport
+from flamecore.errors import FlameError, TransportError
+from flamecore.model.messages import CONTROL, Prepared
+from flamecore.model.plan import Plan
+from flamecore.runtime.engine.node import Node
+from flamecore.runtime.engine.planning import acker_plan
+from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
+from flamecore.runtime.parts.completion import Completion
+from flamecore.runtime.state.format import Manifest
+from flamecore.runtime.state.history import History
+from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.runtime.tasks.epoch_transport import EpochTransport
+from flamecore.runtime.tasks.sender import Sender
+
+if TYPE_CHECKING:
+    from flamecore.runtime.config.job_spec import JobSpec
+
+
+class FaultError(Exception):
+    """A part is gone, and the epoch with it: the job can go on in another.
+
+    Args:
+        error: What the job ends with if it does not go on.
+        blob: What of the state is damaged, if that is the fault.
+    """
+
+    def __init__(self, error: FlameError, blob: str = "") -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.blob = blob
+
+
+class ReconfigureSignal(Exception):
+    """An epoch ends on purpose: the job goes on in another shape."""
+
+
+class Epoch:
+    """One epoch, as the supervisor runs it.
+
+    Args:
+        name: Of the epoch; no other of this job has it.
+        plan: The job's, from where this epoch goes on.
+        spec: The job's.
+        transport: Carries messages; it outlives the epoch.
+        observers: Told of events.
+        deadlines: Of the job, with its sinks.
+        failing: Told of the error when a record is known to end the job: there is no use in reading on. Twice, perhaps:
+            the second time it is what the epoch ends with.
+        taken: Told of every snapshot.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        spec: JobSpec,
+        transport: Transport,
+        observers: Observers,
+        *,
+        deadlines: Deadlines,
+        failing: Callable[[FlameError], None],
+        taken: Callable[[Manifest], None],
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.outcome.add_done_callback(_heed)  # an epoch that is over already may fail once more
+        self.created = time.monotonic()
+        self.moved = asyncio.Event()
+        """Set when something has been delivered in this epoch."""
+        self.node = Node(
+            plan, EpochTransport(transport, name), fail=self.fail, observers=observers, deadlines=deadlines
+        )
+        self._spec = spec
+        self._epoch_transport = EpochTransport(transport, name)
+        self._completion = Completion(plan)
+        self._failing, self._taken = failing, taken
+        self._coordinator: SnapshotCoordinator | None = None
+        self.begun = False
+        self._finishing = False
+        self._reconfiguring = False
+        self._sender: Sender | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(
+        self, sinks: Mapping[str, Sink], delivered_up_to: Mapping[str, int], history: History | None
+    ) -> None:
+        """Bind everything, and listen.
+
+        Args:
+            sinks: By name, open.
+            delivered_up_to: Up to which time each holds its outputs.
+            history: Of the job's state.
+        """
+        spec, plan, node = self._spec, self.plan, self.node
+        sender = self._sender = Sender(await self._epoch_transport.bind(CONTROL), self.fail)
+        for name in plan.rears:
+            await node.add_rear(name, sinks[name], delivered_up_to[name])
+        if spec.config.deploy.acker == "supervisor":
+            acker = spec.acker(acker_plan(plan))
+            for index in range(acker.trackers):
+                await node.add_tracker(acker, index)
+        if history is not None:
+            state = spec.settings.state
+            assert state is not None
+            self._coordinator = SnapshotCoordinator(
+                plan, history, self._completion, state, sender, node.rears, self._taken
+            )
+        self._start(self._hear(sender))
+        node.listen()
+
+    def begin(self) -> None:
+        """The fronts have begun: take snapshots."""
+        self.begun = True
+        if self._coordinator is not None:
+            self._start(self._coordinator.run())
+
+    def _start(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    async def _hear(self, sender: Sender) -> None:
+        """Hear of fronts, rears and snapshots: of the job's progress to its end, and beyond, for the last snapshot."""
+        completion, failing = self._completion, False
+        while True:
+            if not self.outcome.done() and not self._finishing:
+                if completion.done:
+                    self._finishing = True
+                    self._start(self._finish())
+                elif (error := completion.error) is not None:
+                    self._failing(error)
+                    self.fail(error)
+                elif completion.failing and not failing and (error := completion.expected) is not None:
+                    failing = True
+                    self._failing(error)
+            if completion.stored > self.plan.start:
+                self.moved.set()
+            message = (await sender.endpoint.receive()).message
+            if self._coordinator is not None and type(message) is Prepared:
+                self._coordinator.receive(message)
+            else:
+                completion.receive(message)
+                if self._coordinator is not None:
+                    self._coordinator.advance()
+
+    async def commit(self) -> None:
+        """Take a snapshot now, if state is kept and there is anything new.
+
+        It is the epoch's own, whoever has asked for it: if it fails, so does the epoch; if that ends meanwhile, it is
+        not taken.
+
+        Raises:
+            FlameError: It fails.
+        """
+        if self._coordinator is not None:
+            taking = self._start(self._coordinator.commit())
+            await asyncio.wait((taking,))
+            if not taking.cancelled():
+                taking.result()
+
+    def begin_reconfiguration(self) -> bool:
+        """Nothing more is to be read: once all is delivered and in a snapshot, go on in another shape.
+
+        Returns:
+            Whether there is time for that still: it has not come to its end.
+        """
+        self._reconfiguring = not self._finishing and not self.outcome.done()
+        return self._reconfiguring
+
+    async def _finish(self) -> None:
+        """It ends well: what was delivered is in a snapshot. Until then it can fail as before."""
+        if self._coordinator is not None:
+            await self._coordinator.finish()
+        if self._reconfiguring and self._completion.stopped:
+            self.fail(ReconfigureSignal())
+        if not self.outcome.done():
+            self.outcome.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """It cannot go on. If a part is out of reach, the job may, in another epoch."""
+        if self.outcome.done():
+            return
+        self.outcome.set_exception(FaultError(error) if isinstance(error, TransportError) else error)
+
+    async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> dict[str, int]:
+        """End before its time. Returns up to which time each sink holds its outputs.
+
+        Args:
+            rest: Given what is still to be done for endpoints whose other side may be gone.
+
+        Raises:
+            SinkError: Nobody knows what a sink holds now.
+        """
+        await self._cancel()
+        try:
+            await self.node.halt(rest)
+        finally:
+            if self._sender is not None:
+                rest(asyncio.create_task(self._sender.aclose()))
+        return {rear.collector.name: rear.delivered_up_to for rear in self.node.rears}
+
+    async def aclose(self) -> None:
+        """End."""
+        await self._cancel()
+        await self.node.aclose()
+        if self._sender is not None:
+            await self._sender.aclose()
+
+    async def _cancel(self) -> None:
+        if not self.outcome.done():
+            self.outcome.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _heed(outcome: asyncio.Future[None]) -> None:
+    if not outcome.cancelled():
+        outcome.exception()

@@ -1,0 +1,357 @@
+"""A node: the parts of a job that live in one process, on one transport.
+
+Which parts these are is the placement's business; a node runs whatever it is given. An embedded job is one node with
+everything; on several processes each worker process is a node with a worker, and the supervisor one with the rears.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from random import Random, SystemRandom
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from flamecore.abc.acker import Acker
+from flamecore.abc.hooks import Observers
+from flamecore.abc.sink import Encode, Sink
+from flamecore.abc.source import Reader, Source
+from flamecore.abc.transport import Endpoint
+from flamecore.errors import SinkError
+from flamecore.model.failure import Failure, exit_error
+from flamecore.model.messages import CONTROL
+from flamecore.model.meta import FrontId
+from flamecore.model.plan import DEAD_LETTERS, Plan
+from flamecore.runtime.engine.snapshots.participant import SnapshotWriter
+from flamecore.runtime.operators.table import Operators
+from flamecore.runtime.parts.collector import Collector
+from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.worker import Worker
+from flamecore.runtime.state.format import Binding
+from flamecore.runtime.state.journal import Journal, load_journal
+from flamecore.runtime.state.restore import StateAccess, load_manifest, load_state
+from flamecore.runtime.state.schema import state_schema
+from flamecore.runtime.state.writer import StateWriter
+from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
+from flamecore.runtime.tasks.front_task import Ended, FrontTask
+from flamecore.runtime.tasks.rear_task import RearTask, patient
+from flamecore.runtime.tasks.sender import Sender
+from flamecore.runtime.tasks.stats import Histogram, NodeStats
+from flamecore.runtime.tasks.tracker_task import TrackerTask
+from flamecore.runtime.tasks.worker_task import WorkerTask
+
+
+class Bindable(Protocol):
+    """What a node needs of its transport."""
+
+    async def bind(self, address: str) -> Endpoint: ...
+
+
+class Part(Protocol):
+    """A part: it has a task of its own."""
+
+    async def run(self) -> None: ...
+
+
+class Node:
+    """Runs parts of a job.
+
+    Args:
+        plan: What all nodes agree on.
+        transport: Carries their messages; it has been started.
+        fail: Told of the first error of any part.
+        observers: Told of events.
+        state_access: How state is kept, as far as that is known before workers are added; None: it is not.
+        encoders: Of the sinks, by name.
+        operators: Those of plugins, besides the engine's.
+        deadlines: Of the job, with its sources and sinks.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        transport: Bindable,
+        *,
+        fail: Callable[[BaseException], None],
+        observers: Observers | None = None,
+        state_access: StateAccess | None = None,
+        encoders: Mapping[str, Encode] = MappingProxyType({}),
+        operators: Operators = MappingProxyType({}),
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        self.plan = plan
+        self.state_access = state_access
+        self.encoders = encoders
+        self.operators = operators
+        self.transport = transport
+        self.workers: list[WorkerTask] = []
+        self.trackers: list[TrackerTask] = []
+        self.rears: list[RearTask] = []
+        self.front_tasks: list[FrontTask] = []
+        self.snapshot_writers: list[SnapshotWriter] = []
+        self.senders: list[Sender] = []
+        self.stop = asyncio.Event()
+        self._fail = fail
+        self._observers = observers or Observers(())
+        self._latency = Histogram()
+        self._readers: dict[FrontId, Reader] = {}
+        self._edges = AsyncExitStack()
+        self._deadlines = deadlines or Deadlines()
+        self._tasks: dict[asyncio.Task[None], CallDeadline | None] = {}
+        self._random = SystemRandom() if plan.seed is None else Random(plan.seed)
+
+    # -- putting together ------------------------------------------------------------------------------------------
+
+    async def open_sources(
+        self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[Any, bool]] = ()
+    ) -> None:
+        """Open the partitions whose fronts the given workers host.
+
+        Args:
+            sources: By name.
+            workers: Their numbers.
+            states: For each front, where it goes on: (position, whether it has ended); default: from the start.
+
+        Raises:
+            SourceError: One cannot be opened.
+        """
+        for number, (front, partition) in enumerate(zip(self.plan.fronts, self.plan.partitions, strict=True), 1):
+            if self.plan.host_of(number) not in workers:
+                continue
+            position, ended = states[number - 1] if states else (None, False)
+            if ended:
+                self._readers[front] = Ended()
+                continue
+            source = sources[front.source]
+            again = position is not None and source.capabilities.replayable
+            reader = self._readers[front] = await source.open(partition, position if again else None)
+            self._edges.push_async_callback(self._deadlines.close, self._deadlines.source(front), reader.aclose)
+
+    async def add_tracker(self, acker: Acker, index: int) -> None:
+        """Run one of the acker's trackers. Every worker is told of its news."""
+        tracker = acker.tracker(index)
+        for worker in range(self.plan.workers):
+            tracker.subscribe(f"worker/{worker}")
+        self.trackers.append(TrackerTask(tracker, await self._bind(f"acker/{index}")))
+
+    async def add_worker(self, acker: Acker, index: int) -> None:
+        """Run one of the workers, with the fronts it hosts, whose partitions are open."""
+        plan = self.plan
+        numbers = [number for number in range(1, len(plan.fronts) + 1) if plan.host_of(number) == index]
+        fronts = await self._fronts(numbers)
+        worker = Worker(
+            index,
+            plan,
+            reporter=acker.reporter(index),
+            listener=acker.listener(),
+            random=Random(self._random.getrandbits(64)),
+            fronts=fronts,
+            encoders=self.encoders,
+            operators=self.operators,
+        )
+        worker_task = WorkerTask(worker, await self._bind(f"worker/{index}"), self._latency, self._advanced)
+        self.workers.append(worker_task)
+        most = None
+        if self.state_access is not None:
+            await self._add_state(self.state_access, worker, worker_task)
+            most = max(self.state_access.max_uncommitted // len(plan.fronts), 1)
+        for front in fronts:
+            deadline = self._deadlines.source(front.name)
+            self.front_tasks.append(
+                FrontTask(front, self._readers[front.name], worker_task, plan, self.stop, most, deadline)
+            )
+
+    async def _fronts(self, numbers: Sequence[int]) -> list[Front]:
+        plan, state_access = self.plan, self.state_access
+        journal = Journal({}, {})
+        if state_access is not None:
+            journal = await load_journal(state_access.store, state_access.resume, plan.start)
+        fronts = []
+        for number in numbers:
+            name = plan.fronts[number - 1]
+            position, start, ended = (
+                state_access.resume.fronts[number - 1] if state_access is not None else (None, plan.start, False)
+            )
+            front = Front(
+                name,
+                number,
+                clock=plan.clock,
+                start=max(start, state_access.resume.floor)
+                if state_access is not None and plan.clock == "wall"
+                else start,
+                describe=self._readers[name].describe,
+                position=position,
+                snapshots=state_access is not None,
+                ended=ended,
+                journal=journal.times.get(number, ()),
+                end=journal.ends.get(number),
+            )
+            fronts.append(front)
+        return fronts
+
+    async def _add_state(self, state_access: StateAccess, worker: Worker, worker_task: WorkerTask) -> None:
+        """Give a worker the state it goes on from, and its side of snapshots."""
+        facts = state_schema(self.plan.graph)
+        operations = {name: operation for name, operation in worker.compiled.stateful.items() if name in facts}
+        manifest = await load_manifest(state_access.store, state_access.resume)
+        own = [group for group, owner in enumerate(self.plan.owners) if owner == worker.index]
+        parts = 0
+        if manifest is not None:
+            groups_of = {name: operation.groups_of for name, operation in operations.items()}
+            worker.restore(await load_state(state_access.store, state_access.codec, manifest, own, groups_of))
+            parts = manifest.parts_of(own)
+        snapshot_writer = worker_task.snapshots = SnapshotWriter(
+            worker,
+            StateWriter(operations, state_access.codec, (min(own, default=0), max(own, default=-1)), parts),
+            state_access.store,
+            state_access.codec,
+            state_access.resume.epoch,
+            Binding(state_access.resume.identity, state_access.resume.run),
+            worker_task.sender,
+            {number: self._readers[front.name] for number, front in worker.fronts.items()},
+            self._deadlines,
+            flush=worker_task.flush,
+            taken=self._wake,
+        )
+        self.snapshot_writers.append(snapshot_writer)
+
+    async def add_rear(self, name: str, sink: Sink, delivered_up_to: int) -> None:
+        """Run one of the rears. Its sink is open, and holds all below `delivered_up_to`. After the workers, if any."""
+        plan = self.plan
+        here = [f"worker/{worker_task.worker.index}" for worker_task in self.workers]
+        hosts = {f"worker/{plan.host_of(number)}" for number in range(1, len(plan.fronts) + 1)}
+        away = sorted(hosts.difference(here))
+        rear = RearTask(
+            Collector(
+                name, plan.workers, delivered_up_to=delivered_up_to, barrier=plan.barrier, orders=sink.wants_orders
+            ),
+            sink,
+            await self._bind(f"rear/{name}"),
+            listeners=[*here, CONTROL] if patient(plan) else [*here, *away, CONTROL],
+            away=away if patient(plan) else (),
+            delivered=self._observers.batch_released,
+            translate=Failure.letter if name == DEAD_LETTERS else None,
+            deadline=self._deadlines.sink(name),
+        )
+        self.rears.append(rear)
+
+    async def _bind(self, address: str) -> Sender:
+        sender = Sender(await self.transport.bind(address), self._fail)
+        self.senders.append(sender)
+        return sender
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Start every part but the fronts."""
+        self._start([*self.trackers, *self.workers, *self.rears, *self.snapshot_writers])
+
+    def begin(self) -> None:
+        """Start the fronts: everybody listens."""
+        for worker_task in self.workers:
+            worker_task.greet()
+        self._start(self.front_tasks)
+
+    async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> None:
+        """End every part at once, and close what was read, because an epoch ends before its time. What was sent and not
+        taken need not arrive; what is being written to a sink is written to its end.
+
+        Args:
+            rest: Given what is still to be done for endpoints whose other side may be gone.
+
+        Raises:
+            SinkError: Nobody knows what a sink holds now.
+            SourceError: A reader cannot be closed.
+        """
+        written = await self._end_parts()
+        for sender in self.senders:
+            rest(asyncio.create_task(sender.aclose()))
+        await self._edges.aclose()
+        for error in written:
+            raise error
+
+    async def _end_parts(self) -> list[BaseException]:
+        """End them all, the rears behind the batch that is being written. What was given up is left behind.
+
+        Returns:
+            Why it is not known what sinks hold.
+        """
+        for worker_task in self.workers:
+            worker_task.aclose()
+        for task, deadline in self._tasks.items():
+            if deadline is None:
+                task.cancel()
+        written = await asyncio.gather(*[rear.halt() for rear in self.rears], return_exceptions=True)
+        for rear in self.rears:
+            rear.aclose()
+        for task, deadline in self._tasks.items():
+            if deadline is None:
+                await asyncio.wait((task,))
+            else:
+                task.cancel()
+                with suppress(SinkError):  # which is known by now
+                    await deadline.wait_done(task)
+        return [error for error in written if error is not None]
+
+    def _start(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            task = asyncio.create_task(_run(part), name=type(part).__name__)
+            task.add_done_callback(self._part_ended)
+            self._tasks[task] = part.deadline if isinstance(part, RearTask) else None
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _advanced(self, worker: int, time: int) -> None:
+        self._observers.minimum_time_advanced(worker, time)
+        self._wake()
+
+    def _wake(self) -> None:
+        for front_task in self.front_tasks:
+            front_task.wake()
+
+    async def aclose(self) -> None:
+        """End every part, close every edge. Twice is once.
+
+        Raises:
+            SinkError: Nobody knows what a sink holds now.
+            FlameError: Something cannot be closed.
+        """
+        written = await self._end_parts()
+        for sender in self.senders:
+            await sender.aclose()
+        await self._edges.aclose()
+        for error in written:
+            raise error
+
+    def stats(self) -> NodeStats:
+        """Counts of the parts of this node."""
+        workers = [worker_task.worker for worker_task in self.workers]
+        messages: Counter[str] = Counter()
+        for sender in self.senders:
+            messages.update(sender.sent)
+        return NodeStats(
+            at=time.time(),
+            items_in=sum(worker.admitted for worker in workers),
+            items_out={rear.collector.name: rear.count for rear in self.rears},
+            in_flight=sum(front_task.front.in_flight for front_task in self.front_tasks),
+            held_back=sum(front_task.held_back for front_task in self.front_tasks),
+            min_times={worker.index: worker.min_time for worker in workers},
+            replays=sum(worker.retracted for worker in workers),
+            rejected=sum(worker.rejected for worker in workers),
+            failed=sum(worker.failed for worker in workers),
+            latency=self._latency.buckets(),
+            messages=dict(messages),
+        )
+
+
+async def _run(part: Part) -> None:
+    """Run a part. User code that wants to end the program ends the job, like all else that it raises."""
+    try:
+        await part.run()
+    except SystemExit as error:  # asyncio would let it through, and nobody would hear why the process is gone
+        raise exit_error(error) from error

@@ -1,0 +1,155 @@
+"""What a job opens before it runs, and what it finds there: its state, where its fronts go on, what its sinks hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+
+from flamecore import events
+from flamecore.abc.acker import AckerPlan
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import Source
+from flamecore.abc.store import Store
+from flamecore.abc.transport import Transport
+from flamecore.errors import GraphError, SinkError
+from flamecore.logs import logger
+from flamecore.model.graph import Graph
+from flamecore.model.meta import FrontId
+from flamecore.model.plan import Plan
+from flamecore.model.vertices import is_local, user_functions
+from flamecore.runtime.config import defaults
+from flamecore.runtime.config.settings import JobSettings, StateSettings
+from flamecore.runtime.state.history import History
+from flamecore.runtime.tasks.deadlines import Deadlines
+
+
+def acker_plan(plan: Plan) -> AckerPlan:
+    """What an acker strategy must know of a plan."""
+    return AckerPlan(plan.workers, plan.graph.segments, tuple(range(1, len(plan.fronts) + 1)), plan.start)
+
+
+def make_plan(
+    graph: Graph,
+    sources: Mapping[str, Source],
+    settings: JobSettings,
+    *,
+    fronts: Sequence[tuple[str, int, str]] | None = None,
+    history: History | None = None,
+    start: int = 0,
+) -> Plan:
+    """The plan of a job: numbers its fronts.
+
+    Args:
+        graph, sources, settings: As for `Job`.
+        fronts: (source, partition number, partition) in the order of numbers, if another process has found them.
+        history: Of the state that the job goes on from, which has looked at its store.
+        start: The time fronts start from, if another process has found it.
+
+    Raises:
+        SourceError: A source cannot be found.
+    """
+    if history is not None:
+        start = history.start
+        states = history.find_fronts(graph, sources)
+        fronts = [(front.source, front.partition, front.partition_name) for front in states]
+    elif fronts is None:
+        fronts = [
+            (source.name, number, partition)
+            for source in graph.sources
+            for number, partition in enumerate(sources[source.name].partitions())
+        ]
+    return Plan(
+        graph,
+        settings.workers,
+        tuple(FrontId(source, number) for source, number, _ in fronts),
+        partitions=tuple(partition for _, _, partition in fronts),
+        barrier=settings.barrier,
+        on_error=settings.on_error,
+        dead_letters=settings.dead_letter is not None,
+        policies=settings.source_policies,
+        clock=settings.clock,
+        max_in_flight=settings.max_in_flight,
+        heartbeat_interval_s=settings.heartbeat_interval_s,
+        start=start,
+        snapshots=settings.state is not None,
+        seed=settings.seed,
+        owning=settings.owners,
+    )
+
+
+async def open_history(
+    stack: AsyncExitStack, store: Store | None, graph: Graph, settings: JobSettings, deadlines: Deadlines
+) -> History | None:
+    """Open the store of a job that keeps state, and look what is there.
+
+    Raises:
+        StoreError, JobError: As `History.scan`.
+    """
+    if store is None:
+        return None
+    deadline = deadlines.store(store.name, (settings.state or StateSettings()).commit_timeout_s)
+    stack.push_async_callback(deadlines.close, deadline, store.aclose)
+    await store.open()
+    history = History(store, graph, settings.workers, settings.phases, settings.clock)
+    await history.scan()
+    if history.unbound:
+        blobs, first = len(history.unbound), history.unbound[0]
+        logger().warning(events.STATE_UNVERIFIED, job=settings.name, blobs=blobs, first=first)
+    return history
+
+
+async def open_sinks(
+    stack: AsyncExitStack, sinks: Mapping[str, Sink], history: History | None, deadlines: Deadlines | None = None
+) -> dict[str, int]:
+    """Open the sinks; returns up to which time each holds its output already.
+
+    Args:
+        stack: Closes them.
+        sinks: By name.
+        history: Of the job's state, if it keeps any.
+        deadlines: Of the job, with its sinks.
+
+    Raises:
+        SinkError: One cannot be opened, or not in time, or has lost what the state relies on.
+    """
+    deadlines = deadlines or Deadlines()
+    delivered_up_to = {}
+    for name, sink in sinks.items():
+        snapshot = history.snapshot if history is not None else None
+        # One that is new has held nothing yet.
+        known = history is None or snapshot is None or history.phases.of_sink(name) in snapshot.sinks
+        if history is not None:
+            sink.continues(history.identity, continued=history.continued and known)
+        deadline = deadlines.sink(name)
+        delivered_up_to[name] = await deadline.call(sink.open(), "open")
+        stack.push_async_callback(deadlines.close, deadline, sink.aclose)
+        if history is None or snapshot is None or not known or sink.guarantee != "exactly_once":
+            continue
+        if delivered_up_to[name] < history.start:
+            raise SinkError(
+                f"sink {name!r} holds its output up to {delivered_up_to[name]}, "
+                f"and the state goes on from {history.start}",
+                hint="Bring back what the sink held; or delete the state, to make all outputs again.",
+                sink=name,
+            )
+    return delivered_up_to
+
+
+def check_importable(graph: Graph, transport: Transport) -> None:
+    """Refuse a graph that the workers of this transport could not get hold of.
+
+    Raises:
+        GraphError: They live in other processes, and the flow is not an attribute of a module they could import.
+    """
+    if not transport.capabilities.multi_process or graph.reference is not None:
+        return
+    for vertex in graph.vertices:
+        for function in user_functions(vertex):
+            if is_local(function):
+                raise GraphError(
+                    f"{vertex!r} uses {function.__qualname__}, which the workers of transport "
+                    f"{transport.name!r} cannot import",
+                    hint="Make the flow a module-level variable of an importable file, or use transport "
+                    f"{defaults.TRANSPORT!r}.",
+                    vertex=vertex.name,
+                )

@@ -1,0 +1,158 @@
+"""From a configuration and a flow to a job.
+
+`resolve` notes all that is wrong instead of stopping at the first problem, and starts nothing: it is what
+`flamestream check` shows. `make_job` goes on to the job, and `run_embedded` runs it here and now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flamecore.abc.config import JobConfig
+from flamecore.abc.transport import TransportContext
+from flamecore.model.flow import FlowGraph
+from flamecore.runtime.cluster.placement import TOKEN, check_findable, refusals
+from flamecore.runtime.config import defaults
+from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.config.validate import unknown_key
+from flamecore.runtime.tasks.event_loop import run
+from flamecore.runtime.tasks.stats import JobReport, JobStats
+
+if TYPE_CHECKING:
+    from flamecore.model.messages import Upgrade
+    from flamecore.runtime.cluster.upgrade import FlowVersion
+    from flamecore.runtime.engine.job import AnyJob
+
+
+def make_job(
+    config: JobConfig,
+    flow: FlowGraph,
+    *,
+    given: Mapping[str, Any] | None = None,
+    plugins: PluginRegistry | None = None,
+) -> AnyJob:
+    """Build the job. Arguments as for `resolve`.
+
+    Raises:
+        FlameError: Something cannot work; further problems are notes of the error.
+    """
+    return job_of(resolve(config, flow, given=given, plugins=plugins))
+
+
+def job_of(spec: JobSpec) -> AnyJob:
+    """Build the job: in this process, or on several if the transport reaches them and no values are handed over.
+
+    Raises:
+        FlameError: The first of the problems; the others are its notes.
+    """
+    spec.problems.raise_first()
+    transport = spec.transport(TransportContext(job=spec.name, token=os.environ.get(TOKEN, "")))
+    if not spec.given:
+        spec.problems.extend(refusals(spec.config, transport, os.environ))
+        spec.problems.extend(spec.host().problems())
+        spec.problems.raise_first()
+        if spec.config.deploy.start == "join":
+            check_findable(spec.config, transport, transport.outlook(), listed=spec.is_listed)
+    if not spec.given and transport.capabilities.multi_process:
+        from flamecore.runtime.cluster.job import ClusterJob
+
+        return ClusterJob(spec, _load_version)
+    from flamecore.runtime.engine.job import Job
+
+    return Job(
+        spec.checked_graph,
+        sources=spec.sources,
+        sinks=spec.sinks,
+        acker=spec.acker,
+        transport=spec.transport,
+        settings=spec.settings,
+        observers=spec.observers,
+        store=spec.store(),
+        operators=spec.operators,
+    )
+
+
+def _load_version(old: JobSpec, asked: Upgrade) -> FlowVersion:
+    from flamecore.runtime.cluster.upgrade import load_version
+
+    return load_version(old, asked)
+
+
+def run_embedded(
+    flow: FlowGraph,
+    inputs: Mapping[str, Iterable[Any]],
+    *,
+    workers: int = 1,
+    acker: str | None = None,
+    transport: str | None = None,
+    state: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Outputs:
+    """Run a flow in this process to the end of its inputs: see `flamecore.flow.Flow.run`. The environment has no say.
+
+    Raises:
+        FlameError: It cannot work, or has failed.
+    """
+    chosen: dict[str, Any] = {"job.workers": workers}
+    if acker is not None:
+        chosen["acker.use"] = acker
+    if transport is not None:
+        chosen["transport.use"] = transport
+    if state is not None:
+        chosen |= {"state.use": defaults.STATE_IN_FOLDER, "state.path": str(state)}
+    layer = from_program(chosen | dict(settings or {}))
+    graph = flow.graph()
+    sources = [source.name for source in graph.sources]
+    for name in inputs:
+        if name not in sources:
+            raise unknown_key(f"source.{name}", sources, where=f": flow {flow.name!r} has no such source (inputs)")
+    outputs = Outputs({sink.name: [] for sink in graph.sinks})
+    job = make_job(make_config(layer), flow, given={**outputs, **inputs})
+    outputs.report = to_the_end(job)
+    return outputs
+
+
+def to_the_end(job: AnyJob) -> JobReport:
+    """Run a job, also from within a running event loop.
+
+    Raises as `flamecore.runtime.engine.job.Job.run`.
+    """
+    if not _is_in_a_loop():
+        return run(job.run())
+    # A notebook has a loop of its own in this thread, which waits for this very cell.
+    from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
+
+    with ThreadPoolExecutor(1, thread_name_prefix="flamestream") as thread:
+        return thread.submit(copy_context().run, run, job.run()).result()
+
+
+def _is_in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class Outputs(dict[str, list[Any]]):
+    """For each sink the list of its outputs, in order; empty for a sink that another driver was configured for.
+
+    Attributes:
+        report: How the job ended.
+    """
+
+    report: JobReport = JobReport(JobStats())
+
+    @property
+    def stats(self) -> JobStats:
+        """Counts and latency of the job."""
+        return self.report.stats

@@ -1,0 +1,4 @@
+"""The operators: an item's way on one worker, from the first operation to the barrier.
+
+Synchronous: no socket, no task, no asyncio. The time of day comes from `model.clock`, which a simulation sets.
+"""

@@ -1,0 +1,236 @@
+"""The barrier: the only buffer, before the rear (paper 004, section 3.1; paper 000, "Minimal time within stream").
+
+It holds every item that arrives, drops what a tombstone cancels, and releases in meta order what the minimum time has
+passed: nothing older is in flight, so no tombstone for it can come.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from operator import eq, itemgetter
+from typing import Any, Final
+
+from flamecore.abc.operator import Columns, Operator, OutputBuffer, Site, Step
+from flamecore.errors import DuplicateItemError, NoInvalideeError, OrderViolationError, TimeRegressionError
+from flamecore.model.batch import Orders, concat, joined
+from flamecore.model.meta import Meta, decode_time, encode_time
+from flamecore.model.vertices import Sink
+
+Held = tuple[Orders, int, Sequence[Any]]
+"""(orders, trace, payloads): a run."""
+
+_ORDER: Final = itemgetter(0)
+
+
+class Barrier(OutputBuffer):
+    """Hold, cancel, release. One for each sink and worker.
+
+    Args:
+        name: Name of the sink, for errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.sink = name
+        self.released = b""
+        self._runs: deque[Held] = deque()  # what came in runs, as it came
+        self._latest = b""  # the greatest order among the runs so far
+        self._crossed = False  # whether a run began before another's end: then they are merged when they are released
+        self._buffered: dict[bytes, tuple[int, Any]] = {}  # everything else: (trace, payload) by order
+        # Two recomputations of one item that came by different workers are here together for a moment: one order, two
+        # traces. All but the one in `_buffered` wait here.
+        self._twins: dict[tuple[bytes, int], Any] = {}
+        self.step = self._compile()
+
+    def _compile(self) -> Step:
+        buffered, insert, cancel = self._buffered, self._insert_twin, self._cancel
+
+        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            if alive:
+                if order in buffered:
+                    insert(order, trace, payload)
+                else:
+                    buffered[order] = (trace, payload)
+            else:
+                cancel(order, trace, payload)
+
+        return step
+
+    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Take several live items of one trace, in ascending order."""
+        if orders[0] <= self._latest:
+            self._crossed = True
+        self._latest = max(self._latest, orders[-1])
+        self._runs.append((orders, trace, payloads))
+
+    def _buffer(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        for order, payload in zip(orders, payloads, strict=True):
+            self.step(order, trace, True, payload)
+
+    def _buffer_all(self) -> None:
+        """Put what came in runs beside the rest, where each item can be found."""
+        while self._runs:
+            self._buffer(*self._runs.popleft())
+        self._crossed = False
+
+    def __len__(self) -> int:
+        return sum(len(orders) for orders, _, _ in self._runs) + len(self._buffered) + len(self._twins)
+
+    def _insert_twin(self, order: bytes, trace: int, payload: Any) -> None:
+        if self._buffered[order][0] == trace or (order, trace) in self._twins:
+            raise DuplicateItemError(
+                f"sink {self.sink!r}: a second live item of one identity came: {payload!r} ({Meta.decode(order)})",
+                hint="A user function, key or hash on its way is not deterministic.",
+                vertex=self.sink,
+                record=payload,
+            )
+        self._twins[order, trace] = payload
+
+    def _cancel(self, order: bytes, trace: int, payload: Any) -> None:
+        """Drop the victim of a tombstone.
+
+        Raises:
+            NoInvalideeError: It is not here.
+        """
+        self._buffer_all()
+        held = self._buffered.get(order)
+        if held is not None and held[0] == trace:
+            del self._buffered[order]
+            for twin in self._twins:
+                if twin[0] == order:
+                    self._buffered[order] = (twin[1], self._twins.pop(twin))
+                    break
+        elif (order, trace) in self._twins:
+            del self._twins[order, trace]
+        else:
+            raise NoInvalideeError(
+                f"sink {self.sink!r}: the item that a tombstone cancels is not here: "
+                f"{payload!r} ({Meta.decode(order)})",
+                hint="A user function, key or hash on its way is not deterministic.",
+                vertex=self.sink,
+                record=payload,
+            )
+
+    def release(self, time: int) -> list[tuple[bytes, Any]]:
+        """Take out what has a time strictly below `time`: (order, payload), in meta order. Raises as `columns`."""
+        return list(zip(*self.columns(time), strict=True))
+
+    def columns(self, time: int) -> Columns:
+        """Take out what has a time strictly below `time`: orders and payloads, in meta order.
+
+        Raises:
+            TimeRegressionError: `time` is below an earlier one.
+            OrderViolationError: An item came too late; or two valid items have one order, which nothing but a random
+                trace would tell apart.
+        """
+        limit = encode_time(time)
+        if limit < self.released:
+            last = decode_time(self.released)
+            raise TimeRegressionError(
+                f"sink {self.sink!r}: release at {time} after one at {last}",
+                hint="An acker breaks its contract: a minimum time never goes back.",
+                time=time,
+                limit=last,
+            )
+        previous, self.released = self.released, limit
+        if self._buffered:
+            batch = self._sorted(limit)
+        else:
+            batch = self._merged(limit) if self._crossed else self._in_order(limit)
+        if batch[0] and batch[0][0] < previous:
+            order, payload = batch[0][0], batch[1][0]
+            raise OrderViolationError(
+                f"sink {self.sink!r}: an item came after the minimum time had passed it ({Meta.decode(order)})",
+                hint="An acker, a source or a user function breaks its contract.",
+                vertex=self.sink,
+                record=payload,
+            )
+        return batch
+
+    def _in_order(self, limit: bytes) -> Columns:
+        """What is below `limit`, while everything came in order."""
+        runs = self._runs
+        places: list[Orders] = []
+        parts: list[Sequence[Any]] = []
+        while runs and runs[0][0][0] < limit:
+            orders, trace, payloads = runs.popleft()
+            if orders[-1] >= limit:
+                end = bisect_left(orders, limit)
+                runs.appendleft((orders[end:], trace, payloads[end:]))
+                orders, payloads = orders[:end], payloads[:end]
+            places.append(orders)
+            parts.append(payloads)
+        return joined(places), concat(parts)
+
+    def _merged(self, limit: bytes) -> Columns:
+        """What is below `limit`, of runs that overlap.
+
+        Raises:
+            DuplicateItemError, OrderViolationError: Two items have one order, and no tombstone has come for either.
+        """
+        batch: list[tuple[bytes, Any]] = []
+        rest: deque[Held] = deque()
+        self._latest, self._crossed = b"", False
+        for orders, trace, payloads in self._runs:
+            end = bisect_left(orders, limit) if orders[-1] >= limit else len(orders)
+            batch += zip(orders[:end], payloads, strict=False)
+            if end < len(orders):
+                self._crossed |= orders[end] <= self._latest
+                self._latest = max(self._latest, orders[-1])
+                rest.append((orders[end:], trace, payloads[end:]))
+        batch.sort(key=_ORDER)  # a merge: runs are found and kept together
+        released = list(map(_ORDER, batch))
+        if any(map(eq, released, released[1:])):
+            self._buffer_all()  # finds a second item of one identity
+            return self._sorted(limit)  # and this two valid ones
+        self._runs = rest
+        return released, [payload for _, payload in batch]
+
+    def _sorted(self, limit: bytes) -> Columns:
+        """What is below `limit`, of items that came in any order.
+
+        Raises:
+            OrderViolationError: Two valid items have one order.
+        """
+        self._buffer_all()
+        buffered = self._buffered
+        for order, _ in self._twins:
+            if order < limit:
+                raise OrderViolationError(
+                    f"sink {self.sink!r}: two valid items have one order ({Meta.decode(order)})",
+                    hint="A user function on their way is not deterministic.",
+                    vertex=self.sink,
+                    record=buffered[order][1],
+                )
+        orders = sorted(buffered)
+        if orders[-1] < limit:
+            payloads = [buffered[order][1] for order in orders]
+            buffered.clear()
+            return orders, payloads
+        del orders[bisect_left(orders, limit) :]
+        return orders, [buffered.pop(order)[1] for order in orders]
+
+
+class Outlet(Operator):
+    """The end of a stream where the barrier is off: what comes leaves with the next flush.
+
+    Attributes:
+        items: (order, payload) of what has come.
+    """
+
+    def __init__(self, vertex: Sink, site: Site) -> None:
+        items: list[tuple[bytes, Any]] = []
+
+        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            items.append((order, payload))
+
+        def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+            items.extend(zip(orders, payloads, strict=True))
+
+        self.items, self.step, self.run = items, step, run
+
+
+def sink_operator(vertex: Sink, site: Site) -> Operator:
+    """Return what takes the items of a sink."""
+    return Barrier(vertex.name) if site.barrier else Outlet(vertex, site)

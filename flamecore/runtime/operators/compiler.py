@@ -1,0 +1,233 @@
+"""From the graph to the steps of one worker.
+
+The graph is walked from its sinks back; each vertex becomes a step that calls the step of its successor, so a chain
+of maps is a chain of calls. Only here do routes, cycles and barriers meet. How a kind of vertex is computed is not
+known here: the table says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+import xxhash
+
+from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
+from flamecore.model.plan import MAX_LOOP_BYTES, Plan
+from flamecore.model.vertices import ByTime, Source, Vertex
+from flamecore.runtime.operators.barrier import Outlet
+from flamecore.runtime.operators.cycles import LoopHead, arriving
+from flamecore.runtime.operators.exchange import Outboxes, routed
+from flamecore.runtime.operators.rebalance import LoadShares
+from flamecore.runtime.operators.reorder import Origin, ReorderBuffer
+from flamecore.runtime.operators.table import OPERATORS, Operators
+
+
+@dataclass(slots=True)
+class Compiled:
+    """The steps of one worker.
+
+    Attributes:
+        entries: For each source, the step its records enter.
+        runs: For each source, the run its records enter.
+        arrivals: For each vertex index, the step for items that come from another worker.
+        arriving_runs: For each vertex index that is on no cycle, the run for the same.
+        barriers: For each sink, what holds its items.
+        outlets: For each sink, what it is to be sent at once when the barrier is off.
+        stateful: The operations that keep history, by name of their vertex.
+        reorder_buffers: What waits to go into stateful operations, upstream ones first.
+        origin: To be told by which way items come.
+        timed: For each segment, the operators to be told whenever the minimum time inbound to it has risen.
+        shares: What rebalances go by, as far as they go by how busy workers are; None: there are none.
+    """
+
+    entries: dict[str, Step] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
+    arrivals: dict[int, Step] = field(default_factory=dict)
+    arriving_runs: dict[int, Run] = field(default_factory=dict)
+    barriers: dict[str, OutputBuffer] = field(default_factory=dict)
+    outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
+    stateful: dict[str, StatefulOperator] = field(default_factory=dict)
+    reorder_buffers: list[ReorderBuffer] = field(default_factory=list)
+    origin: Origin = field(default_factory=Origin)
+    timed: dict[int, list[Operator]] = field(default_factory=dict)
+    shares: LoadShares | None = None
+
+
+class Compiler:
+    """The walk over the graph that makes the steps of one worker. Arguments: see `compile_worker`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        worker: int,
+        random: Random,
+        outboxes: Outboxes,
+        fail_at: Callable[[Vertex], Fail],
+        operators: Operators = OPERATORS,
+    ) -> None:
+        self.plan, self.worker, self.random, self.outboxes = plan, worker, random, outboxes
+        self.operators = operators
+        self.fail_at = cache(fail_at)  # one for each vertex: a repair must fail as what it repairs, step or run
+        self.compiled = Compiled()
+        self.owners = plan.owners
+        self.feedback = plan.graph.feedback()
+        self.heads = {
+            head: LoopHead(head.name, MAX_LOOP_BYTES, fail_at(head))
+            for head in plan.graph.vertices
+            if any(end is head for _, end in self.feedback)
+        }
+        self.cycles = {head: plan.graph.cycle_of(head) for head in self.heads}
+        self.placed = self.placed_by_order()
+        self.inputs: dict[Vertex, Way] = {}
+
+    def successor(self, vertex: Vertex) -> Way:
+        """Return the way of what `vertex` emits, which has one successor."""
+        (only,) = self.plan.graph.successors(vertex)
+        return self.way(vertex, only)
+
+    def way(self, start: Vertex, end: Vertex) -> Way:
+        """Return the step and the run that an edge stands for; into a cycle the items go one by one."""
+        if (start, end) in self.feedback:
+            step = self.heads[end].feed_back
+            return Way(step, each(step))
+        way = self.input_of(end)
+        return Way(way.step, each(way.step)) if end in self.heads else way
+
+    def input_of(self, vertex: Vertex) -> Way:
+        """Return what takes items for `vertex` from this worker: its route and what is behind it."""
+        if vertex not in self.inputs:
+            self.inputs[vertex] = self.arrange(vertex, self.operator_of(vertex))
+        return self.inputs[vertex]
+
+    def operator_of(self, vertex: Vertex) -> Operator:
+        """Make the operator of a vertex on this worker, with what is behind it, and note what the worker needs of it.
+
+        Raises:
+            TypeError: The table has no row for its class.
+        """
+        if type(vertex) not in self.operators:
+            raise TypeError(f"{vertex!r} has no operator")
+        graph, plan = self.plan.graph, self.plan
+        ident, ends = self.ident_of(vertex), graph.successors(vertex)
+        ways = tuple([self.way(vertex, end) for end in ends])
+        site = Site(
+            ident, self.fail_at(vertex), ways, apart=self.parts(ends), snapshots=plan.snapshots, barrier=plan.barrier
+        )
+        operator = self.operators[type(vertex)](vertex, site)
+        if isinstance(operator, StatefulOperator):
+            self.compiled.stateful[vertex.name] = operator
+        elif isinstance(operator, OutputBuffer):
+            self.compiled.barriers[vertex.name] = operator
+        elif isinstance(operator, Outlet):
+            self.compiled.outlets[vertex.name] = operator.items
+        if type(operator).on_time is not Operator.on_time:
+            self.compiled.timed.setdefault(vertex.segment, []).append(operator)
+        return operator
+
+    def arrange(self, vertex: Vertex, operator: Operator) -> Way:
+        """Make an operator reachable: for what arrives from other workers, and by the vertex's route."""
+        here, run_here = operator.step, operator.run or each(operator.step)
+        if vertex in self.heads:  # a merge; the head also keeps the rounds in order
+            self.heads[vertex].inside = here
+            here = self.heads[vertex].enter
+            run_here = each(here)
+        heads = [head for at, head in self.heads.items() if vertex in self.cycles[at]]
+        if not heads and len(self.outboxes) > 1 and vertex.stateful:
+            ways = self.ways_to(vertex)
+            late = self.plan.late_per_s
+            intake = ReorderBuffer(here, run_here, self.compiled.origin, vertex.segment, late, ways, operator.undo)
+            self.compiled.reorder_buffers.insert(0, intake)  # the walk comes from the sinks
+            here, run_here = intake.step, intake.run
+        self.compiled.arrivals[vertex.index] = arriving(here, heads)
+        if not heads:
+            self.compiled.arriving_runs[vertex.index] = run_here
+        return routed(
+            vertex,
+            here,
+            run_here,
+            worker=self.worker,
+            owners=self.owners,
+            outboxes=self.outboxes,
+            fail=self.fail_at(vertex),
+            shares=self.shares_for(vertex),
+        )
+
+    def shares_for(self, vertex: Vertex) -> LoadShares | None:
+        """What a rebalance goes by whose items come once, straight from the fronts; None: it must go by their times."""
+        if not (isinstance(vertex.route, ByTime) and len(self.outboxes) > 1):
+            return None
+        graph = self.plan.graph
+        before = [other for other in graph.vertices if other is not vertex and vertex in graph.reach_of(other)]
+        once = all(not other.stateful and other.route is None for other in before)
+        if not once or any(other in self.heads for other in before):
+            return None
+        if self.compiled.shares is None:
+            self.compiled.shares = LoadShares(len(self.outboxes), self.worker)
+        return self.compiled.shares
+
+    def ways_to(self, vertex: Vertex) -> list[str]:
+        """The other workers from which items may come to a vertex."""
+        plan = self.plan
+        others = [other for other in plan.graph.vertices if other is not vertex]
+        before = [other for other in others if vertex in plan.graph.reach_of(other)]
+        senders = set(range(plan.workers))
+        if all(other.route is None for other in before):  # its route is the first on the way from the fronts
+            sources = {other.name for other in before if isinstance(other, Source)}
+            senders = {plan.host_of(at) for at, front in enumerate(plan.fronts, 1) if front.source in sources}
+        return [f"worker/{index}" for index in sorted(senders) if index != self.worker]
+
+    def ident_of(self, vertex: Vertex) -> int:
+        """The 64-bit id of a vertex's instance on this worker.
+
+        It is random, so that two recomputations of an item that came by different workers have different traces. Where
+        an item's order alone says which worker it goes to, or it is never recomputed, there are no such two: there all
+        workers have one id, and what comes from several of them stays one run.
+        """
+        if vertex in self.placed:
+            return xxhash.xxh3_64_intdigest(f"{vertex.index} {vertex.name}".encode())
+        return self.random.getrandbits(64)
+
+    def placed_by_order(self) -> frozenset[Vertex]:
+        """The vertices whose items go to the worker that their order says, of their front or of their time; or whose
+        items come once, and may go anywhere."""
+        graph = self.plan.graph
+        placed: set[Vertex] = set()
+        for vertex in graph.vertices:  # upstream ones first, but for what comes back in a cycle, which is not placed
+            follows = vertex.route is None and all(start in placed for start in graph.predecessors(vertex))
+            if not vertex.stateful and (follows or isinstance(vertex.route, ByTime)):
+                placed.add(vertex)
+        return frozenset(placed)
+
+    def parts(self, ends: Sequence[Vertex]) -> bool:
+        """Whether what goes these ways never meets again, so that one may be ahead of the other."""
+        reached = [self.plan.graph.reach_of(end) for end in ends]
+        return len(frozenset().union(*reached)) == sum(map(len, reached))
+
+
+def compile_worker(
+    plan: Plan,
+    worker: int,
+    random: Random,
+    outboxes: Outboxes,
+    fail_at: Callable[[Vertex], Fail],
+    operators: Operators = MappingProxyType({}),
+) -> Compiled:
+    """Compile the graph for one worker.
+
+    Args:
+        plan: The job's plan.
+        worker: Which worker.
+        random: Draws the 64-bit ids of physical instances.
+        outboxes: What is to be sent to each worker; steps put it there.
+        fail_at: Gives the step a vertex calls when user code fails.
+        operators: Those of plugins, besides the engine's.
+    """
+    compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators})
+    for source in plan.graph.sources:
+        compiler.compiled.entries[source.name], compiler.compiled.runs[source.name] = compiler.successor(source)
+    return compiler.compiled

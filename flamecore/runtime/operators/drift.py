@@ -1,0 +1,329 @@
+"""Drifting state: reduce, fold, stateful map (paper 004, section 2.7).
+
+What it means is the paper's cycle, drawn by `flamecore.model.drift`: a grouping of window 2 meets each entry with
+the state that its predecessor left, a combining map makes the new state and the outputs, and the state goes round to be
+grouped with the next entry. `DriftOperator` runs that pattern as one operation that keeps, for each key, the states
+where the bucket would hold them. Outputs, their orders and their repair are the same.
+
+The place of what the cycle emits, relative to the entry: combine appends 0 for the state and 1, 2, … for outputs; the
+broadcast behind it appends 0 on the way out and 1 on the way back; the maps that part the two append 0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, NoReturn
+
+from flamecore.abc.operator import Site, StatefulOperator
+from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
+from flamecore.model.batch import Orders, Rows, children, extended, selected
+from flamecore.model.drift import Drift, route_key
+from flamecore.model.hashing import check_key
+from flamecore.model.meta import CHILD, encode_child
+from flamecore.runtime.operators.keyed_state import ABSENT, LayeredState
+
+_WAY_OUT: Final = CHILD[0] + CHILD[0]
+_FIRST_OUTPUT: Final = CHILD[1] + _WAY_OUT
+
+_ORDER: Final = itemgetter(0)
+_IDENTITY: Final = itemgetter(0, 1)
+
+Item = tuple[bytes, int, Any]
+"""(order, trace, payload)."""
+
+Entry = tuple[bytes, int, Any, Any]
+"""(order, trace, payload, the state before it)."""
+
+Result = tuple[bytes, int, Any, list[Any], Exception | None]
+"""(order, trace, payload, outputs, failure): what an entry gives."""
+
+Work = Callable[[Orders, int, Sequence[Any]], int]
+"""Works on a run that is in order, up to an item that a user function fails on; returns how many it has done."""
+
+
+class InOrder(NamedTuple):
+    """A run that came in order, with the key of each of its items, and the state before it."""
+
+    orders: Orders
+    trace: int
+    payloads: Sequence[Any]
+    keys: Sequence[Any]
+    states: Sequence[Any]
+
+
+class DriftOperator(StatefulOperator):
+    """A drifting state at work on one worker: the state of each key, and what it takes to repair it.
+
+    Items in order only move the states on, and are noted as they came. With the first late item or tombstone the notes
+    are sorted into histories: for each key its entries in order, from the minimum time on.
+
+    Args:
+        vertex: What the state is.
+        site: Its place on the worker.
+    """
+
+    def __init__(self, vertex: Drift, site: Site) -> None:
+        self._name = vertex.name
+        self.initial = vertex.initial
+        self.advance = vertex.advance
+        self.states = LayeredState(vertex.initial, snapshots=site.snapshots)
+        self.names = self.states.names
+        self.histories: dict[Any, list[Entry]] = {}
+        self._key_of = route_key(vertex)
+        self._ident, self._emit, self._fail, self._emit_run = site.ident, site.emit, site.fail, site.emit_run
+        self._snapshots = site.snapshots
+        self._notes: deque[InOrder] = deque()
+        self._latest = b""  # the greatest order so far
+        self._work = self._advancing() if vertex.accumulate is None else self._accumulating(vertex.accumulate)
+
+    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        """Take one item."""
+        if not (alive and order > self._latest and self._work((order,), trace, (payload,))):
+            self._repair((order,), trace, alive, (payload,))
+
+    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Take several live items of one trace, in ascending order."""
+        done = self._work(orders, trace, payloads) if orders[0] > self._latest else 0
+        if done < len(orders):
+            self._repair(orders[done:], trace, True, payloads[done:])
+
+    def undo(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        """Take several tombstones of one trace, in ascending order: what follows them is run again once, not for each.
+
+        Raises:
+            NoInvalideeError: The victim of one is not there.
+        """
+        self._repair(orders, trace, False, payloads)
+
+    def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
+        """The way of items in order, where every item gives one output: its key and the new state."""
+        layered, load, key_of = self.states, self.states.load, self._key_of
+
+        def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
+            states = layered.top
+            state_of = states.get
+            keys: list[Any] = []
+            before: list[Any] = []
+            afters: list[Any] = []
+            try:
+                for payload in payloads:
+                    key = key_of(payload)
+                    state = state_of(key, ABSENT)
+                    if state is ABSENT:
+                        state = load(key)
+                    states[key] = after = accumulate(state, payload)
+                    keys.append(key)
+                    before.append(state)
+                    afters.append(after)
+            except Exception:  # noqa: BLE001 - the item that fails is worked on alone, where that is seen to
+                orders, payloads = orders[: len(before)], payloads[: len(before)]
+            self._note(orders, trace, payloads, keys, before)
+            if keys:
+                self._emit_run(extended(orders, _FIRST_OUTPUT), trace ^ self._ident, Rows((keys, afters)))
+            return len(before)
+
+        return work
+
+    def _advancing(self) -> Work:
+        """The way of items in order, with any number of outputs for each."""
+        layered, load, key_of = self.states, self.states.load, self._key_of
+        advance = self.advance
+
+        def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
+            states = layered.top
+            state_of = states.get
+            keys: list[Any] = []
+            before: list[Any] = []
+            counts: list[int] = []
+            outputs: list[Any] = []
+            try:
+                for payload in payloads:
+                    key = key_of(payload)
+                    state = state_of(key, ABSENT)
+                    if state is ABSENT:
+                        state = load(key)
+                    after, results = advance(state, payload)
+                    found = list(results)
+                    states[key] = after
+                    keys.append(key)
+                    before.append(state)
+                    counts.append(len(found))
+                    outputs += found
+            except Exception:  # noqa: BLE001 - as above
+                orders, payloads = orders[: len(before)], payloads[: len(before)]
+            self._note(orders, trace, payloads, keys, before)
+            if outputs:
+                self._emit_run(_places(orders, counts), trace ^ self._ident, outputs)
+            return len(before)
+
+        return work
+
+    def _note(
+        self,
+        orders: Orders,
+        trace: int,
+        payloads: Sequence[Any],
+        keys: Sequence[Any],
+        states: Sequence[Any],
+    ) -> None:
+        if orders:
+            self._latest = orders[-1]
+            self._notes.append(InOrder(orders, trace, payloads, keys, states))
+
+    def _sort_notes(self) -> None:
+        """Sort what came in order into the histories of its keys."""
+        for orders, trace, payloads, keys, states in self._notes:
+            for order, payload, key, state in zip(orders, payloads, keys, states, strict=True):
+                self.histories.setdefault(key, []).append((order, trace, payload, state))
+        self._notes.clear()
+
+    def _repair(self, orders: Orders, trace: int, alive: bool, payloads: Sequence[Any]) -> None:
+        """Put items in their places, or take victims out: retract what comes after them, and run that again.
+
+        Raises:
+            DuplicateItemError: An item of the same identity is there.
+            NoInvalideeError: The victim of a tombstone is not there.
+        """
+        self._sort_notes()
+        self._latest = max(self._latest, orders[-1])
+        changes: dict[Any, list[Item]] = {}
+        for order, payload in zip(orders, payloads, strict=True):
+            try:
+                key = self._key_of(payload)
+                if key not in changes:
+                    check_key(key)
+                    if key not in self.states.top:
+                        self.states.load(key)
+                changes.setdefault(key, []).append((order, trace, payload))
+            except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
+                self._fail(order, trace, alive, payload, error)
+        # First everything is worked out and put right, then it is sent: what is sent may come back here.
+        gone: list[Result] = []
+        come: list[Result] = []
+        for key, items in changes.items():
+            self._repair_key(key, items, alive, gone, come)
+        self.retracted += len(gone)
+        for result in sorted(gone, key=_ORDER):
+            self._send(result, alive=False)
+        for result in sorted(come, key=_ORDER):
+            self._send(result, alive=True)
+
+    def _repair_key(self, key: Any, items: list[Item], alive: bool, gone: list[Result], come: list[Result]) -> None:
+        """Change the history of one key; adds to what is to be retracted, and to what comes anew."""
+        history = self.histories.setdefault(key, [])
+        place = bisect_left(history, items[0][:2])
+        old = history[place:]
+        state = old[0][3] if old else self.states.get(key)
+        again = self._changed([entry[:3] for entry in old], items, alive)
+        for order, trace, payload, before in old:
+            _, outputs, failure = _run(self.advance, before, payload)
+            gone.append((order, trace, payload, outputs, failure))
+        del history[place:]
+        for order, trace, payload in again:
+            history.append((order, trace, payload, state))
+            state, outputs, failure = _run(self.advance, state, payload)
+            come.append((order, trace, payload, outputs, failure))
+        if not history:
+            del self.histories[key]
+        if history or state is not self.initial:
+            self.states.top[key] = state
+        else:
+            self.states.drop(key)
+
+    def _changed(self, entries: list[Item], items: list[Item], alive: bool) -> list[Item]:
+        """The entries with live items among them, or without the victims of tombstones."""
+        identities = {entry[:2] for entry in entries}
+        for item in items:
+            if alive and item[:2] in identities:
+                self._refuse(DuplicateItemError, "a second live item of one identity came", item)
+            if not alive and item[:2] not in identities:
+                self._refuse(NoInvalideeError, "the item that a tombstone cancels is not there", item)
+        if alive:
+            return sorted(entries + items, key=_IDENTITY) if entries else items
+        victims = {item[:2] for item in items}
+        return [entry for entry in entries if entry[:2] not in victims]
+
+    def _refuse(self, kind: type[ConsistencyError], what: str, item: Item) -> NoReturn:
+        raise kind(
+            f"{self._name!r}: {what}: {item[2]!r}",
+            hint="A user function, key or hash on its way is not deterministic.",
+            vertex=self._name,
+            record=item[2],
+        )
+
+    def _send(self, result: Result, *, alive: bool) -> None:
+        """Emit what one entry gives, or gave."""
+        order, trace, payload, outputs, failure = result
+        if failure is not None:
+            return self._fail(order, trace, alive, payload, failure)
+        trace ^= self._ident
+        for number, output in enumerate(outputs, 1):
+            self._emit(order + encode_child(number) + _WAY_OUT, trace, alive, output)
+        return None
+
+    def on_time(self, minimum: bytes) -> None:
+        """Drop the history that no repair can reach. Where snapshots are taken it goes with them, not before."""
+        if not self._snapshots:
+            self._forget(minimum)
+
+    def _forget(self, before: bytes) -> None:
+        """Drop the history below the time `before` (encoded): nothing there will be repaired."""
+        notes = self._notes
+        while notes and notes[0].orders[-1] < before:
+            notes.popleft()
+        for key, history in list(self.histories.items()):
+            drop = bisect_left(history, (before,))
+            if drop == len(history):
+                del self.histories[key]
+            elif drop:
+                del history[:drop]
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def trim(self, before: bytes) -> None:
+        self._forget(before)
+        self.states.trim()
+
+    def cut(self, before: bytes) -> list[Mapping[Any, Any]]:
+        """Return the state that the last entry of each key below the time `before` has left, if any came since the
+        last cut. Forgets these entries."""
+        self._forget(before)
+        since: dict[Any, Any] = {}  # for each key the state before the first of its entries from that time on
+        for note in reversed(self._notes):
+            keys, states = note.keys, note.states
+            if note.orders[0] < before:
+                start = bisect_left(note.orders, before)
+                keys, states = keys[start:], states[start:]
+            since.update(zip(reversed(keys), reversed(states), strict=True))
+        since.update((key, history[0][3]) for key, history in self.histories.items())  # older than the notes
+        changed = self.states.cut(since)
+        return [changed] if changed else []
+
+    def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
+        return self.states.snapshot_of(names)
+
+    def restore(self, states: Mapping[Any, Any]) -> None:
+        self.states.restore(states)
+
+
+def _places(orders: Orders, counts: Sequence[int]) -> Orders:
+    """The orders of so many outputs of each entry."""
+    if set(counts) == {1}:
+        return extended(orders, _FIRST_OUTPUT)
+    if not all(counts):
+        orders, counts = selected(orders, counts), list(filter(None, counts))
+    return children(orders, counts, first=1, tail=_WAY_OUT)
+
+
+def _run(
+    advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]], state: Any, payload: Any
+) -> tuple[Any, list[Any], Exception | None]:
+    """One turn of the user's function: the state after it and the outputs; a failure leaves the state as it was."""
+    try:
+        after, outputs = advance(state, payload)
+        return after, list(outputs), None
+    except Exception as error:  # noqa: BLE001 - it is attributed where it is sent
+        return state, [], error

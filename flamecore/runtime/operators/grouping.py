@@ -1,0 +1,245 @@
+"""Grouping at work: buckets by key, what comes of each item, and what snapshots hold of it (paper 004, section 3).
+
+The rules of a single bucket are those of `flamecore.runtime.operators.windows`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flamecore.abc.operator import CHANGES, GONE, Fail, Run, Site, StatefulOperator, Step, each
+from flamecore.model.hashing import check_key, key_group, key_groups
+from flamecore.model.meta import GLOBAL_TIME_BYTES
+from flamecore.model.vertices import ByHash, ByKey, Grouping
+from flamecore.runtime.operators.windows import Bucket, Windows
+
+
+class GroupingOperator(StatefulOperator):
+    """A grouping at work on one worker: its buckets, and its compiled step and run.
+
+    Args:
+        vertex: The rules.
+        site: Its place on the worker. Where snapshots are taken every bucket that changes is noted, not only those that
+            can shrink.
+    """
+
+    def __init__(self, vertex: Grouping, site: Site) -> None:
+        self.rules = Windows(vertex)
+        self.buckets: dict[Any, Bucket] = {}
+        self.names = []
+        self._snapshots = site.snapshots
+        self._notes_names = site.snapshots and vertex.keeps_state
+        self._touched: list[Any] = []
+        self._changes: list[dict[Any, Any]] = [{}]  # since the last cut, below the time of the next one
+        self._limit = b""
+        self._least = 1 if site.snapshots or vertex.undo_partial else vertex.window
+        self._names = BucketNames(vertex)
+        name_of = self._names.name_of
+        self.step = self._compile(name_of, site.ident, site.emit, site.fail)
+        self.run = self._compile_run(name_of, site.ident, site.emit_run, self.step)
+
+    def _compile(self, name_of: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+        rules, buckets, touched = self.rules, self.buckets, self._touched
+        by_record = rules.undo_partial
+        custom, place_of = rules.custom, rules.place_of
+        in_order = custom is None and not by_record
+        window, least = rules.window, self._least
+        names, notes_names = self.names, self._notes_names
+
+        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            try:
+                name = name_of(payload)
+                if by_record:
+                    name = (order[:GLOBAL_TIME_BYTES], name)
+                bucket = buckets.get(name)
+                if bucket is None:
+                    check_key(name)
+                key = (order, trace) if custom is None else place_of(order, trace, payload)
+            except Exception as error:  # noqa: BLE001 - a failing key or order, or an unhashable key, is the user's to see
+                return fail(order, trace, alive, payload, error)
+            if bucket is None:
+                bucket = buckets[name] = Bucket()
+                if notes_names:
+                    names.append(name)
+            entries = bucket.entries
+            if not bucket.touched and len(entries) + 1 >= least:
+                bucket.touched = True
+                touched.append(name)
+            if in_order and alive and (not entries or entries[-1][0] < order):
+                entries.append((order, trace, payload))
+                return emit(order, trace ^ ident, True, tuple([entry[2] for entry in entries[-window:]]))
+            windows = (rules.insert if alive else rules.remove)(bucket, key, payload)
+            if not entries:
+                del buckets[name]
+            for window_alive, window_order, window_trace, payloads in windows:
+                self.retracted += not window_alive
+                emit(window_order, window_trace ^ ident, window_alive, payloads)
+            return None
+
+        return step
+
+    def _compile_run(self, name_of: Callable[[Any], Any], ident: int, emit: Run, step: Step) -> Run:
+        """The way of items that come after all of their bucket; the others, and those that fail, are for the step."""
+        rules, buckets, touched = self.rules, self.buckets, self._touched
+        window, least = rules.window, self._least
+        names, notes_names = self.names, self._notes_names
+        if rules.custom is not None or rules.undo_partial:
+            return each(step)
+
+        def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+            places: list[bytes] = []
+            windows: list[tuple[Any, ...]] = []
+            for order, payload in zip(orders, payloads, strict=True):
+                try:
+                    name = name_of(payload)
+                    bucket = buckets.get(name)
+                    if bucket is None:
+                        check_key(name)
+                        bucket = buckets[name] = Bucket()
+                        if notes_names:
+                            names.append(name)
+                except Exception:  # noqa: BLE001 - the step fails as well, and tells of it
+                    bucket = None
+                if bucket is None or (bucket.entries and bucket.entries[-1][0] >= order):
+                    if places:
+                        emit(places, trace ^ ident, windows)
+                        places, windows = [], []
+                    step(order, trace, True, payload)
+                    continue
+                entries = bucket.entries
+                entries.append((order, trace, payload))
+                if not bucket.touched and len(entries) >= least:
+                    bucket.touched = True
+                    touched.append(name)
+                places.append(order)
+                windows.append(tuple([entry[2] for entry in entries[-window:]]))
+            if places:
+                emit(places, trace ^ ident, windows)
+
+        return run
+
+    def on_time(self, minimum: bytes) -> None:
+        """Drop the history that no repair can reach. Where snapshots are taken it goes with them, not before."""
+        if not self._snapshots:
+            self._forget(minimum)
+
+    def _forget(self, before: bytes) -> None:
+        if self.rules.undo_partial:
+            for name in [name for name in self._touched if name[0] < before]:
+                self.buckets.pop(name, None)
+            self._touched[:] = [name for name in self._touched if name in self.buckets]
+            return
+        self._shrink(before)
+
+    def _shrink(self, before: bytes) -> None:
+        keep = []
+        for name in self._touched:
+            bucket = self.buckets.get(name)
+            if bucket is None:
+                continue
+            self.rules.forget(bucket, before)
+            entries = bucket.entries
+            if len(entries) >= self.rules.window or (entries and entries[-1][0] >= before):
+                keep.append(name)
+            else:
+                bucket.touched = False
+                if not entries:
+                    del self.buckets[name]
+        self._touched[:] = keep
+
+    def trim(self, before: bytes) -> None:
+        """Drop all but the last window - 1 entries of each bucket below the time `before`: no snapshot needs more
+        (paper 000, "Fault tolerance")."""
+        if self.rules.undo_partial or self.rules.window == 1:
+            return self._forget(before)
+        touched = self._touched.copy()
+        self._shrink(before)
+        if len(self._changes[-1]) >= CHANGES:
+            self._changes.append({})
+        latest = self._changes[-1]
+        for name in touched:
+            bucket = self.buckets.get(name)
+            if bucket is not None and (kept := _below(bucket, before)):
+                latest[name] = kept
+        return None
+
+    def cut(self, before: bytes) -> list[Mapping[Any, Any]]:
+        """Return the last window - 1 entries of each bucket below the time `before`, if they may have changed since
+        the last cut. Forgets what is older.
+
+        A bucket of one record has nothing to keep: its record is either done or comes again. Nor has one of a window of
+        one. In the others there is always something from their first entry on.
+        """
+        self.trim(before)
+        self._limit = before
+        changes, self._changes = self._changes, [{}]
+        return [piece for piece in changes if piece]
+
+    def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
+        found = ((name, self.buckets.get(name)) for name in names)
+        return {name: kept for name, bucket in found if bucket is not None and (kept := _below(bucket, self._limit))}
+
+    def restore(self, states: Mapping[Any, Any]) -> None:
+        for name, entries in states.items():
+            bucket = self.buckets[name] = Bucket()
+            bucket.entries = [(*self.rules.place_of(*entry), entry[2]) for entry in entries]
+            bucket.shortened = True
+            self._names.restore(name, entries[0][2])
+        self.names.extend(states)
+
+    def groups_of(self, names: Sequence[Any]) -> list[int]:
+        return self._names.groups_of(names)
+
+
+def _below(bucket: Bucket, before: bytes) -> tuple[tuple[Any, ...], ...]:
+    """What a snapshot holds of a bucket that has been shrunk: (order, trace, payload) of its entries below a time."""
+    entries = bucket.entries
+    return tuple([entry[-3:] for entry in entries[: bisect_left(entries, (before,))]])
+
+
+class BucketNames:
+    """What tells the buckets of a grouping apart.
+
+    The key itself; or, for a hash with an equality, the hash and the rank among unequal payloads of that hash.
+    """
+
+    def __init__(self, vertex: Grouping) -> None:
+        route = vertex.route
+        assert isinstance(route, (ByKey, ByHash))
+        self._by_key = isinstance(route, ByKey)
+        self._equal = vertex.equal
+        self._ranked: dict[int, list[Any]] = {}
+        self.name_of: Callable[[Any], Any] = route.key if isinstance(route, ByKey) else self._hashed(route.function)
+
+    def _hashed(self, hashed: Callable[[Any], int]) -> Callable[[Any], Any]:
+        equal, ranked = self._equal, self._ranked
+        if equal is None:
+            return hashed
+
+        def name_of(payload: Any) -> tuple[int, int]:
+            number = hashed(payload)
+            unequal = ranked.setdefault(number, [])
+            for rank, other in enumerate(unequal):
+                if other is not GONE and equal(other, payload):
+                    return (number, rank)
+            unequal.append(payload)
+            return (number, len(unequal) - 1)
+
+        return name_of
+
+    def restore(self, name: Any, payload: Any) -> None:
+        """A bucket of that name, from a snapshot, holds that payload."""
+        if self._by_key or self._equal is None:
+            return
+        number, rank = name
+        unequal = self._ranked.setdefault(number, [])
+        unequal += [GONE] * (rank + 1 - len(unequal))
+        unequal[rank] = payload
+
+    def groups_of(self, names: Sequence[Any]) -> list[int]:
+        """The key group of each bucket's name."""
+        if self._by_key:
+            return key_groups(names)
+        return [key_group(name if self._equal is None else name[0]) for name in names]

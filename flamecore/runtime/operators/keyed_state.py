@@ -1,0 +1,114 @@
+"""The states of a drifting state, by key, in layers: what has changed since the last snapshot lies on top.
+
+So what a snapshot has to write is at hand when it is due, and to have it costs an item nothing: it reads and writes one
+dictionary, as it would anyway. Only the first item of a key since a snapshot finds nothing there, and looks below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from flamecore.model.hashing import check_key
+
+ABSENT: Final = object()
+"""In place of a state: it must be looked for further below."""
+
+_SHARE: Final = 8
+_LEAST, _MOST = 1024, 32_768
+"""What a snapshot was given is moved below an eighth at a time, but so many keys."""
+
+
+class LayeredState:
+    """States by key.
+
+    Args:
+        initial: The state of a key before its first item.
+        snapshots: Whether snapshots are taken.
+
+    Attributes:
+        top: States that have changed since the last cut. `load` finds the state of a key that is not there.
+        names: Where snapshots are taken: all keys that have a state, and perhaps some that have none any more.
+    """
+
+    def __init__(self, initial: Any, *, snapshots: bool) -> None:
+        self.top: dict[Any, Any] = {}
+        self.names: list[Any] = []
+        self._initial = initial
+        self._snapshots = snapshots
+        self._cut: dict[Any, Any] = {}  # what had changed at the last cut, as it was then
+        self._old: dict[Any, Any] = {}  # what had changed before
+        self._unmoved = iter(self._cut.items())  # what is to be moved from there to here
+        self._moved = 0
+
+    def load(self, key: Any) -> Any:
+        """Return the state of a key that is not in `top`; it may be a new key.
+
+        Raises:
+            TypeError: It cannot be a key.
+        """
+        state = self._old.get(key, ABSENT)
+        if self._cut:
+            state = self._cut.get(key, state)
+        if state is not ABSENT:
+            return state
+        check_key(key)
+        if self._snapshots:
+            self.names.append(key)
+        return self._initial
+
+    def get(self, key: Any) -> Any:
+        """The state of a key."""
+        for layer in (self.top, self._cut, self._old):
+            if key in layer:
+                return layer[key]
+        return self._initial
+
+    def drop(self, key: Any) -> None:
+        """The key has its initial state, as if there had never been any item of it."""
+        if key in self._cut or key in self._old:
+            self.top[key] = self._initial
+        else:
+            self.top.pop(key, None)
+
+    def cut(self, since: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """What has changed between the last cut and this one.
+
+        Args:
+            since: Of the keys that have changed since the time of this cut, the state they had then.
+
+        Returns:
+            The state of each key at that time. It stays as it is until the next cut.
+        """
+        self._old.update(self._unmoved)
+        cut, old, initial = self.top, self._old, self._initial
+        self.top = {key: cut[key] for key in since if key in cut}
+        for key, state in since.items():
+            if state is not initial or key in old:
+                cut[key] = state
+            else:  # its first item is later
+                cut.pop(key, None)
+        self._cut, self._old = (cut, old) if old else ({}, cut)
+        self._unmoved, self._moved = iter(self._cut.items()), 0
+        return cut
+
+    def trim(self) -> None:
+        """Move some of what was cut below, so that it need not be done at once with the next cut."""
+        if self._cut:
+            some = min(max(len(self._cut) // _SHARE, _LEAST), _MOST)
+            self._old.update(islice(self._unmoved, some))
+            self._moved += some
+            if self._moved >= len(self._cut):
+                self._cut = {}
+
+    def snapshot_of(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
+        """Of some keys the states at the last cut, and which of them had one."""
+        cut, old, initial = self._cut, self._old, self._initial
+        found = {key: cut[key] if key in cut else old.get(key, initial) for key in keys}
+        return {key: state for key, state in found.items() if state is not initial}
+
+    def restore(self, states: Mapping[Any, Any]) -> None:
+        """Start from the states of a snapshot."""
+        self._old.update(states)
+        self.names.extend(states)

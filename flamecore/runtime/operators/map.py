@@ -1,0 +1,228 @@
+"""Map, broadcast and merge: child ids are appended in the order of outputs (paper 000, "Ordering model")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from typing import Any, Final
+
+from flamecore.abc.operator import Fail, Operator, Run, Site, Step
+from flamecore.model.batch import Orders, children, extended, selected
+from flamecore.model.meta import CHILD, Meta, child_codes, encode_child
+from flamecore.model.vertices import Broadcast, Map, Merge
+
+_ONLY = CHILD[0]
+
+_LONG: Final = 4096
+"""Outputs are sent on when there are more: a run must not take memory by what all its items make."""
+
+
+class MapOperator(Operator):
+    """A map at work: its compiled step and run."""
+
+    def __init__(self, vertex: Map, site: Site) -> None:
+        self.step = map_step(vertex, site.ident, site.emit, site.fail)
+        self.run = map_run(vertex, site.ident, site.emit_run, site.fail)
+
+
+class BroadcastOperator(Operator):
+    """A broadcast at work. Copies that may meet again go on one by one, so that they meet in order."""
+
+    def __init__(self, vertex: Broadcast, site: Site) -> None:
+        self.step = broadcast_step([way.step for way in site.ways])
+        if site.apart:
+            self.run = broadcast_run([way.run for way in site.ways])
+
+
+class MergeOperator(Operator):
+    """A merge at work: it changes nothing, so it is what comes behind it."""
+
+    def __init__(self, vertex: Merge, site: Site) -> None:
+        self.step, self.run = site.emit, site.emit_run
+
+
+def map_step(vertex: Map, ident: int, emit: Step, fail: Fail) -> Step:
+    """Compile a map. `ident` is the random id of this physical instance, folded into the trace."""
+    shapes: Mapping[str, Callable[[Callable[..., Any], int, Step, Fail], Step]] = {
+        "many": _many,
+        "one": _one,
+        "filter": _filter,
+        "inspect": _inspect,
+        "inspect_meta": _inspect_meta,
+    }
+    return shapes[vertex.shape](vertex.function, ident, emit, fail)
+
+
+def _many(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        # The outputs are complete before the first goes on: an error half-way leaves none of them behind.
+        try:
+            outputs = list(function(payload))
+        except Exception as error:  # noqa: BLE001 - whatever user code raises is shown to the user
+            return fail(order, trace, alive, payload, error)
+        trace ^= ident
+        for child, output in zip(child_codes(len(outputs)), outputs, strict=True):
+            emit(order + child, trace, alive, output)
+        return None
+
+    return step
+
+
+def _one(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        try:
+            output = function(payload)
+        except Exception as error:  # noqa: BLE001 - as above
+            return fail(order, trace, alive, payload, error)
+        return emit(order + _ONLY, trace ^ ident, alive, output)
+
+    return step
+
+
+def _filter(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        try:
+            keep = bool(function(payload))
+        except Exception as error:  # noqa: BLE001 - as above
+            return fail(order, trace, alive, payload, error)
+        return emit(order + _ONLY, trace ^ ident, alive, payload) if keep else None
+
+    return step
+
+
+def _inspect(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        try:
+            function(payload)
+        except Exception as error:  # noqa: BLE001 - as above
+            return fail(order, trace, alive, payload, error)
+        return emit(order + _ONLY, trace ^ ident, alive, payload)
+
+    return step
+
+
+def _inspect_meta(function: Callable[[Any, Meta], Any], ident: int, emit: Step, fail: Fail) -> Step:
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        try:
+            function(payload, Meta.decode(order, trace, tombstone=not alive))
+        except Exception as error:  # noqa: BLE001 - as above
+            return fail(order, trace, alive, payload, error)
+        return emit(order + _ONLY, trace ^ ident, alive, payload)
+
+    return step
+
+
+def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
+    """Compile a map for runs. Arguments as for `map_step`."""
+    shapes: Mapping[str, Callable[[Callable[..., Any], int, Run, Fail], Run]] = {
+        "many": _run_of_many,
+        "one": _run_of_one,
+        "filter": _run_of_kept,
+        "inspect": _run_of_seen,
+        "inspect_meta": _run_of_seen_metas,
+    }
+    return shapes[vertex.shape](vertex.function, ident, emit, fail)
+
+
+def _run_of_many(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        bases: list[bytes] = []
+        counts: list[int] = []
+        outputs: list[Any] = []
+        for order, payload in zip(orders, payloads, strict=True):
+            try:
+                found = list(function(payload))
+            except Exception as error:  # noqa: BLE001 - as above
+                fail(order, trace, True, payload, error)
+                continue
+            if not found:
+                continue
+            bases.append(order)
+            counts.append(len(found))
+            outputs += found
+            if len(outputs) > _LONG:
+                emit(children(bases, counts), trace ^ ident, outputs)
+                bases, counts, outputs = [], [], []
+        if outputs:
+            emit(children(bases, counts), trace ^ ident, outputs)
+
+    return run
+
+
+def _run_of_one(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        outputs: list[Any] = []
+        failed: list[int] = []
+        for payload in payloads:
+            try:
+                outputs.append(function(payload))
+            except Exception as error:  # noqa: BLE001 - as above
+                failed.append(len(outputs) + len(failed))
+                fail(orders[failed[-1]], trace, True, payload, error)
+        if failed:
+            gone = set(failed)
+            orders = selected(orders, [at not in gone for at in range(len(orders))])
+        if outputs:
+            emit(extended(orders, _ONLY), trace ^ ident, outputs)
+
+    return run
+
+
+def _run_of_kept(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        kept: list[Any] = []
+        for payload in payloads:
+            try:
+                kept.append(bool(function(payload)))
+            except Exception as error:  # noqa: BLE001 - as above
+                fail(orders[len(kept)], trace, True, payload, error)
+                kept.append(False)
+        if not all(kept):
+            orders, payloads = selected(orders, kept), list(compress(payloads, kept))
+        if payloads:
+            emit(extended(orders, _ONLY), trace ^ ident, payloads)
+
+    return run
+
+
+def _run_of_seen(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
+    def seen(payload: Any) -> bool:
+        function(payload)
+        return True
+
+    return _run_of_kept(seen, ident, emit, fail)
+
+
+def _run_of_seen_metas(function: Callable[[Any, Meta], Any], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        metas = (Meta.decode(order, trace) for order in orders)
+
+        def seen(payload: Any) -> bool:
+            function(payload, next(metas))
+            return True
+
+        _run_of_kept(seen, ident, emit, fail)(orders, trace, payloads)
+
+    return run
+
+
+def broadcast_step(successors: Sequence[Step]) -> Step:
+    """Copy to every successor; the i-th copy appends child id i. The trace stays: the copies differ by child id."""
+    ways = [(encode_child(number), emit) for number, emit in enumerate(successors)]
+
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        for child, emit in ways:
+            emit(order + child, trace, alive, payload)
+
+    return step
+
+
+def broadcast_run(successors: Sequence[Run]) -> Run:
+    """Copy runs to every successor, to one after the other."""
+    ways = [(encode_child(number), emit) for number, emit in enumerate(successors)]
+
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        for child, emit in ways:
+            emit(extended(orders, child), trace, payloads)
+
+    return run

@@ -1,0 +1,176 @@
+"""The ordered rear's own part: merge what all workers release into one sequence (paper 000, "rear").
+
+Every worker says what it lets go and up to which time; what is below the least of these times is complete, and is
+delivered in meta order, the same in every deployment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from flamecore.abc.operator import Columns
+from flamecore.errors import OrderViolationError
+from flamecore.model.batch import Orders, concat
+from flamecore.model.batch import joined as joined_orders
+from flamecore.model.failure import Failure
+from flamecore.model.messages import Released
+from flamecore.model.meta import MIN_TIME, Meta, decode_time, encode_time
+
+_ORDER = itemgetter(0)
+
+
+class Complete(NamedTuple):
+    """What can be delivered: `payloads` in meta order, everything below `time`.
+
+    `failure` ends the job behind these payloads: those of the records before the one that failed. That record's own
+    outputs are not among them, so that it can be run again as a whole. `orders` are the payloads' if they are kept.
+    `until` is the time right behind the last payload, which is no later than `time`: it is what the sink is told. A
+    front that has nothing to send moves `time` on, and writes that down nowhere; so a sink that was told `time` could
+    not be told from one whose state has lost what came until then.
+    """
+
+    time: int
+    payloads: Sequence[Any]
+    failure: Failure | None = None
+    orders: Orders | None = None
+    until: int = MIN_TIME
+
+
+def joined(parts: Sequence[Complete]) -> Complete:
+    """What can be delivered of some, at least one, that follow each other."""
+    if len(parts) == 1:
+        return parts[0]
+    payloads = concat([part.payloads for part in parts if part.payloads])
+    orders = [part.orders for part in parts if part.orders is not None]
+    last = parts[-1]
+    until = max([part.until for part in parts])
+    return Complete(
+        last.time, payloads, last.failure, joined_orders(orders) if len(orders) == len(parts) else None, until
+    )
+
+
+class Collector:
+    """Merges the releases of all workers for one rear.
+
+    Args:
+        name: The rear.
+        workers: How many workers release to it.
+        delivered_up_to: Everything below this time is in the sink already, from an earlier run: it is not delivered
+            again.
+        barrier: Whether items come released and complete; without the barrier they are passed on as they come.
+        orders: Whether the orders of payloads are kept, for a sink that wants them.
+    """
+
+    def __init__(
+        self, name: str, workers: int, *, delivered_up_to: int = MIN_TIME, barrier: bool = True, orders: bool = False
+    ) -> None:
+        self.name = name
+        self._orders = orders
+        self.delivered_up_to = delivered_up_to
+        self.barrier = barrier
+        self.time = MIN_TIME
+        self._through = [MIN_TIME] * workers
+        self._pending: list[deque[Columns]] = [deque() for _ in range(workers)]
+        self._failures: list[tuple[bytes, Failure]] = []
+
+    def receive(self, message: Released) -> Complete | None:
+        """Take one release; returns what it completes, if it completes anything."""
+        self._through[message.worker] = message.time
+        self._failures += message.failures
+        time = min(self._through)
+        orders, payloads = message.orders, message.payloads
+        if not self.barrier:
+            self.time = max(self.time, time)
+            failure = self._failure(self.time)
+            reached = self.time if failure is None else failure.at.time
+            return self._complete(reached, orders, payloads, failure, reached)
+        last = orders[-1] if orders else b""
+        if len(self._through) > 1:
+            if orders:
+                self._pending[message.worker].append((orders, payloads))
+            if time <= self.time:
+                return None
+            orders, payloads, last = self._take(time)
+        self.time = time
+        failure = self._failure(time)
+        reached = time if failure is None else failure.at.time
+        start = bisect_left(orders, encode_time(self.delivered_up_to)) if self.delivered_up_to > MIN_TIME else 0
+        end = len(orders) if failure is None else bisect_left(orders, encode_time(reached))
+        if start or end < len(orders):
+            orders, payloads = orders[start:end], payloads[start:end]
+            last = orders[-1] if orders else b""
+        return self._complete(reached, orders, payloads, failure, decode_time(last) + 1 if last else MIN_TIME)
+
+    def _complete(
+        self, time: int, orders: Orders, payloads: Sequence[Any], failure: Failure | None, until: int
+    ) -> Complete:
+        return Complete(time, payloads, failure, list(orders) if self._orders else None, until)
+
+    def _failure(self, time: int) -> Failure | None:
+        """The first record below `time` that ends the job."""
+        limit = encode_time(time)
+        first = min((entry for entry in self._failures if entry[0] < limit), key=_ORDER, default=None)
+        return None if first is None else first[1]
+
+    def _take(self, time: int) -> tuple[Orders, Sequence[Any], bytes]:
+        """What is pending below `time`, in meta order; and the last of its orders, which are perhaps not sorted.
+
+        Raises:
+            OrderViolationError: Two workers have released items of one order.
+        """
+        limit = encode_time(time)
+        ready: list[Columns] = []
+        for pending in self._pending:  # each in order: a worker never goes back
+            runs: list[Columns] = []
+            while pending and pending[0][0][0] < limit:
+                orders, payloads = pending.popleft()
+                if orders[-1] >= limit:
+                    end = bisect_left(orders, limit)
+                    pending.appendleft((orders[end:], payloads[end:]))
+                    orders, payloads = orders[:end], payloads[:end]
+                runs.append((orders, payloads))
+            if runs:
+                places = joined_orders([orders for orders, _ in runs])
+                ready.append((places, concat([payloads for _, payloads in runs])))
+        if not ready:
+            return [], [], b""
+        last = max([some[-1] for some, _ in ready])
+        if len(ready) < 2:
+            return (*ready[0], last)
+        ordered: list[bytes] = []
+        values: list[Any] = []
+        for some, parts in ready:
+            ordered += some
+            values += parts
+        # Each payload is given its order as its key, one after the other, and no pairs are made. Sorting is a merge:
+        # what is in order already is kept together.
+        values.sort(key=partial(next, iter(ordered)))
+        if _share_an_order([some for some, _ in ready]):
+            ordered.sort()
+            twice = next(one for one, other in pairwise(ordered) if one == other)
+            raise OrderViolationError(
+                f"sink {self.name!r}: two valid items have one order ({Meta.decode(twice)})",
+                hint="A user function on their way is not deterministic.",
+                vertex=self.name,
+                record=None,
+            )
+        if self._orders or self._failures or self.delivered_up_to > MIN_TIME:
+            ordered.sort()
+        return ordered, values, last
+
+
+def _share_an_order(runs: Sequence[Orders]) -> bool:
+    """Whether an order is in two of them."""
+    *before, last = runs
+    seen = set(before[0])
+    for orders in before[1:]:
+        if not seen.isdisjoint(orders):
+            return True
+        seen.update(orders)
+    return not seen.isdisjoint(last)

@@ -1,0 +1,358 @@
+"""One worker: its part of the key groups, its copy of the graph, its barriers, the fronts it hosts.
+
+A worker is plain state driven by calls. Records are admitted and messages received; `flush` hands out what is to be
+sent. It knows nothing of sockets, tasks or clocks, so a simulation drives it as a transport does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from flamecore.abc.acker import Listener, Reporter
+from flamecore.abc.operator import Columns
+from flamecore.abc.sink import Encode
+from flamecore.abc.source import Batch
+from flamecore.errors import JobError
+from flamecore.model.failure import Failure
+from flamecore.model.messages import CONTROL, Ack, Busy, Delivered, Failing, Items, MinTime, Outgoing, Released, Settled
+from flamecore.model.meta import MAX_TIME, MIN_TIME, decode_time, encode_time
+from flamecore.model.plan import DEAD_LETTERS, Plan
+from flamecore.runtime.operators.compiler import compile_worker
+from flamecore.runtime.operators.exchange import Outbox, arrive
+from flamecore.runtime.operators.table import Operators
+from flamecore.runtime.parts.failures import Failures
+from flamecore.runtime.parts.front import Front, Malformed, merge_rejected, split
+from flamecore.runtime.state.journal import GivenTimes
+
+
+class Cut(NamedTuple):
+    """What a worker adds to a snapshot.
+
+    Attributes:
+        time: The snapshot's time.
+        fronts: For each front it hosts: (number, position, next time, whether it has ended).
+        changes: For each stateful operation, by name of its vertex, what has changed since the last cut, piece
+            by piece.
+    """
+
+    time: int
+    fronts: tuple[tuple[int, Any, int, bool], ...]
+    changes: dict[str, Sequence[Mapping[Any, Any]]]
+
+
+class Worker:
+    """Runs the graph on its share of the data.
+
+    Args:
+        index: Its number, from 0.
+        plan: What all workers agree on.
+        reporter: Its side of the acker.
+        listener: Makes minimum times of what the ackers tell.
+        random: Draws the ids of physical instances and the numbers of acks; a new seed for every incarnation.
+        fronts: The fronts it hosts.
+        encoders: For sinks that have one, what is made of payloads before they are handed over.
+        operators: Those of plugins, besides the engine's.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        plan: Plan,
+        *,
+        reporter: Reporter,
+        listener: Listener,
+        random: Random,
+        fronts: Sequence[Front] = (),
+        encoders: Mapping[str, Encode] = MappingProxyType({}),
+        operators: Operators = MappingProxyType({}),
+    ) -> None:
+        self.index = index
+        self.plan = plan
+        self.reporter = reporter
+        self.listener = listener
+        self.random = random
+        self.encoders = encoders
+        self.fronts = {front.number: front for front in fronts}
+        self.rejected = 0
+        self.admitted = 0
+        self.given_times: list[GivenTimes] = []  # not written down yet
+        self._promised: dict[int, int] = {}  # what follows the last given time of each front that has such
+        self._closing: set[int] = set()  # fronts that end once theirs are written down
+        self.outboxes = [Outbox() for _ in range(plan.workers)]
+        self._owed: list[Ack] = []
+        self._waiting: dict[int, Ack] = {}  # by segment: for what waits to go into operations
+        self._sink_segment = plan.sink_segment  # worked out once: it is asked for with every flush
+        self._released = min(listener.min_time(self._sink_segment), 0)
+        self._delivered: dict[str, int] = {}
+        self._segment_of = [*(vertex.segment for vertex in plan.graph.vertices), self._sink_segment]
+        self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
+        self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at, operators)
+        self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last minimum time that was told
+        self.compiled.arrivals[self._failures.index] = self._failures.step
+
+    # -- what comes in ---------------------------------------------------------------------------------------------
+
+    def admit(self, number: int, batch: Batch, at: float, policy: str = "fail") -> None:
+        """Take a batch of a front's records: give them times, run them, promise the next time.
+
+        Args:
+            number: The front.
+            batch: What its reader found.
+            at: When it was found, on a monotonic clock in seconds.
+            policy: What becomes of malformed records: "fail", "skip" or "dead_letter".
+        """
+        front = self.fronts[number]
+        self.compiled.origin.way = number
+        values, positions = batch.values, batch.positions
+        times_left = front.times_left
+        if times_left is not None and len(values) + len(batch.rejected) > times_left:
+            for piece in split(batch, times_left):
+                self.admit(number, piece, at, policy)
+            return
+        if batch.rejected:
+            self.rejected += len(batch.rejected)
+            if policy != "skip":
+                values, positions = merge_rejected(batch)
+        first = front.stamp(positions, at)
+        self.admitted += len(positions)
+        suffix = front.suffix
+        step = self.compiled.entries[front.name.source]
+        if batch.rejected and policy != "skip":
+            for time, value in enumerate(values, first):
+                order = encode_time(time) + suffix
+                if isinstance(value, Malformed):
+                    failure = value.failure(front, time, fatal=policy == "fail")
+                    self._failures.step(order, 0, True, failure)
+                else:
+                    step(order, 0, True, value)
+        elif len(values):
+            orders = [encode_time(time) + suffix for time in range(first, first + len(values))]
+            # The driver may have made any sequence, and may fill it anew; a run is kept, and written down as lists are.
+            self.compiled.runs[front.name.source](orders, 0, list(values))
+        if times_left is None and self.plan.snapshots and self.plan.clock == "wall" and positions:
+            # Nothing is released before the front promises the next time: until then these can be written down.
+            self.given_times.append(GivenTimes(number, first, len(positions)))
+            self._promised[number] = front.next_time
+        else:
+            self.reporter.heartbeat(number, front.next_time if times_left is None else front.promise())
+
+    def heartbeat(self, number: int) -> None:
+        """The front has nothing to send now: promise what it can."""
+        if number not in self._promised:
+            self.reporter.heartbeat(number, self.fronts[number].promise())
+
+    def confirm_times(self, given_times: Sequence[GivenTimes]) -> None:
+        """Promise on: these times are written down, the oldest of those given, and what has them may be released."""
+        for number, first, records in given_times:
+            self.reporter.heartbeat(number, first + records)
+            if self._promised[number] == first + records:
+                del self._promised[number]
+                if number in self._closing:
+                    self.reporter.unregister(number)
+
+    def end_front(self, number: int) -> int:
+        """The front has come to its end. Returns the time below which all its items are.
+
+        Where snapshots are taken, a front of the sequence clock has its end written down before the minimum time
+        passes it: if the source has grown until the job goes on after a fault, what is new must not be given times
+        that others have left behind.
+        """
+        front = self.fronts[number]
+        if self.plan.snapshots and self.plan.clock == "sequence" and not front.ended:
+            self.given_times.append(GivenTimes(number, front.next_time, 0))
+            self._promised[number] = front.next_time
+        front.ended = True
+        if number in self._promised:
+            self._closing.add(number)
+        else:
+            self.reporter.unregister(number)
+        return front.next_time
+
+    def stop_front(self, number: int) -> int:
+        """The front is to be read no further, though it has not ended: the next run goes on with it.
+
+        Returns:
+            The time below which all its items are. The minimum time will not pass it.
+        """
+        front = self.fronts[number]
+        if number in self._promised:
+            return front.next_time
+        end = front.promise()
+        self.reporter.heartbeat(number, end)
+        return end
+
+    def trim(self, time: int) -> None:
+        """No snapshot will be of an earlier time: what only such a one would need is forgotten, a little at a time."""
+        limit = encode_time(time)
+        for front in self.fronts.values():
+            front.trim(time)
+        for operation in self.compiled.stateful.values():
+            operation.trim(limit)
+
+    def cut(self, time: int) -> Cut:
+        """What this worker adds to a snapshot at `time`, which the sinks hold all outputs below. Cheap: what is found
+        is encoded and stored later. The next cut is no earlier."""
+        limit = encode_time(time)
+        fronts = tuple(
+            (number, *front.cut(time), front.ended and front.uncommitted == 0) for number, front in self.fronts.items()
+        )
+        changes = {name: operation.cut(limit) for name, operation in self.compiled.stateful.items()}
+        return Cut(time, fronts, {name: changed for name, changed in changes.items() if changed})
+
+    def restore(self, states: Mapping[str, dict[Any, Any]]) -> None:
+        """Start from the state of a snapshot: that of each stateful operation, by name. Before anything else."""
+        for name, values in states.items():
+            self.compiled.stateful[name].restore(values)
+
+    def receive(self, sender: str, message: Any) -> None:
+        """Take a message: process the items of another worker, or note the news of an acker or a rear."""
+        kind = type(message)
+        if kind is Items:
+            self.compiled.origin.way = sender
+            arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
+            self._owed.extend(message.acks)
+        elif kind is MinTime:
+            self.listener.receive(int(sender.rpartition("/")[2]), message)
+        elif kind is Settled:
+            self.trim(message.time)
+        elif kind is Busy:
+            if self.compiled.shares is not None:
+                self.compiled.shares.note(message)
+        elif kind is Delivered:
+            self._delivered[message.rear] = max(message.time, self._delivered.get(message.rear, message.time))
+        else:
+            raise JobError(f"worker {self.index} does not know what to do with a {kind.__name__}")
+
+    # -- what goes out ---------------------------------------------------------------------------------------------
+
+    def flush(self, now: float) -> Outgoing:
+        """What is to be sent after the last calls, in order.
+
+        Everything sent is reported before what was received is: reports leave in one flush, the highest times first.
+
+        Args:
+            now: A monotonic clock, in seconds.
+        """
+        out: Outgoing = []
+        reporter = self.reporter
+        if self.compiled.reorder_buffers:
+            self.compiled.origin.way = None
+            for buffer in self.compiled.reorder_buffers:
+                time = self.listener.min_time(buffer.segment)
+                buffer.drain(now, encode_time(time + 1) if time < MAX_TIME else b"")
+            self._hand_over_to_self()
+        if self.plan.workers > 1:
+            for target, outbox in enumerate(self.outboxes):
+                if outbox:
+                    out.append((f"worker/{target}", self._hand_over(outbox)))
+        for ack in self._owed:
+            reporter.ack(*ack)
+        self._owed.clear()
+        for tracker, report in reporter.flush(now):
+            out.append((f"acker/{tracker}", report))
+        self._release(out)
+        self._tell_time()  # after the report: an acker of this worker alone has news at once
+        return out
+
+    def _tell_time(self) -> None:
+        """Tell the operators of each segment if the minimum time inbound to it has risen."""
+        for segment, operators in self.compiled.timed.items():
+            time = self.listener.min_time(segment)
+            if time > self._told[segment]:
+                self._told[segment] = time
+                minimum = encode_time(time)
+                for operator in operators:
+                    operator.on_time(minimum)
+
+    def _hand_over(self, outbox: Outbox) -> Items:
+        """Empty an outbox into a message with one number for each segment in it, under the lowest time."""
+        pieces = outbox.take()
+        lowest: dict[int, bytes] = {}
+        for index, _, _, orders, _ in pieces:
+            segment = self._segment_of[index]
+            if segment not in lowest or orders[0] < lowest[segment]:
+                lowest[segment] = orders[0]
+        getrandbits = self.random.getrandbits
+        acks = tuple(Ack(segment, decode_time(order), getrandbits(64)) for segment, order in sorted(lowest.items()))
+        for ack in acks:
+            self.reporter.ack(*ack)
+        return Items(pieces, acks)
+
+    def _hand_over_to_self(self) -> None:
+        """Report what waits to go into operations: one number for each segment, under the lowest time."""
+        lowest: dict[int, bytes] = {}
+        for buffer in self.compiled.reorder_buffers:
+            if (order := buffer.lowest) is not None:
+                lowest[buffer.segment] = min(order, lowest.get(buffer.segment, order))
+        for segment in lowest.keys() | self._waiting.keys():
+            before = self._waiting.get(segment)
+            time = decode_time(lowest[segment]) if segment in lowest else None
+            if before is not None:
+                if before.time == time:
+                    continue
+                self._owed.append(self._waiting.pop(segment))
+            if time is not None:
+                ack = self._waiting[segment] = Ack(segment, time, self.random.getrandbits(64))
+                self.reporter.ack(*ack)
+
+    def due(self) -> float | None:
+        """When `flush` must be called again at the latest, on the clock of `now`; None when nothing waits."""
+        times = [self.reporter.due(), *[buffer.due() for buffer in self.compiled.reorder_buffers]]
+        return min([time for time in times if time is not None], default=None)
+
+    def _release(self, out: Outgoing) -> None:
+        """Let go what the minimum time has passed."""
+        time = self.listener.min_time(self._sink_segment)
+        compiled = self.compiled
+        grown = time > self._released
+        fatal, letters = self._failures.release(time) if grown else ([], [])
+        if fatal:  # a sink may take long to come to it
+            out.append((CONTROL, Failing(fatal[0][1])))
+        for name, outlet in compiled.outlets.items():  # there are some only without the barrier
+            if outlet or grown:
+                out.append((f"rear/{name}", self._released_to(name, time, _columns(outlet), fatal)))
+                outlet.clear()
+        if not grown:
+            return
+        self._released = time
+        for name, barrier in compiled.barriers.items():
+            out.append((f"rear/{name}", self._released_to(name, time, barrier.columns(time), fatal)))
+        if self.plan.dead_letters:
+            out.append((f"rear/{DEAD_LETTERS}", Released(self.index, time, *_columns(letters), fatal)))
+
+    def _released_to(self, sink: str, time: int, columns: Columns, fatal: list[tuple[bytes, Failure]]) -> Released:
+        orders, payloads = columns
+        encode = self.encoders.get(sink)
+        return Released(self.index, time, orders, payloads if encode is None else encode(payloads), fatal)
+
+    # -- what others ask -------------------------------------------------------------------------------------------
+
+    def delivered(self) -> int:
+        """The time below which every rear has stored everything, as far as this worker has heard."""
+        rears = self.plan.rears
+        if len(self._delivered) < len(rears):
+            return self._released if not rears else -(2**63)
+        return min(self._delivered.values())
+
+    @property
+    def failed(self) -> int:
+        """How many records user functions have failed on without ending the job."""
+        return self._failures.passed
+
+    @property
+    def retracted(self) -> int:
+        """How many outputs its operations have taken back: the tombstones they made."""
+        return sum(operation.retracted for operation in self.compiled.stateful.values())
+
+    @property
+    def min_time(self) -> int:
+        """The minimum time of the sinks' segment, as this worker knows it."""
+        return self.listener.min_time(self._sink_segment)
+
+
+def _columns(items: Sequence[tuple[bytes, Any]]) -> Columns:
+    """Orders and payloads of items, apart."""
+    return [order for order, _ in items], [payload for _, payload in items]

@@ -1,0 +1,4 @@
+"""The state: everything that outlives a process, and how to go on from it.
+
+Knows stores and the codec; knows no transport and no worker.
+"""

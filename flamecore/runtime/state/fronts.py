@@ -1,0 +1,133 @@
+"""The fronts that a job goes on with, and the phases of its sources and sinks.
+
+Phases: a job over history, and then the same job over what comes live, with one state.
+
+A phase of a source is read to its end; what is read in the next begins behind it, in time and in order, so outputs are
+those of one run over all of it. The driver may be another in each phase, and so may where the job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from flamecore.abc.source import Source
+from flamecore.errors import JobError
+from flamecore.model.graph import Graph
+from flamecore.runtime.state.format import FrontState, Manifest, SinkState
+from flamecore.runtime.state.scan import StoreContents
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Which phase of each source and sink a job is in: by name; 1 where nothing is said."""
+
+    sources: Mapping[str, int] = field(default_factory=dict)
+    sinks: Mapping[str, int] = field(default_factory=dict)
+
+    def of_source(self, name: str) -> int:
+        """The phase of a source."""
+        return self.sources.get(name, 1)
+
+    def of_sink(self, name: str) -> SinkState:
+        """A sink, in its phase."""
+        return SinkState(name, self.sinks.get(name, 1))
+
+    def check(self, source: str, fronts: Iterable[FrontState]) -> None:
+        """Refuse to begin a phase in the midst of another.
+
+        Args:
+            source: Name of the source.
+            fronts: All that the state knows.
+
+        Raises:
+            JobError: An earlier phase was not read to its end, or a later one has begun.
+        """
+        phase = self.of_source(source)
+        for front in fronts:
+            if front.source != source or front.phase == phase:
+                continue
+            where = f"{front.partition_name!r} " if front.partition_name else ""
+            at = "its beginning" if front.position is None else repr(front.position)
+            if front.phase > phase:
+                raise JobError(
+                    f"source {source!r} is in phase {front.phase} by the state, and phase {phase} is configured",
+                    hint=f"Say what is read now: [source.{source}] phase = {front.phase}, and its driver.",
+                )
+            if not front.ended:
+                raise JobError(
+                    f"phase {phase} of source {source!r} is to begin, and phase {front.phase} has not been read to its "
+                    f"end: {where}stands at {at}",
+                    hint=f"Run the job of phase {front.phase} to its end first.",
+                )
+
+
+def in_phase(number: int) -> str:
+    """What to add to the name of something, for people; nothing as long as there was one phase only."""
+    return f" in phase {number}" if number > 1 else ""
+
+
+def fronts_of(contents: StoreContents, snapshot: Manifest | None) -> tuple[FrontState, ...]:
+    """Where the fronts go on.
+
+    As an epoch that went on from that snapshot before has put it; else where the snapshot says; fronts that it does not
+    know where they began.
+
+    Args:
+        contents: What the store holds.
+        snapshot: What is gone on from; None: the beginning.
+    """
+    known: dict[int, FrontState] = {}
+    for record in reversed(contents.epochs):  # the earliest that knows a front says where it began
+        known.update({front.number: front for front in record.fronts})
+    if snapshot is not None:
+        known.update({front.number: front for front in snapshot.fronts})
+        for record in contents.epochs:
+            if record.commits[:1] == (snapshot.blob,):
+                known.update({front.number: front for front in record.fronts})
+    return tuple(known[number] for number in sorted(known))
+
+
+def merge_fronts(
+    known: Sequence[FrontState], graph: Graph, sources: Mapping[str, Source], phases: Phases
+) -> tuple[tuple[FrontState, ...], bool]:
+    """Every front of a job that goes on, by number: those of the state, then those of partitions that are new.
+
+    Args:
+        known: Those of the state.
+        graph: The job's.
+        sources: By name.
+        phases: Of them.
+
+    Returns:
+        The fronts; and whether all of the state had ended: the job was done, and goes on with what has come since.
+
+    Raises:
+        SourceError: A source cannot be found.
+        JobError: A partition that was not read to its end is no longer there, or another phase of a source is to be
+            read.
+    """
+    fronts = list(known)
+    places = {front.place for front in fronts}
+    there: set[tuple[str, int, str]] = set()
+    for source in graph.sources:
+        phases.check(source.name, fronts)
+        phase = phases.of_source(source.name)
+        taken = [front.partition for front in fronts if front.source == source.name]
+        free = count(max(taken, default=-1) + 1)
+        for name in sources[source.name].partitions():
+            there.add((source.name, phase, name))
+            if (source.name, phase, name) not in places:
+                fronts.append(FrontState(source.name, next(free), name, len(fronts) + 1, None, 0, False, phase))
+    for front in fronts:
+        if not front.ended and front.place not in there:
+            raise JobError(
+                f"source {front.source!r} no longer has {front.partition_name!r}, which the state says is not "
+                "read to its end",
+                hint="Bring it back; or see what else could be done: flamestream plan.",
+            )
+    behind_end = bool(known) and all(front.ended for front in known)
+    if behind_end:
+        fronts = [front._replace(ended=front.place not in there) for front in fronts]
+    return tuple(fronts), behind_end

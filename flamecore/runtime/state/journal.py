@@ -1,0 +1,128 @@
+"""The journal: times that fronts have given to records, written down before they are used, and where fronts end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from flamecore.abc.store import Store
+from flamecore.errors import CodecError, CorruptError
+from flamecore.model.messages import Resume
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.state.format import RESTORE, Binding, journal_blob, seal, unseal
+
+
+class Journal(NamedTuple):
+    """What fronts have done before, by number.
+
+    Attributes:
+        times: Times that were given: (first, how many), in order.
+        ends: The time at which a front has ended; what has come since is not for this run.
+    """
+
+    times: dict[int, list[tuple[int, int]]]
+    ends: dict[int, int]
+
+
+async def load_journal(store: Store, resume: Resume, start: int) -> Journal:
+    """What was written down of times from `start` on.
+
+    Args:
+        store: Where the journals are, open.
+        resume: Says which count, and how each is sealed.
+        start: Time of the snapshot that is gone on from.
+
+    Raises:
+        CorruptError: A blob is damaged, or another one than the control has read.
+    """
+    times: dict[int, list[tuple[int, int]]] = {}
+    ends: dict[int, int] = {}
+    digests = dict(resume.digests)
+    for blob in resume.journals:
+        expected = Binding(resume.identity, digest=digests.get(blob, b""))
+        for front, first, records in decode_journal(await store.read(blob), blob, expected):
+            if not records:
+                ends[front] = first
+            skipped = min(max(start - first, 0), records)
+            if records > skipped:
+                times.setdefault(front, []).append((first + skipped, records - skipped))
+    return Journal({front: sorted(entries) for front, entries in times.items()}, ends)
+
+
+def end_of(times: Sequence[GivenTimes]) -> int:
+    """Where a journal ends: a snapshot of that time or a later one does not need it."""
+    return max(first + max(records, 1) for _, first, records in times)
+
+
+def missing_journals(epoch: int, blobs: Iterable[str], first: Sequence[int]) -> list[str]:
+    """Return the names of journals of an epoch that must be there and are not.
+
+    A worker numbers its journals one after the other and deletes the oldest first, so none can be missing between the
+    first that is needed and the last there is. Journals behind the last one leave no trace here: where they are
+    missing, a sink holds more than is accounted for (`flamecore.runtime.state.history`).
+
+    Args:
+        epoch: The epoch.
+        blobs: Names of its journals that are there.
+        first: For each worker the number of the first that is needed; it is 1 for workers behind the end.
+    """
+    there: dict[int, set[int]] = {}
+    for blob in blobs:
+        _, _, index, number = blob.split("/")
+        there.setdefault(int(index), set()).add(int(number))
+    missing = []
+    for worker, numbers in sorted(there.items()):
+        least = first[worker] if worker < len(first) else 1
+        missing += [journal_blob(epoch, worker, n) for n in range(least, max(numbers)) if n not in numbers]
+    return missing
+
+
+def encode_journal(times: Sequence[GivenTimes], name: str, binding: Binding) -> bytes:
+    """The blob of times that were given."""
+    return seal(_codec.encode([tuple(entry) for entry in times]), name, binding)
+
+
+def decode_journal(blob: bytes | None, name: str, expected: Binding) -> list[GivenTimes]:
+    """The times of a blob.
+
+    Raises:
+        CorruptError: It is none, or not the expected one.
+    """
+    try:
+        return [GivenTimes(*entry) for entry in _codec.decode(unseal(blob, name, expected))]
+    except (CodecError, TypeError) as error:
+        raise CorruptError(f"journal {name} cannot be read: {error}", hint=RESTORE, store="", blob=name) from error
+
+
+def encode_sync(time: int, name: str, binding: Binding) -> bytes:
+    """Return the blob that announces the time of a snapshot."""
+    return seal(_codec.encode(time), name, binding)
+
+
+def decode_sync(blob: bytes | None, name: str, expected: Binding) -> int:
+    """Return the time that a blob announces.
+
+    Raises:
+        CorruptError: It announces none, or is not the expected one.
+    """
+    try:
+        time = _codec.decode(unseal(blob, name, expected))
+    except CodecError as error:
+        raise CorruptError(f"blob {name} cannot be read: {error}", hint=RESTORE, store="", blob=name) from error
+    if type(time) is not int:
+        raise CorruptError(f"blob {name} holds {time!r:.80} and no time", hint=RESTORE, store="", blob=name)
+    return time
+
+
+_codec = Codec()
+
+
+class GivenTimes(NamedTuple):
+    """Times of the wall clock that a front has given to records: to be written down before they are used.
+
+    No records: the front has ended, at that time.
+    """
+
+    front: int
+    first: int
+    records: int

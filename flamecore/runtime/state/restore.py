@@ -1,0 +1,132 @@
+"""The state that a worker loads to go on from a snapshot: that of its key groups, put together from parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flamecore.abc.store import Store
+from flamecore.errors import CodecError
+from flamecore.model.failure import shorten_repr
+from flamecore.model.messages import Resume
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.state.format import Binding, Manifest, Part, Section, decode_manifest, decode_part
+
+_SAMPLE: Final = 16
+"""So many names of a section are looked at, where they all are to be taken."""
+
+GroupsOf = Callable[[Sequence[Any]], Sequence[int]]
+"""Finds the key groups of names."""
+
+
+def _hashed_otherwise(vertex: str, name: Any) -> CodecError:
+    return CodecError(
+        f"{vertex!r} has state for {shorten_repr(name)}, which is not where a key of that hash is stored: "
+        "its class has another form now",
+        hint="A class of keys keeps its fields, in their order. See what would be lost: flamestream plan.",
+        type_name=type(name).__qualname__,
+        vertex=vertex,
+    )
+
+
+class StateReader:
+    """Puts the state of some key groups together from the parts of a snapshot, given oldest first.
+
+    Args:
+        groups: The key groups that are wanted.
+        operations: The operations that are wanted, by name: what finds the key groups of their names.
+    """
+
+    def __init__(self, groups: Collection[int], operations: Mapping[str, GroupsOf]) -> None:
+        self._groups = frozenset(groups)
+        self._operations = operations
+        self.states: dict[str, dict[Any, Any]] = {name: {} for name in operations}
+
+    def wants(self, part: Part) -> bool:
+        """Whether there is anything in a part for these."""
+        return not self._groups.isdisjoint(part.span) and any(name in self.states for name in part.operations)
+
+    def operations_in(self, part: Part) -> frozenset[str]:
+        """Of which operations sections are to be decoded. What the manifest does not tell of does not count."""
+        return frozenset(self.states).intersection(part.operations)
+
+    def apply(self, part: Part, sections: list[Section]) -> None:
+        """Take the sections of the next part, in their order.
+
+        Raises:
+            CodecError: Keys are hashed otherwise than when they were stored: others may be where nobody looks for them.
+        """
+        span = frozenset(part.span)
+        whole = self._groups.issuperset(span)
+        for vertex, names, values, gone in sections:
+            held = self.states[vertex]
+            some = names[:_SAMPLE] if whole else names  # what has changed has changed for all of a class
+            try:
+                groups = self._operations[vertex](some)
+            except TypeError as error:
+                raise CodecError(f"{vertex!r} has state for what cannot be a key any more: {error}") from error
+            if not span.issuperset(groups):
+                raise _hashed_otherwise(vertex, next(n for n, g in zip(some, groups, strict=True) if g not in span))
+            if whole:
+                held.update(zip(names, values, strict=True))
+            else:
+                held.update(
+                    (name, value)
+                    for group, name, value in zip(groups, names, values, strict=True)
+                    if group in self._groups
+                )
+            for name in gone:
+                held.pop(name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class StateAccess:
+    """How the parts of a node keep state.
+
+    Attributes:
+        store: Where, open.
+        codec: Encodes state.
+        resume: What they go on from.
+        max_uncommitted: Most records admitted since the last snapshot, for the whole job.
+    """
+
+    store: Store
+    codec: Codec
+    resume: Resume
+    max_uncommitted: int
+
+
+async def load_manifest(store: Store, resume: Resume) -> Manifest | None:
+    """The snapshot to go on from; None: from nothing.
+
+    Raises:
+        CorruptError: It cannot be used, or is another one than the control has read.
+    """
+    if not resume.commit:
+        return None
+    expected = Binding(resume.identity, digest=dict(resume.digests).get(resume.commit, b""))
+    return decode_manifest(await store.read(resume.commit), resume.commit, expected)
+
+
+async def load_state(
+    store: Store, codec: Codec, manifest: Manifest, groups: Collection[int], operations: Mapping[str, GroupsOf]
+) -> dict[str, dict[Any, Any]]:
+    """State of some key groups: for each operation, by name.
+
+    Args:
+        store, codec: Where it is, and what decodes it.
+        manifest: Of the snapshot.
+        groups: The key groups.
+        operations: Of each operation that is wanted what finds the key groups of its names.
+
+    Raises:
+        CorruptError: A part is missing or damaged.
+        CodecError: A class that it has values of is declared no more, or has changed its form.
+    """
+    reader = StateReader(groups, operations)
+    for part in manifest.parts:
+        if reader.wants(part):
+            blob, expected = await store.read(part.blob), Binding(manifest.identity, digest=part.digest)
+            reader.apply(part, decode_part(codec, blob, part.blob, expected, reader.operations_in(part)))
+    return reader.states

@@ -1,0 +1,166 @@
+"""The event loop of a job: its clock, how it is run and ended, and the tasks and threads that it does not wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+from flamecore import events
+from flamecore.logs import logger
+
+
+def monotonic() -> float:
+    """Return the time of the event loop in seconds: that of the machine, or of a simulation."""
+    return asyncio.get_running_loop().time()
+
+
+class BackgroundTasks:
+    """Tasks that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, task: asyncio.Task[None]) -> None:
+        """Let a task end in its own time. How it ends is of no account."""
+        self.keep(task)
+        task.add_done_callback(_heed)
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """The same; what is unexpected is shown by asyncio."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """End them all."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+
+def _heed(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+T = TypeVar("T")
+
+_LIMIT_S: Final = 30.0
+_GRACE_S: Final = 1.0
+"""How long what is left may take to end; and if something has been given up already. If it takes longer than the latter
+there is a warning."""
+
+_given_up: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+_left = False
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a loop of its own, as `asyncio.run` does."""
+    runner = asyncio.Runner()
+    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    runner.get_loop().set_default_executor(threads)
+    failed: BaseException | None = None
+    try:
+        return runner.run(main)
+    except BaseException as error:
+        failed = error
+        raise
+    finally:
+        _close(runner, threads, failed)
+        del failed  # which would hold on to this frame
+
+
+def give_up() -> None:
+    """Something that runs in the present loop has been waited for long enough."""
+    _given_up.add(asyncio.get_running_loop())
+
+
+def in_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Call a function that may never return, in a thread of its own, which nobody waits for in the end.
+
+    Returns:
+        What it returns or raises, in the present loop.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def tell(say: Callable[[], None]) -> None:
+        if not outcome.cancelled():
+            say()
+
+    def call() -> None:
+        try:
+            say = partial(outcome.set_result, function())
+        except BaseException as error:  # noqa: BLE001 - it is whoever waits for it that is told
+            say = partial(outcome.set_exception, error)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, say)
+
+    threading.Thread(target=call, name="aside", daemon=True).start()
+    return outcome
+
+
+def exit_without_waiting(end: object) -> None:
+    """Have this process end, if something was left behind in it that would keep it from that.
+
+    Args:
+        end: The exit code, as `SystemExit` has it; or the exception that ends the program, to be shown as Python does.
+    """
+    if _left:
+        code = end.code if isinstance(end, SystemExit) else end
+        if isinstance(code, BaseException):
+            sys.excepthook(type(code), code, code.__traceback__)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # whoever reads it is gone
+                stream.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseException | None) -> None:
+    global _left
+    loop = runner.get_loop()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    limit_s = _GRACE_S if loop in _given_up else _LIMIT_S
+    before, _left = _left, True  # as it is, too, if a signal breaks this off
+    if loop.run_until_complete(_ended(tasks, threads, limit_s, failed)):
+        _left = before or loop in _given_up  # which may be in threads that are not known here
+        runner.close()
+        return
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+async def _ended(
+    tasks: set[asyncio.Task[Any]], threads: ThreadPoolExecutor, limit_s: float, failed: BaseException | None
+) -> bool:
+    """Wait for all of them, and say so. Returns whether they have ended."""
+    loop = asyncio.get_running_loop()
+    returned = loop.create_future()
+
+    def join() -> None:
+        threads.shutdown(cancel_futures=True)
+        with suppress(RuntimeError):  # it was not waited for any longer
+            loop.call_soon_threadsafe(returned.set_result, None)
+
+    threading.Thread(target=join, name="joining", daemon=True).start()
+    done, waiting = await asyncio.wait((*tasks, returned), timeout=min(limit_s, _GRACE_S))
+    if waiting and limit_s > _GRACE_S:
+        what = [getattr(task.get_coro(), "__qualname__", task.get_name()) for task in tasks & waiting]
+        what += ["threads"] * (returned in waiting)
+        facts = {} if failed is None else {"error": traceback.format_exception_only(failed)[0].splitlines()[0]}
+        logger().warning(events.REST_WAITED, waits_for=", ".join(what), limit_s=limit_s, **facts)
+        done, waiting = await asyncio.wait((*tasks, returned), timeout=limit_s - _GRACE_S)
+    for task in done:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "unhandled exception as the event loop ends", "exception": error, "task": task}
+            loop.call_exception_handler(context)
+    return not waiting

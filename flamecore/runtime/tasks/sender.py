@@ -1,0 +1,92 @@
+"""Sends what the parts of a job have to say, and never waits for room.
+
+What finds no room is kept in order and sent by a task of its own, so a cycle of workers cannot block itself; the credit
+of the fronts bounds how much that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from flamecore.abc.transport import Endpoint
+from flamecore.errors import CodecError, JobError
+from flamecore.model.messages import Outgoing
+
+_BACKLOG: Final = 1_000_000
+"""Most messages kept for one address that gives no room."""
+
+
+class Sender:
+    """Sends from one endpoint without waiting, each channel in order.
+
+    Args:
+        endpoint: Where from.
+        fail: Told of an error in what happens later.
+    """
+
+    def __init__(self, endpoint: Endpoint, fail: Callable[[Exception], None]) -> None:
+        self.endpoint = endpoint
+        self.fail = fail
+        self.sent: Counter[str] = Counter()
+        self._backlog: dict[str, deque[Any]] = {}
+        self._senders: set[asyncio.Task[None]] = set()
+
+    def send(self, to: str, message: Any) -> None:
+        """Send now if there is room, later if not; never before what was sent to that address earlier.
+
+        Raises:
+            JobError: The receiver has given no room for too much.
+            TransportError: As `Endpoint.send_nowait`.
+        """
+        self.sent[type(message).__name__] += 1
+        waiting = self._backlog.get(to)
+        if waiting is None:
+            try:
+                if self.endpoint.send_nowait(to, message):
+                    return
+            except CodecError as error:
+                raise _on_the_way(error, to) from error
+            waiting = self._backlog[to] = deque()
+            task = asyncio.get_running_loop().create_task(self._drain(to, waiting))
+            self._senders.add(task)
+            task.add_done_callback(self._senders.discard)
+        elif len(waiting) >= _BACKLOG:
+            raise JobError(
+                f"{self.endpoint.address} has {_BACKLOG} messages waiting for {to}, which takes none",
+                hint="Lower max_in_flight, or look at why that worker is stuck.",
+            )
+        waiting.append(message)
+
+    async def _drain(self, to: str, waiting: deque[Any]) -> None:
+        try:
+            while waiting:
+                await self.endpoint.send(to, waiting[0])
+                waiting.popleft()
+        except CodecError as error:
+            self.fail(_on_the_way(error, to))
+        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
+            self.fail(error)
+        finally:  # after an error this is not for whoever has the address next
+            del self._backlog[to]
+
+    def send_all(self, outgoing: Outgoing) -> None:
+        """Send in order."""
+        for to, message in outgoing:
+            self.send(to, message)
+
+    async def aclose(self) -> None:
+        """Stop sending what still waits, and close the endpoint."""
+        for task in tuple(self._senders):
+            task.cancel()
+        if self._senders:
+            await asyncio.wait(self._senders)
+        await self.endpoint.aclose()
+
+
+def _on_the_way(error: CodecError, to: str) -> CodecError:
+    """The error of a message that cannot be encoded, with where its payload was to go, if it does not say so itself."""
+    kind, _, name = to.partition("/")
+    return error.going_to(name, f"sink {name!r}") if kind == "rear" and error.vertex is None else error

@@ -1,0 +1,94 @@
+"""How a job ends before its time: soon, and with the first error there is.
+
+Once it is known that a job ends with an error, its sources and sinks are waited for no longer than `job.grace_s` for
+each thing they are at. If the end takes a while all the same, the error is told meanwhile, with what is waited for.
+What else goes wrong on the way out becomes a note of the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from flamecore import events
+from flamecore.errors import FlameError
+from flamecore.logs import logger
+from flamecore.model.failure import describe
+from flamecore.runtime.tasks.deadlines import Deadlines
+
+_TELL_S: Final = 1.0
+"""An end that takes longer is told of."""
+
+
+class Shutdown:
+    """The end of one job.
+
+    Args:
+        job: Its name, for the log.
+        deadlines: Of the job, with its sources and sinks.
+    """
+
+    def __init__(self, job: str, deadlines: Deadlines) -> None:
+        self._job, self._deadlines = job, deadlines
+        self._expected: BaseException | None = None
+        self._met: BaseException | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    def expect(self, error: BaseException) -> None:
+        """The job is going to end with an error: with this one, if nothing worse comes."""
+        self._expected = error
+        self._shorten_deadlines()
+
+    def withdraw(self) -> None:
+        """The job goes on after all, as if nothing had been expected."""
+        self._expected = None
+        self._deadlines.restore()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _shorten_deadlines(self) -> None:
+        self._deadlines.shorten()
+        if self._timer is None and not self._over:
+            self._timer = asyncio.get_running_loop().call_later(_TELL_S, self._tell)
+
+    def _tell(self) -> None:
+        error, waited = self._met or self._expected, self._deadlines.pending
+        assert error is not None
+        facts = {"waits_for": waited} if waited else {}
+        what = "it was stopped" if isinstance(error, asyncio.CancelledError) else describe(error)
+        if isinstance(error, FlameError):
+            what = error.what.splitlines()[0]
+        logger().warning(events.JOB_DELAYED, job=self._job, error=what, **facts, grace_s=self._deadlines.grace_s)
+
+    @asynccontextmanager
+    async def scope(self) -> AsyncIterator[AsyncExitStack]:
+        """Within the block the job runs; what it holds is closed behind it.
+
+        Raises:
+            BaseException: What the block has raised, if anything, with what has gone wrong in closing as notes.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                try:
+                    yield stack
+                except BaseException as error:
+                    self._met = error
+                    self._shorten_deadlines()
+                    raise
+        except BaseException as error:
+            first = self._met if self._met is not None and isinstance(error, Exception) else error
+            others = [other for other in (self._expected, self._met, error) if other is not None]
+            for text in dict.fromkeys(map(str, others)):
+                if text != str(first):
+                    first.add_note(f"also: {text}")
+            if first is not error:
+                raise first from first.__cause__
+            raise
+        finally:
+            self._over = True
+            if self._timer is not None:
+                self._timer.cancel()

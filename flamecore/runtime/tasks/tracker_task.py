@@ -1,0 +1,40 @@
+"""Brings a tracker to life on a transport: the task that receives reports and sends minimum times."""
+
+from __future__ import annotations
+
+from flamecore.abc.acker import Tracker
+from flamecore.abc.transport import Delivery
+from flamecore.errors import JobError
+from flamecore.model.messages import MinTime, Report
+from flamecore.runtime.tasks.sender import Sender
+
+
+class TrackerTask:
+    """Runs a tracker: reports in, news out to every subscriber."""
+
+    def __init__(self, tracker: Tracker, sender: Sender) -> None:
+        self.tracker = tracker
+        self.sender = sender
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        tracker, sender = self.tracker, self.sender
+        while True:
+            delivery: Delivery | None = await sender.endpoint.receive()
+            latest: dict[int, MinTime] = {}
+            while delivery is not None:
+                if type(delivery.message) is not Report:
+                    raise JobError(f"{sender.endpoint.address} was sent a {type(delivery.message).__name__}")
+                for news in tracker.receive(delivery.message):
+                    if news.vector:  # its listeners must hear of every step
+                        self._tell(news)
+                    else:
+                        latest.pop(news.segment, None)
+                        latest[news.segment] = news
+                delivery = sender.endpoint.receive_nowait()
+            for news in latest.values():
+                self._tell(news)
+
+    def _tell(self, news: MinTime) -> None:
+        for subscriber in self.tracker.subscribers:
+            self.sender.send(subscriber, news)

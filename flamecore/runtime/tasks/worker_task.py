@@ -1,0 +1,208 @@
+"""Brings a worker to life on a transport: the task that receives, calls the worker, and sends.
+
+The worker itself is plain state, driven by calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Final, Protocol
+
+from flamecore.abc.source import Batch
+from flamecore.abc.transport import Delivery
+from flamecore.model.clock import STOPWATCH
+from flamecore.model.messages import Busy, Committed, Delivered, Items, Prepare
+from flamecore.model.meta import MIN_TIME
+from flamecore.runtime.parts.worker import Worker
+from flamecore.runtime.tasks.event_loop import monotonic
+from flamecore.runtime.tasks.sender import Sender
+from flamecore.runtime.tasks.stats import DeliveryTimes, Histogram
+
+_BURST: Final = 64
+_BURST_S: Final = 0.005
+"""Most messages handled before what they cause is sent, and the longest that this may take: others wait for it."""
+
+
+class SnapshotParticipant(Protocol):
+    """A worker's side of snapshots, as its task sees it (`flamecore.runtime.engine.snapshots.participant`)."""
+
+    def prepare(self, message: Prepare) -> None: ...
+
+    def committed(self, message: Committed) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class WorkerTask:
+    """Runs a worker: messages in, calls, messages out.
+
+    Args:
+        worker: What is run.
+        sender: Its endpoint.
+        latency: Told how long each record took from its admission to the delivery of all that came of it.
+        advanced: Called with (worker, minimum time) whenever more has been delivered.
+    """
+
+    def __init__(
+        self, worker: Worker, sender: Sender, latency: Histogram, advanced: Callable[[int, int], None]
+    ) -> None:
+        self.worker = worker
+        self.sender = sender
+        self._latency = latency
+        self._advanced = advanced
+        self.snapshots: SnapshotParticipant | None = None
+        self._seen = MIN_TIME
+        self._delivery_times = DeliveryTimes(worker.plan.rears)
+        self._timer: asyncio.TimerHandle | None = None
+        dealing = worker.compiled.shares is not None
+        self._load = LoadMeter(self._tell_load) if dealing else None
+        self._working = self._load or nullcontext()
+
+    def greet(self) -> None:
+        """Have the ways to the other workers opened, so that nothing waits for that which others wait for."""
+        plan = self.worker.plan
+        if all(vertex.route is None for vertex in plan.graph.vertices):
+            return
+        for index in range(plan.workers):
+            if index != self.worker.index:
+                self.sender.send(f"worker/{index}", Items([], ()))
+
+    def flush(self) -> None:
+        """Send what the worker has to send, and see to it that what it keeps back is sent when it is due."""
+        now = monotonic()
+        self.sender.send_all(self.worker.flush(now))
+        if self.snapshots is not None:
+            self.snapshots.wake()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.worker.due()
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
+
+    def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
+        """Have the worker admit records of a front it hosts, and send what comes of them. See `Worker.admit`."""
+        with self._working:
+            self.worker.admit(number, batch, at, policy)
+            self.flush()
+
+    def _tell_load(self, worked_s: float, passed_s: float) -> None:
+        """Tell those who deal out items, the hosts of fronts, how busy this worker is."""
+        plan, word = self.worker.plan, Busy(self.worker.index, worked_s, passed_s)
+        try:
+            self.worker.receive(self.sender.endpoint.address, word)
+            for index in {plan.host_of(number) for number in range(1, len(plan.fronts) + 1)} - {word.worker}:
+                self.sender.send(f"worker/{index}", word)
+        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
+            self.sender.fail(error)
+
+    def _flush_due(self) -> None:
+        self._timer = None
+        try:
+            with self._working:
+                self.flush()
+        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
+            self.sender.fail(error)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        endpoint = self.sender.endpoint
+        while True:
+            delivery: Delivery | None = await endpoint.receive()
+            now = monotonic()
+            end = now + _BURST_S
+            taken = 0
+            with self._working:
+                while delivery is not None:
+                    self._handle(delivery)
+                    taken += 1
+                    now = monotonic()
+                    delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None
+                self.flush()
+                self._return_credit()
+            if taken == _BURST or now >= end:
+                await asyncio.sleep(0)  # there may be more; but first what has been sent is to go
+
+    def _handle(self, delivery: Delivery) -> None:
+        kind = type(delivery.message)
+        if self.snapshots is not None and kind is Prepare:
+            self.snapshots.prepare(delivery.message)
+        elif self.snapshots is not None and kind is Committed:
+            self.snapshots.committed(delivery.message)
+        else:
+            if kind is Delivered:
+                self._delivery_times.note(delivery.message, monotonic())
+            self.worker.receive(*delivery)
+
+    def _return_credit(self) -> None:
+        """Give back the credit of what has been delivered."""
+        delivered = self.worker.delivered()
+        if delivered <= self._seen:
+            return
+        self._seen = delivered
+        for limit, moment in self._delivery_times.until(delivered):
+            for front in self.worker.fronts.values():
+                for at, count in front.delivered(limit):
+                    self._latency.add(moment - at, count)
+        self._advanced(self.worker.index, self.worker.min_time)
+
+    def aclose(self) -> None:
+        """Cancel what is scheduled."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._load is not None:
+            self._load.aclose()
+
+
+_PERIOD_S: Final = 0.1
+"""How often a worker that has work says how busy it is."""
+
+_QUIET: Final = 0.02
+"""Whose work has taken a smaller share of the time says nothing, but once."""
+
+
+class LoadMeter:
+    """Tells how long a worker has worked, for as long as there is work. Enter it for each piece of work.
+
+    Work is what keeps others waiting: also a user's function that waits for a database.
+
+    Args:
+        tell: Told (seconds worked, seconds passed) of each period.
+    """
+
+    def __init__(self, tell: Callable[[float, float], None]) -> None:
+        self._tell = tell
+        self._clock = STOPWATCH.get()
+        self._worked = 0.0
+        self._began = 0.0
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._silent = True
+
+    def __enter__(self) -> None:
+        if self._timer is None:
+            self._wait()
+        self._began = self._clock()
+
+    def __exit__(self, *_: object) -> None:
+        self._worked += self._clock() - self._began
+
+    def _wait(self) -> None:
+        self._since, self._worked = monotonic(), 0.0
+        self._timer = asyncio.get_running_loop().call_later(_PERIOD_S, self._report)
+
+    def _report(self) -> None:
+        passed = monotonic() - self._since
+        worked = min(self._worked, passed)
+        was_silent, self._silent = self._silent, worked < _QUIET * passed
+        self._timer = None
+        if not (self._silent and was_silent):
+            self._wait()
+            self._tell(worked, passed)
+
+    def aclose(self) -> None:
+        """Cancel what is scheduled."""
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,167 @@
+"""Where the kit for transports tries one: its processes (all in this one), and what may not happen on them."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from itertools import zip_longest
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from flamecore.abc.transport import Endpoint, Transport, TransportContext
+from flamecore.errors import FlameError, PeerGoneError
+from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.laws import LawBroken
+
+T = TypeVar("T")
+
+Make = Callable[[TransportContext], Transport]
+"""What the kit is given: builds the transport under test. Called anew for every process of every check."""
+
+LIMIT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the checks send: a number and some text. Declared to the codec."""
+
+    number: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is checked, and under which circumstances.
+
+    Attributes:
+        make: Builds the transport.
+        processes: How many there are; addresses are dealt out among them in turn. More than one for transports that
+            say `multi_process`. They are transports of their own in one process, which know of each other only what a
+            job tells them: locations.
+        limit_s: How long anything that must happen may take.
+        most: So many messages of 1 KiB must not find room at a receiver that does not read.
+    """
+
+    make: Make
+    processes: int = 1
+    limit_s: float = LIMIT_S
+    most: int = 20_000
+
+
+def setups(make: Make, *, limit_s: float = LIMIT_S, most: int = 20_000) -> list[Setup]:
+    """The circumstances a transport claims to be made for: one process, and two if it says `multi_process`."""
+    several = make(TransportContext()).capabilities.multi_process
+    return [Setup(make, processes, limit_s, most) for processes in ((1, 2) if several else (1,))]
+
+
+class Bench:
+    """The transport under test, started on every process, and everything opened on it. An async context manager."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.processes: list[Transport] = []
+        self._locations: list[str] = []
+        self._homes: dict[str, int] = {}
+        self._lost: list[str] = []
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="flame"))
+        for number in range(self.setup.processes):
+            context = TransportContext(
+                job="kit",
+                epoch=1,
+                codec=Codec([Note]),
+                node=f"node-{number}",
+                token="secret of the kit",
+                folder=folder,
+                locate=self._locate,
+                lost=lambda location, error: self._lost.append(f"{location}: {error!r}"),
+            )
+            transport = self.setup.make(context)
+            self.processes.append(transport)
+            self._locations.append(await self.within("address", transport.start(), "start"))
+            self._stack.push_async_callback(self._aclose, transport)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        if error is None and self._lost:
+            raise LawBroken("close", f"everything was closed in order, and reported as lost: {self._lost}")
+
+    async def _aclose(self, transport: Transport) -> None:
+        await self.within("close", transport.aclose(), "Transport.aclose")
+
+    def _locate(self, address: str) -> str:
+        if address not in self._homes:
+            raise PeerGoneError(f"nobody has bound {address}", address="", peer=address)
+        return self._locations[self._homes[address]]
+
+    async def bind(self, address: str) -> Endpoint:
+        """Bind an address: at the next process, or where it was before."""
+        home = self._homes.setdefault(address, len(self._homes) % len(self.processes))
+        return await self.within("address", self.processes[home].bind(address), f"bind {address}")
+
+    async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
+        """The result of something that must happen soon, and without an error."""
+        try:
+            async with asyncio.timeout(self.setup.limit_s):
+                return await awaitable
+        except TimeoutError:
+            raise LawBroken(law, f"{what}: nothing happened for {self.setup.limit_s} s") from None
+        except FlameError as error:
+            raise LawBroken(law, f"{what} raises {error!r}") from error
+
+    async def refused(self, error: type[FlameError], law: str, what: str, call: Callable[[], Any]) -> None:
+        """Hold a call, or what it returns to await, against the error it must end with."""
+        wanted = f"{what} must raise {error.__name__}, and"
+        try:
+            async with asyncio.timeout(self.setup.limit_s):
+                result = call()
+                if isinstance(result, Awaitable):
+                    await result
+        except error:
+            return
+        except TimeoutError:
+            raise LawBroken(law, f"{wanted} waits for more than {self.setup.limit_s} s") from None
+        except FlameError as other:
+            raise LawBroken(law, f"{wanted} raises {other!r}") from other
+        raise LawBroken(law, f"{wanted} raises nothing")
+
+    async def take(self, endpoint: Endpoint, count: int, law: str = "loss") -> list[tuple[str, Any]]:
+        """The next messages, as (sender, message)."""
+        return [
+            tuple(await self.within(law, endpoint.receive(), f"message {number + 1} of {count} at {endpoint.address}"))
+            for number in range(count)
+        ]
+
+    async def expect(self, endpoint: Endpoint, sender: str, wanted: Sequence[Any]) -> None:
+        """Receive what the only sender sent, and say which law is broken if it is not that."""
+        got = await self.take(endpoint, len(wanted))
+        while (more := endpoint.receive_nowait()) is not None:
+            got.append(tuple(more))
+        judge(wanted, [message for _, message in got])
+        for name, message in got:
+            if name != sender:
+                raise LawBroken("content", f"{message!r:.80} of {sender} arrives as a message of {name!r}")
+
+
+def judge(sent: Sequence[Any], got: Sequence[Any]) -> None:
+    """Name the law that is broken when one channel was given `sent` and delivered `got`."""
+    if list(sent) == list(got):
+        return
+    pairs = [*zip_longest(sent, got)]
+    at = next((at for at, (wanted, found) in enumerate(pairs) if wanted != found), len(pairs) - 1)
+    where = "message {}: {:.80} was sent, {:.80} arrives".format(at, *map(repr, pairs[at]))
+    before, after = Counter(map(repr, sent)), Counter(map(repr, got))
+    if any(after[text] > count for text, count in before.items()):
+        raise LawBroken("twice", where)
+    if after - before:
+        raise LawBroken("content", where)
+    raise LawBroken("loss" if before - after else "order", where)

@@ -1,0 +1,214 @@
+"""The public kit for ackers: `check_acker(make)`, or for pytest `class TestMine(AckerTests)`.
+
+The laws that are checked, and the simulation that most of them are checked by, are in
+`flamecore.testing.simulation.ackers`. Nothing here needs a test runner.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flamecore.abc.acker import Acker, AckerPlan, Listener, Segments
+from flamecore.errors import TimeRegressionError
+from flamecore.testing.laws import LawBroken
+from flamecore.testing.simulation.ackers import SEGMENTS, Bench, Make, Shape, Simulation
+
+__all__ = [
+    "AckerTests",
+    "LawBroken",
+    "Make",
+    "Shape",
+    "Simulation",
+    "check_acker",
+    "check_misuse",
+    "check_simulations",
+    "check_step_by_step",
+    "check_subscribers",
+    "simulated_runs",
+]
+
+
+def simulated_runs(count: int) -> int:
+    """`count`, times what the environment variable FLAMESTREAM_SEEDS says (1 if it is not set)."""
+    return max(1, int(count * float(os.environ.get("FLAMESTREAM_SEEDS", "1"))))
+
+
+def check_simulations(make: Make, runs: int = 300) -> None:
+    """Run simulated jobs of all shapes, seeds 0 to `runs` (times FLAMESTREAM_SEEDS).
+
+    Raises:
+        LawBroken: With the seed: `Simulation(make, seed).run()` does it again.
+    """
+    for seed in range(simulated_runs(runs)):
+        Simulation(make, seed).run()
+
+
+def _bench(make: Make, fronts: tuple[int, ...] = (1,), segments: Segments = SEGMENTS[0]) -> tuple[Bench, Listener]:
+    bench = Bench(make, AckerPlan(2, segments, fronts))
+    return bench, bench.subscribe("worker/0")
+
+
+def _settle(bench: Bench, listener: Listener, *wanted: int) -> None:
+    """Let everything happen, then hold what the listener knows against both the model and what is written here."""
+    for worker in range(bench.plan.workers):
+        bench.stepped(worker)
+    bench.run()
+    known = tuple(listener.min_time(segment) for segment in range(len(wanted)))
+    if known != wanted:
+        raise bench.broken("arrives", f"the minimum times are {known}, not {wanted}")
+
+
+def check_step_by_step(make: Make) -> None:
+    """The small cases one can follow by hand: one item, two fronts, a chain of items, two segments.
+
+    Raises:
+        LawBroken: `safe` or `arrives`.
+    """
+    bench, listener = _bench(make)
+    for time in (0, 1, 2, 3):  # the first promise may be what is promised already
+        bench.promise(0, 1, time)
+        _settle(bench, listener, time)
+    item = bench.hand_over(0, 0, 3)
+    bench.promise(0, 1, 10)
+    _settle(bench, listener, 3)
+    spawned = bench.hand_over(1, 0, 5)
+    bench.received(1, item)
+    _settle(bench, listener, 5)
+    bench.received(0, spawned)
+    _settle(bench, listener, 10)
+
+    bench, listener = _bench(make, fronts=(1, 2))
+    bench.promise(0, 1, 10)
+    bench.promise(1, 2, 4)
+    _settle(bench, listener, 4)
+    item = bench.hand_over(1, 0, 4)
+    bench.end(1, 2)  # beside an ack: neither may overtake the other
+    _settle(bench, listener, 4)
+    bench.received(0, item)
+    _settle(bench, listener, 10)
+    bench.end(0, 1)
+    _settle(bench, listener, 10)
+
+    bench, listener = _bench(make)
+    item = bench.hand_over(0, 0, 3)
+    bench.promise(0, 1, 4)
+    bench.end(0, 1)  # the last front, right behind its last item
+    _settle(bench, listener, 3)
+    bench.received(1, item)
+    _settle(bench, listener, 4)
+
+    bench, listener = _bench(make, segments=SEGMENTS[1])
+    item = bench.hand_over(0, 1, 2)
+    bench.promise(0, 1, 5)
+    _settle(bench, listener, 5, 2)
+    bench.received(1, item)
+    _settle(bench, listener, 5, 5)
+
+
+@contextmanager
+def _refused(what: str) -> Iterator[None]:
+    try:
+        yield
+    except TimeRegressionError:
+        return
+    raise LawBroken("refused", f"{what} must raise TimeRegressionError")
+
+
+def check_misuse(make: Make) -> None:
+    """What must be refused: promises taken back, fronts that have ended, and whatever is announced as past.
+
+    Raises:
+        LawBroken: `refused`.
+    """
+
+    def settled() -> Bench:
+        bench, listener = _bench(make, fronts=(1, 2))
+        bench.promise(0, 1, 10)
+        bench.promise(1, 2, 10)
+        _settle(bench, listener, 10)
+        return bench
+
+    bench = settled()
+    with _refused("a heartbeat below an earlier one of its front"):
+        bench.promise(0, 1, 9)
+        bench.deliver(0)
+    bench = settled()
+    bench.end(0, 1)
+    bench.deliver(0)
+    with _refused("a heartbeat of a front that has ended"):
+        bench.promise(0, 1, 20)
+        bench.deliver(0)
+    for index, tracker in enumerate(settled().trackers):
+        with _refused(f"tracker {index}: a front that goes on from a time announced as past"):
+            tracker.register(3, 9)
+    bench = settled()
+    if len(bench.trackers) == 1:  # one of several cannot tell it from an ack that overtook its cause
+        with _refused("an ack of a time announced as past"):
+            bench.hand_over(0, 0, 9)
+            bench.deliver(0)
+
+
+def check_subscribers(make: Make) -> None:
+    """A newcomer is told all there is, twice is once, and who leaves, known or not, hears no more.
+
+    Raises:
+        LawBroken: `subscribers`.
+    """
+    bench, listener = _bench(make, segments=SEGMENTS[1])
+    bench.promise(0, 1, 7)
+    _settle(bench, listener, 7, 7)
+    _settle(bench, bench.subscribe("late"), 7, 7)
+    for index, tracker in enumerate(bench.trackers):
+        told = [news.segment for news in tracker.subscribe("late")]
+        if told != [0, 1] or list(tracker.subscribers) != ["worker/0", "late"]:
+            raise bench.broken("subscribers", f"tracker {index} told {told} and has {tracker.subscribers}")
+        tracker.unsubscribe("late")
+        tracker.unsubscribe("unknown")
+        if list(tracker.subscribers) != ["worker/0"]:
+            raise bench.broken("subscribers", f"tracker {index} has {tracker.subscribers} when one has left")
+
+
+def check_acker(make: Make, runs: int = 300) -> None:
+    """Hold an acker against every law of its contract.
+
+    Args:
+        make: Builds the acker for a plan.
+        runs: Simulated jobs, some milliseconds each.
+
+    Raises:
+        LawBroken: Says which law, what happened, and the seed of the run.
+    """
+    check_step_by_step(make)
+    check_misuse(make)
+    check_subscribers(make)
+    check_simulations(make, runs)
+
+
+class AckerTests:
+    """The checks as a class for pytest. Must be given: `make`.
+
+    Example:
+        class TestMine(AckerTests):
+            def make(self, plan: AckerPlan) -> Acker:
+                return Mine(Mine.Options(), plan)
+    """
+
+    runs: int = 300
+
+    def make(self, plan: AckerPlan) -> Acker:
+        """Build the acker under test."""
+        raise NotImplementedError("give `make(self, plan)` in your class")
+
+    def test_step_by_step(self) -> None:
+        check_step_by_step(self.make)
+
+    def test_refuses_misuse(self) -> None:
+        check_misuse(self.make)
+
+    def test_subscribers(self) -> None:
+        check_subscribers(self.make)
+
+    def test_simulated_jobs(self) -> None:
+        check_simulations(self.make, self.runs)

@@ -1,0 +1,311 @@
+"""What a source must do, as checks that need no test runner; used through `flamecore.testing.checks.edges`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from flamecore.abc.source import Batch, Reader, Rejected, Source
+from flamecore.errors import SourceError
+from flamecore.runtime.codec.codec import Codec
+from flamecore.testing.laws import LawBroken
+
+WAIT_S: Final = 20.0
+"""Longest wait for one record; a driver that takes longer hangs."""
+_TURNS: Final = 6
+
+MakeSource = Callable[[], Source]
+"""Makes the source under test, anew, over the same input."""
+
+
+class EdgeBroken(LawBroken):
+    """A source or sink broke a law of its contract."""
+
+
+def expect_same(law: str, what: str, found: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Compare two sequences.
+
+    Raises:
+        EdgeBroken: Of that law, with the first difference.
+    """
+    if list(found) == list(expected):
+        return
+    pairs = enumerate(zip(found, expected, strict=False))
+    at = next((index for index, (a, b) in pairs if a != b), min(len(found), len(expected)))
+    raise EdgeBroken(
+        law, f"{what}: {len(found)} records for {len(expected)}, different from the {at + 1}th: "
+        f"{found[at : at + 2]!r} for {expected[at : at + 2]!r}"
+    )  # fmt: skip
+
+
+class Record(NamedTuple):
+    """A record as it was read: where it stood, and what it is (a `Rejected` if it was malformed)."""
+
+    position: Any
+    value: Any
+
+
+async def _read(reader: Reader, limit: int) -> Batch | None:
+    try:
+        batch = await asyncio.wait_for(reader.read(limit), WAIT_S)
+    except TimeoutError:
+        raise EdgeBroken("complete", f"read({limit}) has not returned within {WAIT_S} s") from None
+    if batch is None:
+        return None
+    count = len(batch.values) + len(batch.rejected)
+    if not 1 <= count <= limit:
+        raise EdgeBroken("limit", f"read({limit}) returned {count} records")
+    if len(batch.positions) != len(batch.values):
+        raise EdgeBroken("positions", f"{len(batch.positions)} positions for {len(batch.values)} values")
+    return batch
+
+
+async def _drain(reader: Reader, limit: int, most: int) -> list[Record]:
+    """Everything up to the end, or a little more than `most`; values of a batch before its malformed records."""
+    found: list[Record] = []
+    while len(found) <= most:
+        batch = await _read(reader, limit)
+        if batch is None:
+            break
+        found += map(Record, batch.positions, batch.values)
+        # What is kept of a malformed record may be cut, and not the same every time.
+        found += (Record(bad.position, bad._replace(raw=None)) for bad in batch.rejected)
+    return found
+
+
+async def _read_partition(source: Source, partition: str, position: Any, limit: int, most: int) -> list[Record]:
+    reader = await source.open(partition, position)
+    try:
+        return await _drain(reader, limit, most)
+    finally:
+        await reader.aclose()
+
+
+def _values(records: Sequence[Record]) -> list[Any]:
+    return [record.value for record in records if not isinstance(record.value, Rejected)]
+
+
+def _is_plain(position: Any) -> bool:
+    if type(position) is tuple:
+        return all(map(_is_plain, position))
+    return type(position) in (int, str)
+
+
+async def check_reads_all(make: MakeSource, expected: Sequence[Any], *, rejected: int = 0) -> None:
+    """Whatever the limit, every record comes once and in order, with a position; and then nothing, again and again.
+
+    Raises:
+        EdgeBroken: `complete`, `limit`, `positions`, `ends`, `described`.
+    """
+    for limit in (1, 3, 4096):
+        source = make()
+        found: list[Record] = []
+        for partition in source.partitions():
+            reader = await source.open(partition)
+            found += await _drain(reader, limit, len(expected) + rejected)
+            if source.capabilities.bounded:
+                for _ in range(2):
+                    if (more := await _read(reader, limit)) is not None:
+                        raise EdgeBroken("ends", f"after the end there is {more!r}")
+            for position, _ in found:
+                if not _is_plain(position):
+                    raise EdgeBroken("positions", f"{position!r} is no int, str or tuple of these")
+                if not isinstance(text := reader.describe(position), str) or not text:
+                    raise EdgeBroken("described", f"position {position!r} in words is {text!r}")
+            await reader.aclose()
+            await reader.aclose()
+        expect_same("complete", f"read({limit})", _values(found), expected)
+        if (bad := len(found) - len(expected)) != rejected:
+            raise EdgeBroken("complete", f"{bad} malformed records, not {rejected}")
+
+
+async def check_replays(make: MakeSource, expected: Sequence[Any]) -> None:
+    """A source that says it is replayable gives the same again, from the start and after any record; another refuses.
+
+    Raises:
+        EdgeBroken: `replayable`, `reopens`, `refuses`.
+    """
+    source, codec = make(), Codec()
+    most = len(expected) * 2 + 1000
+    if not source.capabilities.replayable:
+        for partition in source.partitions():
+            try:
+                await (await source.open(partition, 0)).aclose()
+            except SourceError:
+                continue
+            raise EdgeBroken("refuses", "it does not say it is replayable, and opens at a position all the same")
+        return
+    for partition in source.partitions():
+        # One by one: a batch does not say where its malformed records stood among its values.
+        first = await _read_partition(source, partition, None, 1, most)
+        again = await _read_partition(source, partition, None, 4096, most)
+        expect_same("replayable", "opened once more", _values(again), _values(first))
+        for index in sorted({0, 1, len(first) // 2, len(first) - 2, len(first) - 1} & set(range(len(first)))):
+            position = first[index].position
+            rest = await _read_partition(make(), partition, position, 1, most)
+            expect_same("reopens", f"opened after the record at {position!r}", rest, first[index + 1 :])
+            # A position is kept in snapshots, and comes back from them.
+            stored = codec.decode(codec.encode(position))
+            rest = await _read_partition(make(), partition, stored, 4096, most)
+            expect_same("reopens", f"opened after the record at {stored!r}", _values(rest), _values(first[index + 1 :]))
+
+
+async def check_acknowledged(make: MakeSource, expected: Sequence[Any]) -> None:
+    """Records that are acknowledged as they are read change nothing of what comes after them, now or later.
+
+    Raises:
+        EdgeBroken: `acknowledged`.
+    """
+    source = make()
+    if not source.capabilities.replayable:
+        return
+    found: list[Record] = []
+    for partition in source.partitions():
+        reader = await source.open(partition)
+        mine: list[Record] = []
+        while (batch := await _read(reader, 2)) is not None and len(found) + len(mine) <= len(expected):
+            mine += map(Record, batch.positions, batch.values)
+            if mine:
+                await reader.acknowledge(mine[-1].position)
+        await reader.aclose()
+        found += mine
+        if mine:
+            # What was acknowledged may be gone; what comes after it is there.
+            rest = await _read_partition(make(), partition, mine[-1].position, 4096, len(expected))
+            expect_same("acknowledged", f"opened after {mine[-1].position!r}", _values(rest), [])
+    expect_same("acknowledged", "acknowledged as they were read", _values(found), expected)
+
+
+async def check_grown(make: MakeSource, grow: Callable[[], None], more: Sequence[Any]) -> None:
+    """A source that has grown goes on after what was read before.
+
+    Args:
+        make: Makes the source. Bounded, with one partition.
+        grow: Adds records to its input.
+        more: Which.
+
+    Raises:
+        EdgeBroken: `grown`.
+    """
+    (partition,) = make().partitions()
+    first = await _read_partition(make(), partition, None, 1, 100_000)
+    grow()
+    for index in sorted({0, len(first) // 2, len(first) - 1}):
+        rest = await _read_partition(make(), partition, first[index].position, 4096, 100_000)
+        expected = [*_values(first[index + 1 :]), *more]
+        expect_same("grown", f"opened after the record at {first[index].position!r}", _values(rest), expected)
+
+
+async def check_changed(make: MakeSource, change: Callable[[], None]) -> None:
+    """A source whose input has become another one says so, instead of going on in the midst of it.
+
+    Args:
+        make: Makes the source. Bounded, with one partition.
+        change: Puts other input in the place of the one that was read.
+
+    Raises:
+        EdgeBroken: `changed`.
+    """
+    (partition,) = make().partitions()
+    first = await _read_partition(make(), partition, None, 1, 100_000)
+    change()
+    position = first[-1].position
+    try:
+        rest = await _read_partition(make(), partition, position, 4096, 100_000)
+    except SourceError:
+        return
+    raise EdgeBroken("changed", f"in other input it goes on after {position!r}, with {rest[:2]!r}")
+
+
+async def check_fingerprint(make: MakeSource) -> None:
+    """The fingerprint and the partitions of one input are the same every time.
+
+    Raises:
+        EdgeBroken: `fingerprint`.
+    """
+    for what in (Source.fingerprint, Source.partitions):
+        first, second = (getattr(make(), what.__name__)() for _ in range(2))
+        if first != second:
+            raise EdgeBroken("fingerprint", f"{what.__name__}() of one input is {first!r} and {second!r}")
+
+
+async def check_cancelled(make: MakeSource, expected: Sequence[Any]) -> None:
+    """Reads that are cancelled while they wait lose nothing.
+
+    Raises:
+        EdgeBroken: `cancelled`.
+    """
+    source = make()
+    found: list[Any] = []
+    for partition in source.partitions():
+        reader = await source.open(partition)
+        for turn in count():
+            reading = asyncio.ensure_future(reader.read(1))
+            for _ in range(turn % _TURNS):  # cancelled sooner or later: before it starts, or somewhere in the midst
+                await asyncio.sleep(0)
+            if turn % _TURNS < _TURNS - 1:
+                reading.cancel()
+            done, _ = await asyncio.wait([reading], timeout=WAIT_S)
+            if not done:
+                reading.cancel()
+                raise EdgeBroken("cancelled", f"after cancelled reads, one has not returned within {WAIT_S} s")
+            if not reading.cancelled():
+                batch = reading.result()
+                if batch is None or len(found) > len(expected):
+                    break
+                found += batch.values
+        await reader.aclose()
+    expect_same("cancelled", "after cancelled reads", found, expected)
+
+
+async def check_live(make: MakeSource, feed: Callable[[Any], Awaitable[None]], values: Sequence[Any]) -> None:
+    """A record is handed out as soon as it is there, with nothing behind it; also when an earlier wait was cancelled.
+
+    Args:
+        make: Makes the source.
+        feed: Makes one record available, no more.
+        values: What to feed, and what is to come.
+
+    Raises:
+        EdgeBroken: `prompt`, `cancelled`.
+    """
+    source = make()
+    (partition,) = source.partitions()
+    reader = await source.open(partition)
+    for value in values:
+        waiting = asyncio.ensure_future(reader.read(100))
+        await asyncio.wait([waiting], timeout=0.01)
+        if waiting.done():
+            raise EdgeBroken("prompt", f"before {value!r} was there, read returned {waiting.result()!r}")
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        reading = asyncio.ensure_future(reader.read(100))
+        await feed(value)
+        done, _ = await asyncio.wait([reading], timeout=WAIT_S)
+        if not done:
+            reading.cancel()
+            await asyncio.wait([reading])
+            raise EdgeBroken("prompt", f"{value!r} is there, and read still waits after {WAIT_S} s")
+        batch = reading.result()
+        expect_same("cancelled", f"after a cancelled wait, {value!r}", batch.values if batch else (), [value])
+    await reader.aclose()
+
+
+async def check_source(make: MakeSource, expected: Sequence[Any], *, rejected: int = 0) -> None:
+    """Hold a source against every law of its contract that needs no feeding.
+
+    Args:
+        make: Makes the source, anew, over the same input.
+        expected: All its values: partition by partition, in order.
+        rejected: How many of its records are malformed.
+
+    Raises:
+        EdgeBroken: Says which law, and what happened.
+    """
+    await check_reads_all(make, expected, rejected=rejected)
+    await check_replays(make, expected)
+    await check_acknowledged(make, expected)
+    await check_fingerprint(make)
+    await check_cancelled(make, expected)

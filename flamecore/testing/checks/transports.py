@@ -1,0 +1,349 @@
+"""The public kit for transports: `await check_transport(make)`, or for pytest `class TestMine(TransportTests)`.
+
+Nothing here needs a test runner. The checks hold a transport against the laws of `flamecore.abc.transport`, by the
+names that `LawBroken.law` gives:
+
+* `order`: a channel never reorders, `send` and `send_nowait` taken together;
+* `loss`, `twice`, `content`: everything that was sent arrives, once, as it was sent, with the name of its sender;
+* `room`: a sender waits while the receiver does not read, and goes on when it does;
+* `cancel`: a cancelled wait loses nothing;
+* `close`: what was sent is handed over first, twice is once, a closed endpoint refuses and wakes who waits at it;
+* `gone`: sending to nobody is an error, also for those who wait;
+* `address`: one endpoint an address; once closed it is free, and its successor inherits nothing;
+* `flags`: the capabilities are what they say, and an address at which others are to join is one that they can use.
+
+A transport that says `multi_process` is checked twice: all addresses in one process, and spread over two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from flamecore.abc.transport import Endpoint, JobAddress, Transport, TransportContext
+from flamecore.errors import CodecError, PeerGoneError, TransportClosedError, TransportError
+from flamecore.runtime.config.schemes import has_scheme, schemes_of
+from flamecore.testing.bench.transports import LIMIT_S, Bench, Make, Note, Setup, judge, setups
+from flamecore.testing.laws import LawBroken
+
+__all__ = ["CHECKS", "LawBroken", "Make", "Setup", "TransportTests", "check_transport", "setups"]
+
+_STALL_S: Final = 0.05
+
+
+async def check_channels(setup: Setup) -> None:
+    """Two that talk to each other at once, and then several that talk to one.
+
+    Raises:
+        LawBroken: `order`, `loss`, `twice` or `content`.
+    """
+    notes = [Note(number, "x" * (number % 7)) for number in range(300)]
+
+    async def talk(endpoint: Endpoint, peer: str) -> None:
+        for note in notes:
+            if note.number % 3 or not endpoint.send_nowait(peer, note):
+                await endpoint.send(peer, note)
+            if not note.number % 10:
+                await asyncio.sleep(0)
+
+    async with Bench(setup) as bench:
+        left, right = await bench.bind("worker/0"), await bench.bind("worker/1")
+        both = asyncio.gather(talk(left, "worker/1"), talk(right, "worker/0"))
+        await asyncio.gather(bench.expect(right, "worker/0", notes), bench.expect(left, "worker/1", notes))
+        await bench.within("room", both, "sending what has been received")
+    async with Bench(setup) as bench:
+        rear = await bench.bind("rear/out")
+        workers = [await bench.bind(f"worker/{index}") for index in range(4)]
+        all_said = asyncio.gather(*(talk(worker, "rear/out") for worker in workers))
+        got = await bench.take(rear, len(notes) * len(workers))
+        await bench.within("room", all_said, "sending what has been received")
+        for worker in workers:
+            judge(notes, [message for sender, message in got if sender == worker.address])
+
+
+async def check_large(setup: Setup) -> None:
+    """One message of 8 MiB among small ones.
+
+    Raises:
+        LawBroken: `order`, `loss`, `twice` or `content`.
+    """
+    notes = [Note(0), Note(1, "ß" * 2**22), Note(2)]
+    async with Bench(setup) as bench:
+        worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+
+        async def talk() -> None:
+            for note in notes:
+                await worker.send("rear/out", note)
+
+        said = asyncio.create_task(talk())
+        await bench.expect(rear, "worker/0", notes)
+        await bench.within("room", said, "sending what has been received")
+
+
+async def check_room(setup: Setup) -> None:
+    """A sender waits for one that does not read, takes its turn after those who wait already, and goes on.
+
+    Raises:
+        LawBroken: `room`, `order`, `loss` or `twice`.
+    """
+    notes = [Note(number, "x" * 1024) for number in range(setup.most)]
+    async with Bench(setup) as bench:
+        worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+        sending = 0
+
+        async def talk() -> None:
+            nonlocal sending
+            for note in notes:
+                sending = note.number
+                await worker.send("rear/out", note)
+
+        said = asyncio.create_task(talk())
+        seen = -1
+        while seen < sending and not said.done():
+            seen = sending
+            await asyncio.wait((said,), timeout=_STALL_S)
+        if said.done():
+            said.result()
+            raise LawBroken("room", f"{setup.most} messages find room where nobody reads: the sender never waits")
+        # `said` waits, with the message `sending` in its hands: what is sent from here on comes after that.
+        first = sending
+        extra = [Note(-1)] if worker.send_nowait("rear/out", Note(-1)) else []
+        got = await bench.take(rear, 1)
+        waits = asyncio.create_task(worker.send("rear/out", Note(-2)))
+        got += await bench.take(rear, setup.most + len(extra))
+        await bench.within("room", asyncio.gather(said, waits), "sending what has been received")
+        messages = [message for _, message in got]
+        judge(notes, [message for message in messages if message.number >= 0])
+        judge([*extra, Note(-2)], [message for message in messages if message.number < 0])
+        if any(messages.index(late) < messages.index(notes[first]) for late in extra):
+            raise LawBroken("order", f"send_nowait has overtaken message {first}, which waited for room")
+
+
+async def check_cancel(setup: Setup) -> None:
+    """Cancelled waits: a receiver that comes back later, a message that arrives in that very moment.
+
+    Raises:
+        LawBroken: `cancel`.
+    """
+    async with Bench(setup) as bench:
+        worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+        got = []
+        for number in range(50):
+            waits = asyncio.create_task(rear.receive())
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            await worker.send("rear/out", Note(number))
+            for _ in range(number // 4 % 4):
+                await asyncio.sleep(0)
+            waits.cancel()
+            await asyncio.wait((waits,))
+            if not waits.cancelled():
+                got.append(waits.result().message.number)
+        while len(got) < 50:
+            got.append((await bench.take(rear, 1, "cancel"))[0][1].number)
+        if got != [*range(50)]:
+            raise LawBroken("cancel", f"between cancelled waits {got} was received, not 0 to 49")
+
+
+async def check_close(setup: Setup) -> None:
+    """What a closed endpoint does: first hand over, then refuse, and never leave anybody waiting.
+
+    Raises:
+        LawBroken: `close`.
+    """
+    async with Bench(setup) as bench:
+        worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+        sent = 0
+        while sent < 20 and worker.send_nowait("rear/out", Note(sent)):
+            sent += 1
+        await bench.within("close", worker.aclose(), "aclose")
+        await bench.within("close", worker.aclose(), "a second aclose")
+        got = [message.number for _, message in await bench.take(rear, sent, "close")]
+        if got != [*range(sent)]:
+            raise LawBroken("close", f"{sent} messages were sent before the sender closed, and {got} arrive")
+        with_closed: list[tuple[str, Callable[[], Any]]] = [
+            ("send", lambda: worker.send("rear/out", Note(20))),
+            ("send_nowait", lambda: worker.send_nowait("rear/out", Note(20))),
+            ("receive", worker.receive),
+            ("receive_nowait", worker.receive_nowait),
+        ]
+        for name, call in with_closed:
+            await bench.refused(TransportClosedError, "close", f"{name} after aclose", call)
+        waits = asyncio.create_task(rear.receive())
+        await asyncio.sleep(0)
+        await bench.within("close", rear.aclose(), "aclose while receive waits")
+        await bench.refused(TransportClosedError, "close", "receive, when its endpoint is closed", lambda: waits)
+        last = await bench.bind("worker/2")
+        for process in bench.processes * 2:
+            await bench.within("close", process.aclose(), "Transport.aclose")
+        await bench.refused(TransportClosedError, "close", "receive after Transport.aclose", last.receive)
+
+
+async def check_gone(setup: Setup) -> None:
+    """Nobody is there, or somebody leaves. A transport may find out late, but not never.
+
+    Raises:
+        LawBroken: `gone`.
+    """
+    async with Bench(setup) as bench:
+        worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+
+        async def talk(peer: str) -> None:
+            for number in range(setup.most):
+                await worker.send(peer, Note(number, "x" * 1024))
+
+        await bench.refused(PeerGoneError, "gone", "sending to an address nobody bound", lambda: talk("worker/9"))
+        said = asyncio.create_task(talk("rear/out"))
+        await bench.take(rear, 10)
+        await asyncio.wait((said,), timeout=_STALL_S)  # until it waits for room
+        await bench.within("close", rear.aclose(), "aclose of a receiver that others send to")
+        await bench.refused(PeerGoneError, "gone", "sending to one that closes", lambda: said)
+        await bench.refused(PeerGoneError, "gone", "sending to one that has closed", lambda: talk("rear/out"))
+
+
+async def check_addresses(setup: Setup) -> None:
+    """One endpoint an address, at any one time.
+
+    Raises:
+        LawBroken: `address`.
+    """
+    async with Bench(setup) as bench:
+        worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+        if (worker.address, rear.address) != ("worker/0", "rear/out"):
+            raise LawBroken("address", f"the endpoints say {worker.address!r} and {rear.address!r}")
+        home = bench.processes[-1]
+        await bench.refused(TransportError, "address", "binding an address twice", lambda: home.bind("rear/out"))
+        if setup.processes == 1:  # between processes it may still be on its way when the address is bound again
+            await worker.send("rear/out", Note(0))
+        await bench.within("close", rear.aclose(), "aclose")
+        heir = await bench.bind("rear/out")
+        await worker.send("rear/out", Note(1))
+        got = [message.number for _, message in await bench.take(heir, 1, "address")]
+        if got != [1]:
+            raise LawBroken("address", f"the next endpoint of an address receives {got}, not only what was sent to it")
+
+
+async def check_flags(setup: Setup) -> None:
+    """`serialises` is true of what arrives, and what cannot be encoded is refused where it is sent.
+
+    Within one process, one that says `multi_process` too may hand over objects.
+
+    Raises:
+        LawBroken: `flags` or `content`.
+    """
+    async with Bench(setup) as bench:
+        worker, rear = await bench.bind("worker/0"), await bench.bind("rear/out")
+        flags = bench.processes[0].capabilities
+        if flags.multi_process and not flags.serialises:
+            raise LawBroken("flags", "multi_process without serialises: objects cannot leave their process")
+        _check_join(bench.processes[0])
+        sent = {"note": Note(1, "text"), "kinds": (None, True, -1.5, b"\0", [1, (2,)], {3}, frozenset({4}), 2**70)}
+        await worker.send("rear/out", sent)
+        ((_, got),) = await bench.take(rear, 1)
+        if repr(got) != repr(sent) or got != sent:
+            raise LawBroken("content", f"{got!r} arrives where {sent!r} was sent")
+        if flags.multi_process and setup.processes == 1:
+            return
+        if (got is not sent) != flags.serialises:
+            object_ = "the same" if got is sent else "another"
+            raise LawBroken("flags", f"serialises = {flags.serialises}, but {object_} object arrives")
+        if flags.serialises:
+            no_bytes = "sending what has no bytes"
+            await bench.refused(CodecError, "flags", no_bytes, lambda: worker.send("rear/out", object()))
+            await bench.refused(CodecError, "flags", no_bytes, lambda: _send_now(worker, "rear/out", object()))
+            await worker.send("rear/out", Note(2))
+            await bench.expect(rear, "worker/0", [Note(2)])
+
+
+def _check_join(transport: Transport) -> None:
+    """Hold the address that a transport gives to those who join against what it takes."""
+    join = transport.outlook().join
+    if join and not has_scheme(type(transport), join):
+        schemes = ", ".join(schemes_of(type(transport))) or "none"
+        raise LawBroken("flags", f"others are to join at {join}, and its schemes are: {schemes}")
+    if join and transport.address_of(join) == JobAddress():
+        raise LawBroken("flags", f"others are to join at {join}, and address_of makes nothing of it")
+
+
+async def _send_now(endpoint: Endpoint, to: str, message: Any) -> None:
+    """`send_nowait`, as soon as there is room for it."""
+    while not endpoint.send_nowait(to, message):
+        await asyncio.sleep(0.001)
+
+
+CHECKS: Final[tuple[Callable[[Setup], Awaitable[None]], ...]] = (
+    check_channels,
+    check_large,
+    check_room,
+    check_cancel,
+    check_close,
+    check_gone,
+    check_addresses,
+    check_flags,
+)
+
+
+async def check_transport(make: Make, *, limit_s: float = LIMIT_S, most: int = 20_000) -> None:
+    """Hold a transport against every law of its contract.
+
+    Args:
+        make: Builds the transport for a context.
+        limit_s, most: As for `Setup`.
+
+    Raises:
+        LawBroken: Says which law, and what happened.
+    """
+    for setup in setups(make, limit_s=limit_s, most=most):
+        for check in CHECKS:
+            await check(setup)
+
+
+class TransportTests:
+    """The checks as a class for pytest; needs no plugin of pytest. Must be given: `make`.
+
+    Example:
+        class TestMine(TransportTests):
+            def make(self, context: TransportContext) -> Transport:
+                return Mine(Mine.Options(room=100), context)
+    """
+
+    limit_s: float = LIMIT_S
+    most: int = 20_000
+
+    def make(self, context: TransportContext) -> Transport:
+        """Build the transport under test."""
+        raise NotImplementedError("give `make(self, context)` in your class")
+
+    def hold(self, check: Callable[[Setup], Awaitable[None]]) -> None:
+        """Run one check under all circumstances the transport claims to be made for."""
+
+        async def run(setup: Setup) -> None:
+            await check(setup)
+
+        for setup in setups(self.make, limit_s=self.limit_s, most=self.most):
+            asyncio.run(run(setup))
+
+    def test_channels(self) -> None:
+        self.hold(check_channels)
+
+    def test_large(self) -> None:
+        self.hold(check_large)
+
+    def test_room(self) -> None:
+        self.hold(check_room)
+
+    def test_cancel(self) -> None:
+        self.hold(check_cancel)
+
+    def test_close(self) -> None:
+        self.hold(check_close)
+
+    def test_gone(self) -> None:
+        self.hold(check_gone)
+
+    def test_addresses(self) -> None:
+        self.hold(check_addresses)
+
+    def test_flags(self) -> None:
+        self.hold(check_flags)

@@ -1,0 +1,123 @@
+"""`assert_exactly_once`, for the author of a flow: its outputs are right, whatever dies on the way, and how often.
+
+from flamecore.testing import assert_exactly_once
+
+
+def test_flow():
+    assert_exactly_once(flow, {"lines": ["to be or", "not to be"]}, seeds=range(100))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from flamecore.abc.acker import Acker, AckerPlan
+from flamecore.flow import Flow
+from flamecore.model.graph import Graph
+from flamecore.runtime.config.defaults import ACKERS
+from flamecore.testing.flows.deterministic import acker_named, compare_outputs
+from flamecore.testing.flows.reference import Failed, interpret
+from flamecore.testing.simulation.crashes import Crashes, Played
+from flamecore.testing.simulation.trouble import Trouble
+
+
+def assert_exactly_once(
+    flow: Flow | Graph,
+    inputs: Mapping[str, Iterable[Any]],
+    *,
+    seeds: Iterable[int] = range(100),
+    workers: Sequence[int] = (1, 2, 3, 4),
+    ackers: Sequence[str] = ACKERS,
+    trouble: Trouble | None = None,
+    on_error: Literal["fail", "skip"] = "fail",
+) -> Counter[str]:
+    """Run a flow that keeps state through simulated crashes, and compare what its sinks hold in the end with what the
+    reference interpreter gives: nothing lost, nothing twice, everything in order.
+
+    A job is run in one simulated process or on several, and dies, in whole or in part, at moments that a seed decides;
+    stores and sinks fail, or do what they are asked for and the answer is lost; what is stored is damaged; processes
+    that were taken for dead go on; connections are cut; the wall clock is put back by an hour. It is started again,
+    perhaps with another number of workers, until it is done.
+
+    Args:
+        flow: What is checked.
+        inputs: For each source, its records.
+        seeds: Each is another story.
+        workers: Numbers of workers to try.
+        ackers: Names of acker drivers to try.
+        trouble: What may happen; default: everything.
+        on_error: What becomes of records that a function of the flow fails on: they end the job, or are left out.
+
+    Returns:
+        How often each kind of fault was played: see `flamecore.testing.simulation.crashes.Played`.
+
+    Raises:
+        AssertionError: An output differs, is missing or too many, or the job ended as it should not. The text says
+            where first, under which seed, and what had happened.
+    """
+    graph = flow if isinstance(flow, Graph) else flow.graph()
+    whole = {name: list(records) for name, records in inputs.items()}
+    strategies: dict[str, Callable[[AckerPlan], Acker]] = {name: acker_named(name) for name in ackers}
+    reference = Reference(graph, whole, skip_failing=on_error == "skip")
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        story = Crashes(graph, whole, seed=seed, ackers=strategies, trouble=trouble, workers=workers, on_error=on_error)
+        try:
+            played = story.play()
+            counts.update(played.counts)
+            reference.check(played)
+        except Exception as error:
+            told = "\n  ".join(story.log)
+            raise AssertionError(f"with seed={seed}: {error}\nWhat had happened, by second:\n  {told}") from error
+    return counts
+
+
+class Reference:
+    """What a flow gives for some inputs.
+
+    Args:
+        graph: The graph.
+        inputs: For each source, its records.
+        skip_failing: Records that a function fails on are left out.
+    """
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Sequence[Any]], *, skip_failing: bool = False) -> None:
+        self.graph, self.inputs, self.skip_failing = graph, inputs, skip_failing
+        self._known: dict[tuple[tuple[int, ...], ...], tuple[dict[str, list[Any]], Failed | None]] = {}
+
+    def of(self, times: Mapping[str, Sequence[int]]) -> tuple[dict[str, list[Any]], Failed | None]:
+        """The outputs, and where it fails, if it does.
+
+        Args:
+            times: For each source, the global times of its records, as far as they were read.
+        """
+        order = sorted({time for each in times.values() for time in each})
+        rank = {time: number for number, time in enumerate(order)}  # it is the order of times that counts
+        ranks = {name: tuple(rank[time] for time in each) for name, each in times.items()}
+        key = tuple(ranks[source.name] for source in self.graph.sources)
+        if key not in self._known:
+            inputs = {name: list(self.inputs.get(name, ()))[: len(ranks[name])] for name in ranks}
+            failed = None
+            try:
+                outputs = interpret(self.graph, inputs, times=ranks, skip_failing=self.skip_failing)
+            except Failed as error:
+                failed, outputs = error, error.outputs
+            wanted = {name: [output.payload for output in each] for name, each in outputs.items()}
+            self._known[key] = wanted, failed
+        return self._known[key]
+
+    def check(self, played: Played) -> None:
+        """Compare the end of a story with what it should be.
+
+        Raises:
+            AssertionError: It differs.
+        """
+        for name, times in played.times.items():
+            if times != sorted(set(times)):
+                raise AssertionError(f"the times of source {name!r} do not grow: {times}")
+        wanted, failed = self.of(played.times)
+        if (failed is None) != (played.failed is None):
+            raise AssertionError(f"the job failed with {played.failed}, the reference with {failed}")
+        compare_outputs(played.outputs, wanted, f"{played.runs} runs")

@@ -1,0 +1,217 @@
+"""The reference interpreter: what a flow means, with nothing clever in it.
+
+Every vertex is worked on one item at a time, in the order of metas: the least pending item of all goes next. What is
+derived from an item sorts after it, so every operation sees its items in order, and the only thing it ever has to
+repair is what a custom order asks for. Cycles are drawn in full, windows are cut from plain sorted lists, keys are
+told apart by `==`.
+
+It shares the graph and the meta with the engine, and nothing else: it is the oracle the engine is tested against.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from flamecore.errors import GraphError
+from flamecore.model.expansion import expand
+from flamecore.model.graph import Graph
+from flamecore.model.item import DataItem
+from flamecore.model.meta import GlobalTime, Meta, encode_child
+from flamecore.model.vertices import Broadcast, ByHash, ByKey, Grouping, Map, Merge, Sink, Source, ToAll, Vertex
+
+T = TypeVar("T")
+
+
+class Failed(Exception):
+    """A user function failed on a valid item; `outputs` are those of the records before it, `error` what it raised."""
+
+    def __init__(self, vertex: str, payload: Any, error: Exception, outputs: dict[str, list[DataItem]]) -> None:
+        super().__init__(f"{vertex!r} failed on {payload!r}: {error!r}")
+        self.vertex, self.payload, self.error, self.outputs = vertex, payload, error, outputs
+
+
+def interpret(
+    graph: Graph,
+    inputs: Mapping[str, Iterable[Any]],
+    *,
+    workers: int = 1,
+    times: Mapping[str, Iterable[int]] | None = None,
+    skip_failing: bool = False,
+    max_steps: int = 10_000_000,
+) -> dict[str, list[DataItem]]:
+    """Run a graph on whole inputs.
+
+    Args:
+        graph: The graph, as for a job.
+        inputs: For each source, its records.
+        workers: Only what is copied to all workers depends on it.
+        times: For each source, the times of its records; default: 0, 1, 2, …
+        skip_failing: Go on without records that a user function fails on.
+        max_steps: Give up on a flow that has not ended after so many.
+
+    Returns:
+        For each sink, its outputs in order, as the barrier has them: alive. Their traces are 0, since no other worker
+        could have made them.
+
+    Raises:
+        Failed: A user function failed on a valid item, and `skip_failing` is not set.
+        GraphError: A vertex does not say what it means.
+    """
+    drawn = expand(graph)
+    for vertex in drawn.vertices:
+        if not isinstance(vertex, (Source, Map, Broadcast, Merge, Grouping, Sink)):
+            raise GraphError(
+                f"the reference interpreter does not know what {vertex!r} means",
+                hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
+                vertex=vertex.name,
+            )
+    return _Interpreter(drawn, workers, skip_failing).run(inputs, times or {}, max_steps)
+
+
+class _Interpreter:
+    def __init__(self, graph: Graph, workers: int, skip_failing: bool) -> None:
+        self.graph, self.workers, self.skip_failing = graph, workers, skip_failing
+        self.pending: list[tuple[bytes, int, Vertex, bool, Any]] = []
+        self.pushed = 0
+        self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
+        self.held: dict[str, list[DataItem]] = {sink.name: [] for sink in graph.sinks}
+        self.failures: list[tuple[bytes, str, Any, Exception]] = []
+
+    def run(
+        self, inputs: Mapping[str, Iterable[Any]], times: Mapping[str, Iterable[int]], max_steps: int
+    ) -> dict[str, list[DataItem]]:
+        for front, source in enumerate(self.graph.sources, 1):
+            records = list(inputs.get(source.name, ()))
+            stamps = times.get(source.name, range(len(records)))
+            for time, payload in zip(stamps, records, strict=True):
+                self.emit(source, GlobalTime(time, front).encode(), True, payload)
+        for _ in range(max_steps):
+            if not self.pending:
+                break
+            order, _, vertex, alive, payload = heapq.heappop(self.pending)
+            self.work(vertex, order, alive, payload)
+        else:
+            raise RuntimeError(f"graph {self.graph.name!r} has not ended after {max_steps} steps")
+        outputs = {name: sorted(held, key=lambda output: output.order) for name, held in self.held.items()}
+        if self.failures and not self.skip_failing:
+            order, name, payload, error = min(self.failures, key=lambda failure: failure[0])
+            # A record is delivered with all that came of it, or not at all.
+            before = {sink: [o for o in held if o.order < order[:8]] for sink, held in outputs.items()}
+            raise Failed(name, payload, error, before)
+        return outputs
+
+    def emit(self, vertex: Vertex, order: bytes, alive: bool, payload: Any) -> None:
+        for number, end in enumerate(self.graph.successors(vertex)):
+            at = order + encode_child(number) if isinstance(vertex, Broadcast) else order
+            copies = range(self.workers) if isinstance(end.route, ToAll) else (None,)
+            for copy in copies:
+                self.pushed += 1
+                place = at if copy is None else at + encode_child(copy)
+                heapq.heappush(self.pending, (place, self.pushed, end, alive, payload))
+
+    def work(self, vertex: Vertex, order: bytes, alive: bool, payload: Any) -> None:
+        if isinstance(vertex, Sink):
+            held = self.held[vertex.name]
+            if alive:
+                held.append(DataItem(order, 0, True, payload))
+            else:
+                held.remove(next(output for output in held if output.order == order))
+        elif isinstance(vertex, (Broadcast, Merge)):
+            self.emit(vertex, order, alive, payload)
+        else:
+            try:
+                if isinstance(vertex, Map):
+                    if isinstance(vertex.route, (ByKey, ByHash)):
+                        vertex.route.hash(payload)  # where it leads does not matter here; that it can be had does
+                    meta = partial(Meta.decode, order, tombstone=not alive)
+                    outputs = outputs_of(vertex, payload, meta)
+                    emitted = [(order + encode_child(number), alive, output) for number, output in enumerate(outputs)]
+                else:
+                    assert isinstance(vertex, Grouping)
+                    emitted = self.group(vertex, order, alive, payload)
+            except Exception as error:  # noqa: BLE001 - user code
+                if alive:
+                    self.failures.append((order, vertex.name, payload, error))
+                else:
+                    self.failures = [f for f in self.failures if (f[0], f[1]) != (order, vertex.name)]
+                return
+            for parts in emitted:
+                self.emit(vertex, *parts)
+
+    def group(self, vertex: Grouping, order: bytes, alive: bool, payload: Any) -> list[tuple[bytes, bool, Any]]:
+        """Change the bucket; compare the windows that ended at or behind the change with those that do now."""
+        bucket = bucket_of(vertex, self.buckets.setdefault(vertex, {}), order, payload)
+        key = (order,) if vertex.order is None else (order[:12], vertex.order(payload), order)
+        place = sum(entry[:-1] < key for entry in bucket) if bucket and bucket[-1][:-1] >= key else len(bucket)
+        before = _windows(vertex, bucket, place, vertex.window + (not alive))
+        if alive:
+            bucket.insert(place, (*key, payload))
+        else:
+            assert bucket[place][:-1] == key
+            del bucket[place]
+        after = _windows(vertex, bucket, place, vertex.window + alive)
+        same = {at for at, window in before.items() if at in after and _identical(window, after[at])}
+        gone = [(at, False, window) for at, window in before.items() if at not in same]
+        come = [(at, True, window) for at, window in after.items() if at not in same]
+        return gone + come
+
+
+def bucket_of(vertex: Grouping, buckets: dict[Any, list[T]], order: bytes, payload: Any) -> list[T]:
+    """Return the bucket of an item: that of its key, or the first of its hash with an equal payload.
+
+    Where partial windows are undone, each record has buckets of its own.
+
+    Args:
+        vertex: The grouping.
+        buckets: Its buckets. A missing one is added.
+        order: The order of the item.
+        payload: The payload of the item.
+    """
+    route = vertex.route
+    if isinstance(route, ByKey):
+        key = route.key(payload)
+        return buckets.setdefault((order[:12], key) if vertex.undo_partial else key, [])
+    assert isinstance(route, ByHash)
+    hashed = route.function(payload)
+    for (other, example), bucket in buckets.items():
+        if other == hashed and (vertex.equal is None or vertex.equal(example, payload)):
+            return bucket
+    return buckets.setdefault((hashed, payload), [])
+
+
+def outputs_of(vertex: Map, payload: Any, meta: Callable[[], Any]) -> list[Any]:
+    """Return the outputs of a map for one payload, in order.
+
+    Args:
+        vertex: The map.
+        payload: The payload of the item.
+        meta: Spells out the meta of the item, for a map that takes it.
+    """
+    if vertex.shape == "inspect_meta":
+        vertex.function(payload, meta())
+        return [payload]
+    result = vertex.function(payload)
+    if vertex.shape == "many":
+        return list(result)
+    if vertex.shape == "one":
+        return [result]
+    return [payload] if vertex.shape == "inspect" or result else []
+
+
+def _windows(vertex: Grouping, bucket: list[tuple[Any, ...]], place: int, count: int) -> dict[bytes, tuple[Any, ...]]:
+    """The first `count` windows that end at `place` or behind it, by the order of their last item."""
+    size = len(bucket)
+    if vertex.undo_partial and 0 < size < vertex.window:
+        return {bucket[-1][-2]: tuple(entry[-1] for entry in bucket)}
+    cuts = {}
+    for end in range(place + 1, min(place + count, size) + 1):
+        if end >= vertex.window or not vertex.undo_partial:
+            cuts[bucket[end - 1][-2]] = tuple(entry[-1] for entry in bucket[max(end - vertex.window, 0) : end])
+    return cuts
+
+
+def _identical(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,216 @@
+"""The flows that every deployment must agree on, item for item, with the reference interpreter.
+
+Each stresses another part of the model; `FLOWS` holds them by name. `flow` draws all of them side by side, so that one
+job runs them all: they share its workers, its minimum time and its channels, and nothing else. It is a module-level
+variable, as workers in other processes need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any, Final, Literal, NamedTuple
+
+from flamecore.flow import Flow
+from flamecore.model.stream import Stream
+
+__all__ = ["FLOWS", "StandardFlow", "flow", "inputs"]
+
+
+class Page(NamedTuple):
+    """A version of a document."""
+
+    id: int
+    text: str
+
+
+class Occurrence(NamedTuple):
+    """Where a word stands in a page: 0-based ordinals, ascending."""
+
+    word: str
+    page: int
+    positions: tuple[int, ...]
+
+
+class Change(NamedTuple):
+    """A change of the index; `pages` are those that hold the word after it."""
+
+    change: Literal["add", "remove"]
+    word: str
+    page: int
+    positions: tuple[int, ...]
+    pages: tuple[int, ...]
+
+
+class Sum(NamedTuple):
+    """The state that drifts round the drawn cycle."""
+
+    value: int
+
+
+class Reading(NamedTuple):
+    """A number with the source that it comes from."""
+
+    source: str
+    value: int
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------------
+
+
+def word_count(flow: Flow) -> None:
+    """Lines on any worker, words on the worker of their key, a count of each."""
+    lines = flow.source("word_count_lines", str).rebalance()
+    lines.flat_map(str.split).key_by(lambda word: word).count().sink("word_count")
+
+
+def split_page(page: Page) -> list[Occurrence]:
+    """One item for each distinct word, in order of first occurrence."""
+    places: dict[str, list[int]] = {}
+    for place, word in enumerate(page.text.split()):
+        places.setdefault(word, []).append(place)
+    return [Occurrence(word, page.id, tuple(at)) for word, at in places.items()]
+
+
+NOTHING_FOUND: Final[tuple[Occurrence, ...]] = ()
+
+
+def index_word(
+    postings: tuple[Occurrence, ...], found: Occurrence
+) -> tuple[tuple[Occurrence, ...], tuple[Change, ...]]:
+    """Put a posting in the word's index; what an earlier version of the page left there goes first."""
+    others = tuple(posting for posting in postings if posting.page != found.page)
+    gone = [posting for posting in postings if posting.page == found.page]
+    removed = [
+        Change("remove", found.word, found.page, posting.positions, tuple(p.page for p in others)) for posting in gone
+    ]
+    after = tuple(sorted((*others, found)))
+    added = Change("add", found.word, found.page, found.positions, tuple(posting.page for posting in after))
+    return after, (*removed, added)
+
+
+def inverted_index(flow: Flow) -> None:
+    """The incremental index of paper 004: versions of pages come in, the change log of the index comes out."""
+    pages = flow.source("inverted_index_pages", Page).key_by(lambda page: page.id)
+    words = pages.flat_map(split_page).key_by(lambda found: found.word)
+    words.stateful_map(NOTHING_FOUND, index_word).sink("inverted_index")
+
+
+def is_ready(window: tuple[Any, ...]) -> bool:
+    """Whether an item stands behind the state that its predecessor left, or is the first of all."""
+    return type(window[-1]) is not Sum and (len(window) == 1 or type(window[0]) is Sum)
+
+
+def add(window: tuple[Any, ...]) -> Sum:
+    """The next state."""
+    return Sum(window[-1] + (window[0].value if len(window) == 2 else 0))
+
+
+def cycle_sum(flow: Flow) -> None:
+    """The paper's drifting state, drawn: a grouping of window 2, a filter, an addition, and back."""
+
+    def body(inside: Stream[Any]) -> tuple[Stream[Any], Stream[Any]]:
+        sums = inside.key_by(lambda _: 0).group(2).filter(is_ready).map(add)
+        return sums, sums
+
+    # Over all workers first: at the grouping they arrive in another order.
+    flow.source("cycle_sum_numbers", int).key_by(lambda number: number).map(int).loop(body).sink("cycle_sum")
+
+
+def triple_grouping(flow: Flow) -> None:
+    """Windows of windows of windows, each by another key: a repair causes repairs."""
+    numbers = flow.source("triple_grouping_numbers", int).rebalance().map(lambda number: number + 1)
+    windows = numbers.key_by(lambda number: number % 3).group(2).key_by(lambda pair: sum(pair) % 4).group(3)
+    windows.key_by(lambda pairs: sum(map(sum, pairs)) % 2).group(2).sink("triple_grouping")
+
+
+def broadcast_and_merge(flow: Flow) -> None:
+    """Two copies take ways of their own, meet again in order, and go to two sinks."""
+    left, right = flow.source("broadcast_numbers", int).rebalance().map(int).broadcast(2)
+    doubled = left.key_by(lambda number: number).map(lambda number: ("double", 2 * number))
+    halves = right.filter(lambda number: number % 2 == 0).map(lambda number: ("half", number // 2))
+    both = doubled.merge(halves)
+    both.key_by(lambda pair: pair[1] % 5).group(3).sink("broadcast_windows")
+    both.key_by(lambda pair: pair[0]).fold(0, lambda total, pair: total + pair[1]).sink("broadcast_totals")
+
+
+NOTHING_READ: Final[tuple[Reading, ...]] = ()
+
+
+def keep_three(
+    seen: tuple[Reading, ...], reading: Reading
+) -> tuple[tuple[Reading, ...], tuple[tuple[Reading, ...], ...]]:
+    """The last three readings, which are also what comes out."""
+    after = (*seen, reading)[-3:]
+    return after, (after,)
+
+
+def unequal_fronts(flow: Flow) -> None:
+    """Three sources of unequal length on different workers: what arrives is in nobody's order."""
+    x, y, z = (flow.source(f"fronts_{name}", int).map(partial(Reading, name)) for name in ("x", "y", "z"))
+    x.merge(y, z).key_by(lambda reading: reading.value % 3).stateful_map(NOTHING_READ, keep_three).sink("fronts")
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+
+def _lines(random: Random, size: int) -> dict[str, list[Any]]:
+    return {"word_count_lines": [" ".join(random.choices("abcdef", k=random.randrange(5))) for _ in range(size)]}
+
+
+def _pages(random: Random, size: int) -> dict[str, list[Any]]:
+    words = ["ash", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "oak", "pine"]
+    texts = [" ".join(random.choices(words, k=random.randrange(1, 6))) for _ in range(size)]
+    return {"inverted_index_pages": [Page(random.randrange(size // 4 + 1), text) for text in texts]}
+
+
+def _numbers(name: str) -> Callable[[Random, int], dict[str, list[Any]]]:
+    return lambda random, size: {name: [random.randrange(30) for _ in range(size)]}
+
+
+def _fronts(random: Random, size: int) -> dict[str, list[Any]]:
+    lengths = {"fronts_x": size, "fronts_y": size // 2, "fronts_z": size // 10}
+    return {name: [random.randrange(100) for _ in range(length)] for name, length in lengths.items()}
+
+
+class StandardFlow(NamedTuple):
+    """One of the flows.
+
+    Attributes:
+        draw: Adds it to a flow; its sources and sinks have names that no other one has.
+        inputs: Records for each source, from a random generator and a size.
+    """
+
+    draw: Callable[[Flow], None]
+    inputs: Callable[[Random, int], Mapping[str, Sequence[Any]]]
+
+    def alone(self, name: str) -> Flow:
+        """This one, and nothing else."""
+        flow = Flow(name)
+        self.draw(flow)
+        return flow
+
+
+FLOWS: Final[Mapping[str, StandardFlow]] = {
+    "word_count": StandardFlow(word_count, _lines),
+    "inverted_index": StandardFlow(inverted_index, _pages),
+    "cycle_sum": StandardFlow(cycle_sum, _numbers("cycle_sum_numbers")),
+    "triple_grouping": StandardFlow(triple_grouping, _numbers("triple_grouping_numbers")),
+    "broadcast_and_merge": StandardFlow(broadcast_and_merge, _numbers("broadcast_numbers")),
+    "unequal_fronts": StandardFlow(unequal_fronts, _fronts),
+}
+
+flow: Final = Flow("standard-flows")
+"""All of them at once."""
+
+for _each in FLOWS.values():
+    _each.draw(flow)
+
+
+def inputs(seed: int = 1, size: int = 100) -> dict[str, Sequence[Any]]:
+    """Records for all sources of `flow`: `size` for the longest of each. The same seed gives the same."""
+    found: dict[str, Sequence[Any]] = {}
+    for name, each in FLOWS.items():
+        found.update(each.inputs(Random(f"{seed} {name}"), size))
+    return found

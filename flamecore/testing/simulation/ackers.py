@@ -1,0 +1,401 @@
+"""A job without data, to run an acker under a seeded scheduler and hold it against a plain model of what is in flight.
+
+Workers hand items over that spawn items; channels keep their order and delay at will; fronts and listeners come and go.
+The model is a dict. What it is held against are the laws, by the names that `LawBroken.law` gives:
+
+* `safe`: a minimum time passes no item in flight, there or upstream, and nothing a front may still send;
+* `arrives`: once all is acked and delivered, every listener knows the exact minimum time;
+* `forward`: a listener begins where the job does, never goes back, says truly whether it grew, keeps segments apart;
+* `reports`: acks in descending (segment, time), one heartbeat a front, no front ends beside acks, node times by one;
+* `legal`: nothing that the contract allows is refused;
+* `refused`: what the contract forbids is refused;
+* `subscribers`: news go to those who subscribed, once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import Any, Final
+
+from flamecore.abc.acker import Acker, AckerPlan, Listener, Segments
+from flamecore.errors import FlameError
+from flamecore.model.messages import MinTime, Report
+from flamecore.testing.laws import LawBroken
+
+Make = Callable[[AckerPlan], Acker]
+"""What the kit is given: builds the acker under test for a plan. Called anew for every run."""
+
+SEGMENTS: Final[tuple[Segments, ...]] = tuple(
+    tuple(map(frozenset, shape)) for shape in ([()], [(), (0,)], [(), (0,), (1,)], [(), (), (0, 1), (0,)])
+)
+"""Shapes of graphs the simulation draws from."""
+
+_EVENTS = 20_000  # a run has some hundred; beyond this it will never be quiet
+
+
+class Model:
+    """The reference: what is in flight and what fronts may still send, as plain dicts.
+
+    Attributes:
+        in_flight: (segment, time) of each item in flight, by its number.
+        fronts: For each front the lowest time that it may send next.
+        default: The highest promise of a front that has ended.
+    """
+
+    def __init__(self, plan: AckerPlan) -> None:
+        self.in_flight: dict[int, tuple[int, int]] = {}
+        self.fronts = dict.fromkeys(plan.fronts, plan.start)
+        self.default = plan.start
+        self.upstream: list[set[int]] = []
+        for segment, feeding in enumerate(plan.segments):
+            self.upstream.append({segment}.union(*(self.upstream[index] for index in feeding)))
+
+    def end(self, front: int) -> None:
+        """Forget a front that sends nothing more."""
+        self.default = max(self.default, self.fronts.pop(front))
+
+    def limit(self, segment: int) -> int:
+        """The minimum time of the segment, if everything were known everywhere at once."""
+        upstream = self.upstream[segment]
+        times = [time for at, time in self.in_flight.values() if at in upstream]
+        return min([min(self.fronts.values(), default=self.default), *times])
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a simulated job looks like.
+
+    Attributes:
+        workers, fronts, listeners: How many. Front f is numbered f + 1 and runs on worker f mod workers.
+        segments: The graph.
+        items: How many items each front sends.
+        children: How many items these may spawn, in all.
+        joins: Whether a front and a listener join while the job runs, and a listener leaves it.
+        start: Time at which the job starts.
+    """
+
+    workers: int = 2
+    fronts: int = 1
+    listeners: int = 1
+    segments: Segments = SEGMENTS[0]
+    items: int = 3
+    children: int = 4
+    joins: bool = False
+    start: int = 0
+
+    @classmethod
+    def drawn(cls, random: Random) -> Shape:
+        """Any shape, drawn from the seed of a run."""
+        return cls(
+            workers=random.randint(1, 4),
+            fronts=random.randint(0, 3),
+            listeners=random.randint(1, 2),
+            segments=random.choice(SEGMENTS),
+            items=random.randint(0, 5),
+            children=random.randint(0, 8),
+            joins=random.random() < 0.5,
+            start=random.choice((0, 0, -3, 1_700_000_000_000_000)),
+        )
+
+
+class _Channel:
+    """Things that happen in this order, at times the scheduler chooses."""
+
+    __slots__ = ("happen", "queue", "slow")
+
+    def __init__(self, happen: Callable[[Any], None], slow: bool = False) -> None:
+        self.queue: deque[Any] = deque()
+        self.happen = happen
+        self.slow = slow
+
+
+class Bench:
+    """An acker set up with workers, trackers and listeners, and a channel from each to each.
+
+    Args:
+        make: Builds the acker.
+        plan: For which job.
+        random: Decides which channels are slow.
+        seed: For the messages.
+    """
+
+    def __init__(self, make: Make, plan: AckerPlan, random: Random | None = None, seed: int | None = None) -> None:
+        self.plan = plan
+        self.random = random or Random(0)
+        self.seed = seed
+        self.now = 0.0
+        self.model = Model(plan)
+        self.acker = make(plan)
+        self.channels: list[_Channel] = []
+        self.reporters = [self.acker.reporter(worker) for worker in range(plan.workers)]
+        self.trackers = [self.acker.tracker(index) for index in range(self.acker.trackers)]
+        self.listeners: dict[str, Listener] = {}
+        self._ticks = [0] * plan.workers
+        self._flushes = [self.channel(self._flush) for _ in self.reporters]
+        self._reports = [
+            [self.channel(self._apply(index)) for index in range(len(self.trackers))] for _ in self.reporters
+        ]
+        self._news: dict[tuple[int, str], _Channel] = {}
+
+    def broken(self, law: str, what: str) -> LawBroken:
+        return LawBroken(law, what, self.seed)
+
+    def channel(self, happen: Callable[[Any], None]) -> _Channel:
+        """Add a channel; what is put into its queue happens in this order."""
+        channel = _Channel(happen, slow=self.random.random() < 0.3)
+        self.channels.append(channel)
+        return channel
+
+    def stepped(self, worker: int) -> None:
+        """The worker has done a step: it will flush, perhaps after a few more."""
+        queue = self._flushes[worker].queue
+        if not queue:
+            queue.append(worker)
+
+    def _flush(self, worker: int) -> None:
+        ticked = False
+        for index, report in self.reporters[worker].flush(self.now):
+            ticked |= self._check_report(worker, report)
+            self._reports[worker][index].queue.append(report)
+        self._ticks[worker] += ticked
+
+    def _check_report(self, worker: int, report: Report) -> bool:
+        """Check the laws of one report; True if it carries a node time."""
+        _, tick, acks, heartbeats, unregistered = report
+        if not (tick or acks or heartbeats or unregistered) or report.worker != worker:
+            raise self.broken("reports", f"worker {worker} sent {report}, which is empty or not its own")
+        if acks and (unregistered or not tick):
+            raise self.broken("reports", f"a report with acks has a node time and no end of a front, not {report}")
+        if any(left[:2] <= right[:2] for left, right in pairwise(acks)):
+            raise self.broken("reports", f"acks must go down in (segment, time), each once, not {acks}")
+        if len({front for front, _ in heartbeats}) < len(heartbeats):
+            raise self.broken("reports", f"a report has one heartbeat a front, not {heartbeats}")
+        if tick and tick != self._ticks[worker] + 1:
+            raise self.broken("reports", f"node time {tick} of worker {worker} follows {self._ticks[worker]}")
+        return bool(tick)
+
+    def _apply(self, index: int) -> Callable[[Report], None]:
+        def apply(report: Report) -> None:
+            tracker = self.trackers[index]
+            self._tell(index, tracker.subscribers, tracker.receive(report))
+
+        return apply
+
+    def _tell(self, index: int, addresses: Sequence[str], news: Sequence[MinTime]) -> None:
+        if news:
+            for address in addresses:
+                self._news[index, address].queue.extend(news)
+
+    def subscribe(self, address: str) -> Listener:
+        """Add a listener; each tracker hears of it in a moment of its own."""
+        listener = self.listeners[address] = self.acker.listener()
+        for segment in range(len(self.plan.segments)):
+            if listener.min_time(segment) != self.plan.start:
+                raise self.broken(
+                    "forward", f"a listener starts at {self.plan.start}, not {listener.min_time(segment)}"
+                )
+
+        def subscribe(index: int) -> None:
+            self._tell(index, [address], self.trackers[index].subscribe(address))
+
+        for index in range(len(self.trackers)):
+            self._news[index, address] = self.channel(self._hear(index, listener))
+            self.channel(subscribe).queue.append(index)
+        return listener
+
+    def unsubscribe(self, address: str) -> None:
+        """Remove a listener."""
+        del self.listeners[address]
+        for tracker in self.trackers:
+            tracker.unsubscribe(address)
+
+    def _hear(self, index: int, listener: Listener) -> Callable[[MinTime], None]:
+        segments = range(len(self.plan.segments))
+
+        def hear(news: MinTime) -> None:
+            before = [listener.min_time(segment) for segment in segments]
+            grew = listener.receive(index, news)
+            after = [listener.min_time(segment) for segment in segments]
+            for segment in segments:
+                if after[segment] < before[segment] or (after[segment] != before[segment] and segment != news.segment):
+                    raise self.broken("forward", f"{news} of tracker {index} changed {before} to {after}")
+            if grew != (after != before):
+                raise self.broken("forward", f"receive returned {grew}, but {before} became {after}")
+            if grew:
+                self.check(listener)
+
+        return hear
+
+    def check(self, listener: Listener) -> None:
+        """Hold a listener against the model."""
+        for segment, feeding in enumerate(self.plan.segments):
+            time = listener.min_time(segment)
+            limit = self.model.limit(segment)
+            if time > limit:
+                raise self.broken(
+                    "safe",
+                    f"minimum time {time} of segment {segment} passed {limit}; in flight: {self.model.in_flight}",
+                )
+            if any(time > listener.min_time(upstream) for upstream in feeding):
+                raise self.broken("safe", f"minimum time {time} of segment {segment} is ahead of one that feeds it")
+
+    def run(self) -> None:
+        """Let everything happen until all is quiet, in an order the seed decides, then check what is known.
+
+        Raises:
+            LawBroken: A law did not hold, or the acker refused something legal (the cause is chained).
+        """
+        try:
+            self._run()
+        except FlameError as error:
+            raise self.broken("legal", f"a legal run was refused: {error}") from error
+        for worker, reporter in enumerate(self.reporters):
+            if rest := reporter.flush(self.now):
+                raise self.broken("reports", f"worker {worker} had nothing to report and sent {rest}")
+        for address, listener in self.listeners.items():
+            known = [listener.min_time(segment) for segment in range(len(self.plan.segments))]
+            wanted = [self.model.limit(segment) for segment in range(len(self.plan.segments))]
+            if known != wanted:
+                raise self.broken("arrives", f"all is acked and {address} knows {known}, not {wanted}")
+
+    def _run(self) -> None:
+        draw = self.random.random
+        for _ in range(_EVENTS):
+            ready = [channel for channel in self.channels if channel.queue]
+            if not ready or draw() < 0.05:
+                if self._wait() or ready:
+                    continue
+                return
+            channel = ready[int(draw() * len(ready))]
+            if not channel.slow or draw() < 0.2:
+                self.now += 0.001 * draw()
+                channel.happen(channel.queue.popleft())
+        raise self.broken("arrives", f"never quiet: still busy after {_EVENTS} events")
+
+    def deliver(self, worker: int) -> None:
+        """Let everything happen, beginning with a flush of the worker; errors of the acker come through."""
+        self.stepped(worker)
+        self._run()
+
+    def _wait(self) -> bool:
+        """Go on to the time at which the first reporter is due, and flush it; False if none is."""
+        dues = [(due, worker) for worker, reporter in enumerate(self.reporters) if (due := reporter.due()) is not None]
+        if dues:
+            due, worker = min(dues)
+            self.now = max(self.now, due)
+            self._flush(worker)
+        return bool(dues)
+
+    def hand_over(self, worker: int, segment: int, time: int) -> int:
+        """Worker's part of sending an item: ack it. Returns its number."""
+        number = self.random.getrandbits(64) | 1
+        self.reporters[worker].ack(segment, time, number)
+        self.model.in_flight[number] = (segment, time)
+        return number
+
+    def received(self, worker: int, number: int) -> None:
+        """Worker's part of having processed an item: ack it."""
+        segment, time = self.model.in_flight.pop(number)
+        self.reporters[worker].ack(segment, time, number)
+
+    def promise(self, worker: int, front: int, time: int) -> None:
+        """Heartbeat."""
+        self.model.fronts[front] = time
+        self.reporters[worker].heartbeat(front, time)
+
+    def end(self, worker: int, front: int) -> None:
+        """Unregister."""
+        self.model.end(front)
+        self.reporters[worker].unregister(front)
+
+
+class Simulation(Bench):
+    """One seeded run of a job: `Simulation(make, seed).run()`.
+
+    Args:
+        make: Builds the acker.
+        seed: Decides everything; the same seed is the same run.
+        shape: What the job looks like; None: drawn.
+    """
+
+    def __init__(self, make: Make, seed: int, shape: Shape | None = None) -> None:
+        random = Random(seed)
+        self.shape = shape = shape or Shape.drawn(random)
+        fronts = tuple(range(1, shape.fronts + 1))
+        super().__init__(make, AckerPlan(shape.workers, shape.segments, fronts, shape.start), random, seed)
+        workers = range(shape.workers)
+        self._data = [[self.channel(self._process(worker)) for worker in workers] for _ in workers]
+        self._children = shape.children
+        self._sources = [segment for segment, feeding in enumerate(shape.segments) if not feeding]
+        self._below = [
+            [segment, *(after for after, feeding in enumerate(shape.segments) if segment in feeding)]
+            for segment in range(len(shape.segments))
+        ]
+        for front in fronts:
+            self._start(front)
+        for number in range(shape.listeners):
+            self.subscribe(f"worker/{number}")
+        if shape.joins:
+            self._answers: list[int] = []
+            joining = [lambda: None] * random.randint(0, 8)
+            joining += [lambda: self._add("late"), *[self._register] * len(self.trackers), self._join]
+            if shape.listeners > 1:
+                joining.append(lambda: self.unsubscribe("worker/0"))
+            self._script(joining)
+
+    def _script(self, steps: Sequence[Callable[[], None]]) -> None:
+        self.channel(lambda step: step()).queue.extend(steps)
+
+    def _add(self, address: str) -> None:
+        self.subscribe(address)
+
+    def _send(self, worker: int, segment: int, time: int) -> None:
+        to = int(self.random.random() * self.shape.workers)
+        self._data[worker][to].queue.append(self.hand_over(worker, segment, time))
+
+    def _process(self, worker: int) -> Callable[[int], None]:
+        def process(number: int) -> None:
+            random = self.random
+            segment, time = self.model.in_flight[number]
+            for _ in range(min(random.choice((0, 1, 1, 2)), self._children)):
+                self._children -= 1
+                self._send(worker, random.choice(self._below[segment]), time + random.choice((0, 1, 1, 2)))
+            self.received(worker, number)
+            self.stepped(worker)
+
+        return process
+
+    def _start(self, front: int) -> None:
+        """Script what a front does: items of growing times, a promise after each, and mostly an end."""
+        worker = (front - 1) % self.shape.workers
+        random = self.random
+
+        def item() -> None:
+            time = self.model.fronts[front] + random.choice((0, 0, 0, 1, 5))
+            for _ in range(random.choice((0, 1, 1, 2))):
+                self._send(worker, random.choice(self._sources), time)
+            self.promise(worker, front, time + 1)
+            self.stepped(worker)
+
+        def end() -> None:
+            self.end(worker, front)
+            self.stepped(worker)
+
+        self._script([item] * self.shape.items + [end] * (random.random() < 0.8))
+
+    def _register(self) -> None:
+        self._answers.append(self.trackers[len(self._answers)].register(self.shape.fronts + 1))
+
+    def _join(self) -> None:
+        front = self.shape.fronts + 1
+        time = max(self._answers)
+        self.model.fronts[front] = time
+        for listener in self.listeners.values():
+            self.check(listener)
+        self.promise((front - 1) % self.shape.workers, front, time)
+        self.stepped((front - 1) % self.shape.workers)
+        self._start(front)

@@ -1,0 +1,291 @@
+"""A job that keeps state, under a fate that kills its processes, loses their words, turns back their clocks (seeded).
+
+The parts are the job's own: `flamecore.runtime.engine.job.Job` for a job in one process; nodes, epochs and histories
+for one on several. Only the world they run in is made up. A run of the job ends when it is done, fails or dies; then it
+is started again, as somebody would who runs the same command once more, until it is done and fate has nothing left to
+do. What the sinks hold then must be what the reference interpreter gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from flamecore.abc.acker import Acker, AckerPlan
+from flamecore.errors import FencedError, FlameError, OperationError
+from flamecore.model.clock import STOPWATCH, WALL_CLOCK, ClockName
+from flamecore.model.graph import Graph
+from flamecore.model.plan import OnError
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.state.format import Binding, decode_epoch
+from flamecore.testing.laws import LawBroken
+from flamecore.testing.simulation.damages import Damages
+from flamecore.testing.simulation.job import SimulatedJob
+from flamecore.testing.simulation.run import Run
+from flamecore.testing.simulation.trouble import Trouble
+from flamecore.testing.simulation.virtual import run_virtually
+from flamecore.testing.simulation.world import Process, World, follow_tasks, stopwatch
+
+_MOST_RUNS = 60
+_SOONER = 8
+"""Behind a snapshot a fault comes so many times sooner: there may soon be another, or the job be done."""
+
+
+@dataclass
+class Played:
+    """What became of a job.
+
+    Attributes:
+        outputs: For each sink, what it holds.
+        times: For each source, the global times of its records.
+        failed: The error of the record that ends the job, if one does.
+        runs: How many runs it took.
+        epochs: How many epochs.
+        log: What fate has done, in order.
+        counts: How often each kind of fault was played. Of what is stored: "damage" to a snapshot to spare, "back": it
+            went on from an older one, "ruin" of what is needed, "age": an older copy of all there is was brought back,
+            "refusal": it said so. Of all these, by what was done: "cut", "flip", "stale", "swap", "older".
+    """
+
+    outputs: dict[str, list[Any]]
+    times: dict[str, list[int]]
+    failed: OperationError | None
+    runs: int
+    epochs: int
+    log: list[str]
+    counts: Counter[str]
+
+
+class Crashes:
+    """One story of a job.
+
+    Args:
+        graph: The graph, checked.
+        inputs: For each source, its records.
+        seed: Decides everything that is left to chance.
+        ackers: Strategies by name.
+        trouble: What may happen.
+        workers: Numbers of workers that runs are started with.
+        on_error: What becomes of records that a user function fails on.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Iterable[Any]],
+        *,
+        seed: int,
+        ackers: Mapping[str, Callable[[AckerPlan], Acker]],
+        trouble: Trouble | None = None,
+        workers: Sequence[int] = (1, 2, 3, 4),
+        on_error: OnError = "fail",
+    ) -> None:
+        self.random = random = Random(seed)
+        self.trouble = trouble or Trouble()
+        self.log: list[str] = []
+        self.run: Run | None = None
+        self.runs = 0
+        self.failed: OperationError | None = None
+        self.counts: Counter[str] = Counter()
+        clock: ClockName = random.choice(("sequence", "wall"))
+        codec = Codec.of(graph)
+        wire = random.random() < 0.2
+        self.world = World(
+            random,
+            self._moment,
+            tears=self.trouble.tears and random.random() < 0.5,
+            copy=(lambda message: codec.decode(codec.encode(message))) if wire else None,
+        )
+        self.job = SimulatedJob(
+            self.world, graph, inputs, ackers=ackers, workers=workers, on_error=on_error, clock=clock
+        )
+        self._ghosts: list[Run] = []
+        self._broken: LawBroken | None = None
+        self._damages = Damages(self.world.disk, random)
+        self._damaging = False
+        self._snapshots = 0
+        self.world.stored = self._stored
+        self._faults = random.randint(0, self.trouble.faults) if self.trouble.kinds else 0
+        self._kind, self._after, self._next_fault = self._draw()
+        self._stopwatch = stopwatch(seed)
+        if self.trouble.grows and random.random() < 0.3:
+            for records in self.job.records.values():
+                records.there = random.randint(0, len(records.records))
+
+    # -- the story ---------------------------------------------------------------------------------------------------
+
+    def play(self) -> Played:
+        """From the first start to the end.
+
+        Raises:
+            LawBroken: The job has come to an end that no fault accounts for.
+            SimulationStuckError: It comes to none.
+        """
+        thresholds = gc.get_threshold()
+        try:
+            run_virtually(self._play())
+        finally:
+            gc.unfreeze()
+            gc.set_threshold(*thresholds)
+        job = self.job
+        times = job.times(failed=self.failed is not None)
+        return Played(job.outputs, times, self.failed, self.runs, len(job.epochs), self.log, self.counts)
+
+    async def _play(self) -> None:
+        follow_tasks(asyncio.get_running_loop())
+        WALL_CLOCK.set(self.world.now_us)
+        STOPWATCH.set(self._stopwatch)
+        while not await self._once():
+            if self.runs >= _MOST_RUNS:
+                raise LawBroken("done", f"the job is not done after {self.runs} runs")
+            if self._broken is not None:
+                raise self._broken
+        for ghost in self._ghosts:
+            ghost.kill()
+
+    async def _once(self) -> bool:
+        """One run. Returns whether the story is at its end."""
+        self.runs += 1
+        self._damages.run_begins()
+        run = self.run = Run(self.job, f"{self.runs}", outcome=self._outcome, ghost_ended=self._ghost_ended)
+        how = await run.play()
+        self.run = None
+        self._note(f"run {self.runs} {how}")
+        if how != "abandoned":
+            run.kill()
+        await asyncio.sleep(self.random.random() * 0.02)
+        if self._damaging:
+            await self._damage()
+        if self.failed is not None:
+            return True
+        if how != "done":
+            return False
+        grown = [held for held in self.job.records.values() if held.there < len(held.records)]
+        for held in grown:  # what has come since is for another run
+            held.there = self.random.choice((self.random.randint(held.there, len(held.records)), len(held.records)))
+        return not grown and self.job.all_read
+
+    def _ghost_ended(self, error: BaseException | None) -> None:
+        """A run that was abandoned has come to an end by itself: it must not have failed but for being overtaken."""
+        failed = self.failed
+        try:
+            self._outcome(error, ghost=True)
+        except LawBroken as broken:
+            self._broken = broken
+        self.failed = failed  # the next run will come to that record, too
+
+    def _outcome(self, error: BaseException | None, *, ghost: bool = False) -> str:
+        """What the end of a run means; of a `ghost`, of one that was abandoned before.
+
+        Raises:
+            LawBroken: It should not have ended so.
+        """
+        if error is None:
+            return "done"
+        if isinstance(error, OperationError):
+            self.failed = error
+            return "failed at a record"
+        if getattr(error, "injected", False):
+            return "failed"
+        if isinstance(error, FlameError) and self._damages.accounts_for(error, ghost=ghost):
+            self.counts["refusal"] += 1
+            return "was refused what is damaged"
+        # What the run before had on its way may come late; and one that was abandoned goes on, and is gone on from.
+        fenced = isinstance(error, FencedError) or getattr(error, "fenced", False)
+        if self.runs > 1 and fenced:
+            return "was overtaken"
+        if self._ghosts and getattr(error, "forgotten", False):
+            return "was overtaken"
+        raise LawBroken("ends", f"a run ended with {type(error).__name__}: {error}") from error
+
+    # -- fate ----------------------------------------------------------------------------------------------------------
+
+    def _draw(self) -> tuple[str, int, int]:
+        """The next fault: which, behind how many snapshots, and how many moments later."""
+        random, trouble = self.random, self.trouble
+        if not trouble.kinds:
+            return "", 0, 0
+        kind = random.choices(list(trouble.kinds), list(trouble.kinds.values()))[0]
+        if kind == "damage" and (self.world.tears or not trouble.damages):
+            kind = "kill"
+        moments = random.expovariate(1 / random.choice(trouble.between))
+        if kind == "damage" or random.random() < 0.5:
+            return kind, self._snapshots + 1, round(moments / _SOONER)
+        return kind, 0, round(moments)
+
+    def _stored(self, blob: str) -> None:
+        """Something has come to be on the disk."""
+        self._snapshots += blob.startswith("commit/")
+        self._damages.stored(blob)
+        if blob.startswith("epoch/") and self._damages.went_back(decode_epoch(self.world.disk[blob], blob, Binding())):
+            self.counts["back"] += 1
+
+    def _note(self, what: str) -> None:
+        self.log.append(f"{asyncio.get_running_loop().time():.4f} {what}")
+
+    def _moment(self, process: Process) -> None:
+        if not self._faults or self.run is None or not self.run.has(process):
+            return
+        if self._snapshots < self._after:
+            return
+        self._next_fault -= 1
+        if self._next_fault > 0:
+            return
+        kind = self._kind
+        self._faults -= 1
+        self._kind, self._after, self._next_fault = self._draw()
+        if kind in ("worker", "partition", "cut", "turn") and not self.run.spread:
+            kind = "kill"
+        self._note(kind)
+        if kind != "damage":
+            self.counts[kind] += 1
+        self._strike(kind, self.run)
+        if self.trouble.grows and self.random.random() < 0.3:
+            held = self.random.choice(list(self.job.records.values()))
+            held.there = self.random.randint(held.there, len(held.records))
+
+    def _strike(self, kind: str, run: Run) -> None:
+        world, random = self.world, self.random
+        if kind in ("kill", "damage"):
+            self._damaging = kind == "damage"
+            run.kill()
+        elif kind == "abandon":
+            self._ghosts.append(run)
+            asyncio.get_running_loop().call_later(random.choice((0.01, 0.1, 1.0, 10.0)), run.kill)
+            run.abandon()
+        elif kind == "worker":
+            run.lose_worker(dead=True)
+        elif kind == "partition":
+            run.lose_worker(dead=False)
+        elif kind == "cut":
+            run.cut()
+        elif kind == "store":
+            world.store_mishap.when = random.choice(("before", "after"))
+        elif kind == "sink":
+            random.choice(list(self.job.contents.values())).mishap.when = random.choice(("before", "after"))
+        elif kind == "clock":
+            hour_us = 3_600_000_000
+            world.wall_us += random.choice((-hour_us, hour_us, random.randint(-50_000, 50_000)))
+        elif kind == "drain":
+            run.drain()
+        else:
+            run.turn(random.choice(self.job.workers))
+
+    async def _damage(self) -> None:
+        """Something of what is stored turns out not to be what was written. Nobody is at work then: he might go on from
+        what is damaged, or record a snapshot that relies on it, and never know."""
+        self._damaging = False
+        for ghost in self._ghosts:
+            ghost.kill()
+        while self.world.under_way:
+            await asyncio.sleep(self.world.delay_s)
+        if done := self._damages.strike():
+            self._note(done)
+            if done.startswith("age"):
+                self.job.go_back()
+            self.counts.update(done.split()[:2])

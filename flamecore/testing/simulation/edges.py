@@ -1,0 +1,146 @@
+"""Sources and sinks of the made-up world (`flamecore.testing.simulation.world`): their contents outlive processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from flamecore.abc.sink import Guarantee, Sink
+from flamecore.abc.source import Batch, EdgeContext, Reader, Source, SourceCapabilities
+from flamecore.errors import SinkError, SourceError
+from flamecore.model.meta import MIN_TIME
+from flamecore.testing.laws import LawBroken
+from flamecore.testing.simulation.world import Mishap, Process
+
+
+class Records:
+    """What a source holds.
+
+    Attributes:
+        records: All there will ever be.
+        there: How many of them there are already.
+        kept_from: What is before that index has been forgotten: a reader has acknowledged it.
+    """
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self.records = list(records)
+        self.there = len(self.records)
+        self.kept_from = 0
+
+
+class SimulatedSource(Source):
+    """Records in memory; positions are their indices."""
+
+    name: ClassVar[str] = "simulated"
+
+    def __init__(self, process: Process, name: str, type: Any, held: Records, began: Callable[[], None]) -> None:
+        super().__init__(None, EdgeContext(name, type))
+        self._process, self._held, self._began = process, held, began
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(replayable=True, bounded=True)
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        await self._process.wait()
+        start = 0 if position is None else position + 1
+        if start < self._held.kept_from:
+            raise SourceError(
+                f"source {self.context.name!r} is to be read from {start}, and was told to forget what is before "
+                f"{self._held.kept_from}",
+                source=self.context.name,
+                position=start,
+                forgotten=True,
+            )
+        return _Reader(self._process, self._held, start, self._began)
+
+
+class _Reader(Reader):
+    def __init__(self, process: Process, held: Records, start: int, began: Callable[[], None]) -> None:
+        self._process, self._held, self._next, self._began = process, held, start, began
+
+    async def read(self, limit: int) -> Batch | None:
+        self._began()
+        await self._process.wait()
+        held, random = self._held, self._process.world.random
+        count = min(limit, held.there - self._next, random.choice((1, 2, 3, 3, 20)))
+        if count <= 0:
+            return None
+        start, self._next = self._next, self._next + count
+        return Batch(held.records[start : self._next], range(start, self._next))
+
+    async def acknowledge(self, position: Any) -> None:
+        await self._process.wait()
+        self._held.kept_from = max(self._held.kept_from, position + 1)
+
+
+class Contents:
+    """What a sink holds: outputs and the time up to which they go, changed together."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Any] = []
+        self.time = MIN_TIME
+        self.owner: object = None
+        self.mishap = Mishap()
+
+
+class SimulatedSink(Sink):
+    """A sink that takes every batch exactly once, and belongs to whoever opened it last."""
+
+    name: ClassVar[str] = "simulated"
+
+    def __init__(self, process: Process, name: str, held: Contents) -> None:
+        super().__init__(None, EdgeContext(name))
+        self._process, self._held = process, held
+        self._busy = False
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return "exactly_once"
+
+    async def open(self) -> int:
+        def own() -> int:
+            self._held.owner = self
+            return self._held.time
+
+        held: int = await self._call(own)
+        return held
+
+    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+        def add() -> None:
+            self._grow(time)
+            self._held.outputs.extend(payloads)
+
+        if not payloads:
+            raise LawBroken("calls", f"sink {self.context.name!r} is given an empty batch")
+        await self._call(add)
+
+    async def sync(self, time: int) -> None:
+        await self._call(lambda: self._grow(time) if time > self._held.time else self._check())
+
+    def _grow(self, time: int) -> None:
+        self._check()
+        if time < self._held.time:
+            raise LawBroken(
+                "calls", f"sink {self.context.name!r} is given a batch of {time} after one of {self._held.time}"
+            )
+        self._held.time = time
+
+    def _check(self) -> None:
+        if self._held.owner is not self:
+            raise SinkError(
+                f"sink {self.context.name!r} has been taken over by another run", sink=self.context.name, fenced=True
+            )
+
+    async def _call(self, do: Callable[[], Any]) -> Any:
+        mishap = self._held.mishap
+        if self._busy:
+            raise LawBroken("calls", f"sink {self.context.name!r} is called while it is at work")
+        self._busy = True
+        try:
+            return await self._process.reach(lambda: mishap.around(do, self._failed))
+        finally:
+            self._busy = False
+
+    def _failed(self) -> SinkError:
+        return SinkError("the simulated sink fails", sink=self.context.name, injected=True)

@@ -1,0 +1,185 @@
+"""The job of a story: what all its runs share, and what each of them is started with.
+
+This module is below `flamecore.testing.simulation.run` and `flamecore.testing.simulation.supervisor`: a run knows its
+job, and knows nothing of the fate (`flamecore.testing.simulation.crashes`) that starts and ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from flamecore.abc.acker import Acker, AckerPlan
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import Source
+from flamecore.model.clock import ClockName
+from flamecore.model.graph import Graph
+from flamecore.model.plan import OnError
+from flamecore.runtime.config.operators import plugin_operators
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.config.settings import JobSettings, StateSettings
+from flamecore.runtime.parts.front import Front
+from flamecore.testing.simulation.edges import Contents, Records, SimulatedSink, SimulatedSource
+from flamecore.testing.simulation.network import Network
+from flamecore.testing.simulation.world import Process, World
+
+_EPOCHS = 1_000_000
+"""More epochs than any story has."""
+
+
+class SimulatedJob:
+    """A job in the made-up world: its graph, its records, its outputs, and the global times that records were given.
+
+    Args:
+        world: The world it runs in.
+        graph: The graph, checked.
+        inputs: For each source, its records.
+        ackers: Strategies by name.
+        workers: Numbers of workers that runs are started with.
+        on_error: The fate of records that a user function fails on.
+        clock: The clock that gives the times.
+
+    Attributes:
+        operators: Those of plugins, besides the engine's.
+        records: For each source, what it holds.
+        contents: For each sink, what it holds.
+        epochs: The epochs in which times were given.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        graph: Graph,
+        inputs: Mapping[str, Iterable[Any]],
+        *,
+        ackers: Mapping[str, Callable[[AckerPlan], Acker]],
+        workers: Sequence[int],
+        on_error: OnError,
+        clock: ClockName,
+    ) -> None:
+        self.world, self.graph = world, graph
+        self.operators = plugin_operators(graph, PluginRegistry())
+        self.ackers, self.workers = ackers, workers
+        self.on_error, self.clock = on_error, clock
+        self.records = {source.name: Records(list(inputs.get(source.name, ()))) for source in graph.sources}
+        self.contents = {sink.name: Contents() for sink in graph.sinks}
+        self.epochs: set[int] = set()
+        self._stamps: dict[tuple[str, int], tuple[int, int]] = {}
+        self._passed = 0  # added to the numbers of epochs
+
+    @property
+    def random(self) -> Random:
+        """The generator that decides everything that is left to chance."""
+        return self.world.random
+
+    @property
+    def outputs(self) -> dict[str, list[Any]]:
+        """For each sink, the outputs it holds."""
+        return {name: held.outputs for name, held in self.contents.items()}
+
+    def sources(self, process: Process, began: Callable[[], None]) -> dict[str, Source]:
+        """Return the sources, as one process sees them.
+
+        Args:
+            process: The process that reads them.
+            began: Called when a reader is asked for records.
+        """
+        return {
+            source.name: SimulatedSource(process, source.name, source.type, self.records[source.name], began)
+            for source in self.graph.sources
+        }
+
+    def sinks(self, process: Process) -> dict[str, Sink]:
+        """Return the sinks, as one process sees them."""
+        return {name: SimulatedSink(process, name, held) for name, held in self.contents.items()}
+
+    # -- times ---------------------------------------------------------------------------------------------------------
+
+    def go_back(self) -> None:
+        """Count epochs from here on as later ones: an older copy of the state is brought back, and numbers repeat."""
+        self._passed += _EPOCHS
+
+    def watch(self, front: Front, epoch: int) -> None:
+        """Note which times a front gives in an epoch."""
+        stamp, name = front.stamp, front.name.source
+        epoch += self._passed
+        self.epochs.add(epoch)
+
+        def watched(positions: Sequence[Any], at: float) -> int:
+            first = stamp(positions, at)
+            for time, position in enumerate(positions, first):
+                before = self._stamps.get((name, position))
+                if before is None or before[0] <= epoch:
+                    self._stamps[name, position] = (epoch, time)
+            return first
+
+        front.stamp = watched  # type: ignore[method-assign]
+
+    @property
+    def all_read(self) -> bool:
+        """Whether every record that will ever be there was given a time."""
+        return all(
+            (name, index) in self._stamps for name, held in self.records.items() for index in range(len(held.records))
+        )
+
+    def times(self, *, failed: bool) -> dict[str, list[int]]:
+        """Return the times of the records of every source, in their order.
+
+        Args:
+            failed: Whether a record ended the job. Records behind it may have been read in an earlier epoch, and not
+                again: these do not count.
+        """
+        return {name: self._times_of(name, failed) for name in self.records}
+
+    def _times_of(self, source: str, failed: bool) -> list[int]:
+        times: list[int] = []
+        latest = 0
+        for index in range(len(self.records[source].records)):
+            epoch, time = self._stamps.get((source, index), (-1, 0))
+            if epoch < latest and (epoch < 0 or failed):
+                break
+            latest = epoch
+            times.append(time)
+        return times
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a job, with everything that differs between starts.
+
+    Attributes:
+        job: The job.
+        name: The name of the run; no other has it.
+        control: The process that the run begins in.
+        network: The network between the processes of the run.
+        acker: The strategy of acknowledging.
+        settings: The settings of the run.
+    """
+
+    job: SimulatedJob
+    name: str
+    control: Process
+    network: Network
+    acker: Callable[[AckerPlan], Acker]
+    settings: JobSettings
+
+    @classmethod
+    def draw(cls, job: SimulatedJob, name: str) -> Start:
+        """Draw the settings of a run by chance."""
+        random = job.random
+        acker = job.ackers[random.choice(list(job.ackers))]
+        workers, most, seed = random.choice(job.workers), random.choice((2, 10, 4096)), random.getrandbits(32)
+        settings = JobSettings(
+            workers=workers,
+            owners=Random(seed).choice((None, 1, 2, 3)),
+            clock=job.clock,
+            on_error=job.on_error,
+            max_in_flight=most,
+            seed=seed,
+            state=StateSettings(
+                interval_s=random.choice((0.001, 0.01, 0.05)), max_uncommitted=random.choice((3, 20, 1000))
+            ),
+        )
+        return cls(job, name, Process(job.world, f"{name}/control"), Network(job.world), acker, settings)

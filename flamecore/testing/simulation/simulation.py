@@ -1,0 +1,263 @@
+"""A whole job under a seeded scheduler: workers, ackers and rears as they are, the network a dream.
+
+At every step the scheduler picks, at random, one thing that could happen next: a front admits some records, a
+channel delivers its oldest message, an acker's buffer becomes due. Channels keep their own order and are delayed at
+will against each other; time is virtual. The same seed gives the same run; another seed gives another interleaving,
+and the outputs must not know.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from flamecore.abc.acker import Acker, AckerPlan, Tracker
+from flamecore.abc.source import Batch
+from flamecore.errors import FlameError
+from flamecore.model.clock import STOPWATCH
+from flamecore.model.failure import Failure
+from flamecore.model.graph import Graph
+from flamecore.model.item import DataItem
+from flamecore.model.messages import CONTROL, Busy, Delivered, Items, Released, Report
+from flamecore.model.meta import FrontId
+from flamecore.model.plan import OnError, Plan
+from flamecore.runtime.config.operators import plugin_operators
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.parts.collector import Collector
+from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.worker import Worker
+from flamecore.testing.simulation.world import stopwatch
+from flamecore.testing.trace import Arrival
+
+
+class SimulationStuckError(FlameError):
+    """Nothing can happen any more, and the job is not done."""
+
+
+@dataclass
+class SimulatedRun:
+    """What a simulated run gave.
+
+    Attributes:
+        outputs: For each sink, the payloads in the order of delivery.
+        failure: The record that ended the run, if one did.
+        replays: Outputs that operations took back.
+        steps: How many things happened.
+        messages: How many messages of each kind were sent.
+        trace: The items that workers handed over to each other, in the order of arrival, if a trace was asked for.
+    """
+
+    outputs: dict[str, list[Any]]
+    failure: Failure | None = None
+    replays: int = 0
+    steps: int = 0
+    messages: dict[str, int] = field(default_factory=dict)
+    trace: list[Arrival] = field(default_factory=list)
+
+
+class Simulation:
+    """One run of a graph on simulated workers.
+
+    Args:
+        graph: The graph, checked.
+        inputs: For each source, its records; or a list of lists, one for each partition, under `partitioned`.
+        acker: Builds the acker strategy.
+        workers: How many. How many of them own key groups is drawn.
+        seed: Decides everything that is left to chance.
+        partitioned: For each source, its records by partition (instead of in `inputs`).
+        on_error: What becomes of records a user function fails on.
+        copy: Applied to every message on its way, as a codec would; default: handed over.
+        burst: Most records a front admits at once.
+        late_per_s: As in `Plan`; None: none or many, drawn.
+        trace: Whether the run notes each item that goes from one worker to another.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Iterable[Any]],
+        *,
+        acker: Callable[[AckerPlan], Acker],
+        workers: int = 2,
+        seed: int = 0,
+        partitioned: Mapping[str, Sequence[Sequence[Any]]] | None = None,
+        on_error: OnError = "fail",
+        copy: Callable[[Any], Any] | None = None,
+        burst: int = 3,
+        late_per_s: int | None = None,
+        trace: bool = False,
+    ) -> None:
+        self.random = Random(seed)
+        self.now = 0.0
+        self.steps = 0
+        self.burst = burst
+        self.copy = copy or (lambda message: message)
+        parts = {name: [list(records)] for name, records in inputs.items()}
+        parts.update({name: [list(part) for part in split] for name, split in (partitioned or {}).items()})
+        self.records: dict[int, deque[Any]] = {}
+        fronts: list[Front] = []
+        for source in graph.sources:
+            for partition, records in enumerate(parts.get(source.name, [[]])):
+                number = len(fronts) + 1
+                fronts.append(Front(FrontId(source.name, partition), number))
+                self.records[number] = deque(records)
+        drawn = Random(seed)
+        if late_per_s is None:
+            late_per_s = drawn.choice((0, 10_000))
+        owning = drawn.choice((None, *range(1, workers + 1)))
+        names = tuple(front.name for front in fronts)
+        self.plan = Plan(graph, workers, names, on_error=on_error, late_per_s=late_per_s, owning=owning)
+        strategy = acker(AckerPlan(workers, graph.segments, tuple(self.records)))
+        self._loads = Random(f"loads {seed}")
+        self.trackers: dict[str, Tracker] = {}
+        for index in range(strategy.trackers):
+            tracker = self.trackers[f"acker/{index}"] = strategy.tracker(index)
+            for worker in range(workers):
+                tracker.subscribe(f"worker/{worker}")
+        operators = plugin_operators(graph, PluginRegistry())
+        timing = STOPWATCH.set(stopwatch(seed))
+        self.workers = {
+            f"worker/{index}": Worker(
+                index,
+                self.plan,
+                reporter=strategy.reporter(index),
+                listener=strategy.listener(),
+                random=Random(self.random.getrandbits(64)),
+                fronts=[front for front in fronts if self.plan.host_of(front.number) == index],
+                operators=operators,
+            )
+            for index in range(workers)
+        }
+        STOPWATCH.reset(timing)
+        self.rears = {f"rear/{name}": Collector(name, workers) for name in self.plan.rears}
+        self.outputs: dict[str, list[Any]] = {name: [] for name in self.plan.rears}
+        self.channels: dict[tuple[str, str], deque[Any]] = {}
+        self.open_fronts = {front.number: f"worker/{self.plan.host_of(front.number)}" for front in fronts}
+        self.ends = [0]
+        self.failure: Failure | None = None
+        self.failed: set[str] = set()
+        self.sent: dict[str, int] = {}
+        self._trace: list[Arrival] | None = [] if trace else None
+
+    def run(self, max_steps: int = 1_000_000) -> SimulatedRun:
+        """Let things happen until the job is done.
+
+        Raises:
+            SimulationStuckError: It cannot get there.
+            FlameError: Whatever a part raises.
+        """
+        while not self.done():
+            self.steps += 1
+            if self.steps > max_steps:
+                raise SimulationStuckError(f"not done after {max_steps} steps")
+            choices = self.choices()
+            if not choices:
+                self.wait()
+                continue
+            self.random.choice(choices)()
+        return SimulatedRun(
+            self.outputs,
+            self.failure,
+            sum(worker.retracted for worker in self.workers.values()),
+            self.steps,
+            dict(self.sent),
+            self._trace or [],
+        )
+
+    def done(self) -> bool:
+        """Whether a failure has ended the run, or all that was admitted is delivered."""
+        if self.failure is not None:
+            return self.failed == self.rears.keys()  # each sink gets what comes before the record that failed
+        if self.open_fronts:
+            return False
+        end = max(self.ends)
+        return all(rear.time >= end for rear in self.rears.values()) or end == 0
+
+    def choices(self) -> list[Callable[[], None]]:
+        """Everything that could happen next, in an order that depends on nothing but the run so far."""
+        ways: list[Callable[[], None]] = []
+        ways.extend(partial(self.deliver, *channel) for channel, waiting in self.channels.items() if waiting)
+        ways.extend(partial(self.feed, number) for number in self.open_fronts)
+        return ways
+
+    def wait(self) -> None:
+        """Nothing is on its way: let virtual time go on to whatever is due next."""
+        due = {address: at for address, worker in self.workers.items() if (at := worker.due()) is not None}
+        if not due:
+            raise SimulationStuckError(
+                f"nothing is in flight and nothing is due, but only "
+                f"{ {name: rear.time for name, rear in self.rears.items()} } is delivered of {max(self.ends)}"
+            )
+        self.now = max(self.now, min(due.values()))
+        for address, at in due.items():
+            if at <= self.now:
+                self.flush(address)
+
+    def feed(self, number: int) -> None:
+        """A front admits some records, or ends."""
+        address, records = self.open_fronts[number], self.records[number]
+        worker = self.workers[address]
+        if records:
+            if self._loads.random() < 0.3:  # what a rebalance goes by
+                for index in range(self.plan.workers):
+                    worker.receive(f"worker/{index}", Busy(index, self._loads.random(), 1.0))
+            values = [records.popleft() for _ in range(min(len(records), self.random.randint(1, self.burst)))]
+            worker.admit(number, Batch(values, range(len(values))), self.now)
+        else:
+            del self.open_fronts[number]
+            self.ends.append(worker.end_front(number))
+        self.flush(address)
+
+    def deliver(self, sender: str, to: str) -> None:
+        """The oldest message of a channel arrives."""
+        message = self.channels[sender, to].popleft()
+        if to in self.workers:
+            if self._trace is not None and type(message) is Items:
+                self._trace += self.arrivals(int(to.removeprefix("worker/")), message)
+            self.workers[to].receive(sender, message)
+            more = any(waiting for (_, end), waiting in self.channels.items() if end == to)
+            if not more or self.random.random() < 0.7:  # a worker may take several messages before it sends
+                self.flush(to)
+        elif to in self.trackers:
+            assert type(message) is Report
+            for news in self.trackers[to].receive(message):
+                for subscriber in self.trackers[to].subscribers:
+                    self.send(to, subscriber, news)
+        elif to != CONTROL:  # which is told of a record that ends the job, and there is none here
+            self.collect(to, message)
+
+    def arrivals(self, worker: int, message: Items) -> Iterator[Arrival]:
+        """Yield the items of a hand-over to a worker."""
+        for index, trace, alive, orders, payloads in message.pieces:
+            vertex = self.plan.graph.vertices[index].name
+            for order, payload in zip(orders, payloads, strict=True):
+                yield Arrival(worker, vertex, DataItem(order, trace, alive, payload))
+
+    def collect(self, rear: str, message: Released) -> None:
+        """A rear takes a release and delivers what it completes."""
+        if rear in self.failed:
+            return
+        complete = self.rears[rear].receive(message)
+        if complete is None:
+            return
+        self.outputs[self.rears[rear].name].extend(complete.payloads)
+        if complete.failure is not None:
+            self.failure = complete.failure
+            self.failed.add(rear)
+            return
+        for worker in self.workers:
+            self.send(rear, worker, Delivered(self.rears[rear].name, complete.time))
+
+    def flush(self, address: str) -> None:
+        """A worker sends what it has to send."""
+        self.now += self.random.expovariate(1000.0)
+        for to, message in self.workers[address].flush(self.now):
+            self.send(address, to, message)
+
+    def send(self, sender: str, to: str, message: Any) -> None:
+        self.sent[type(message).__name__] = self.sent.get(type(message).__name__, 0) + 1
+        self.channels.setdefault((sender, to), deque()).append(self.copy(message))

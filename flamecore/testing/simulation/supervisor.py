@@ -1,0 +1,272 @@
+"""A job on several processes of the made-up world: what `flamecore.runtime.cluster.job` does, without the processes.
+
+A supervisor with the rears and the control, a node for each worker, and a new epoch after every fault. Nodes, epochs
+and histories are the job's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from flamecore.abc.hooks import Observers
+from flamecore.errors import FlameError, JobError
+from flamecore.model.plan import Plan
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.engine.epoch import Epoch, FaultError
+from flamecore.runtime.engine.node import Node
+from flamecore.runtime.engine.planning import acker_plan, make_plan, open_history, open_sinks
+from flamecore.runtime.state.history import History
+from flamecore.runtime.state.restore import StateAccess
+from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.runtime.tasks.epoch_transport import EpochTransport
+from flamecore.runtime.tasks.event_loop import BackgroundTasks
+from flamecore.testing.simulation.job import Start
+from flamecore.testing.simulation.network import SimulatedTransport
+from flamecore.testing.simulation.store import SimulatedStore
+from flamecore.testing.simulation.world import Process
+
+_HALT_S = 5.0
+_MAY_MEND = ("CorruptError", "PeerGoneError", "TransportClosedError")
+
+
+class SimulatedSupervisor:
+    """Runs a job on several processes.
+
+    Args:
+        start: The start of the job; the supervisor lives in its control process.
+        began: Called when a reader is asked for records.
+
+    Attributes:
+        processes: All processes with workers there ever were, in the order of their start.
+    """
+
+    def __init__(self, start: Start, began: Callable[[], None]) -> None:
+        self.processes: list[Process] = []
+        self._start, self._job, self._began = start, start.job, began
+        self._trackers = self._job.random.choice(("supervisor", "worker"))
+        self._workers = start.settings.workers
+        self._draining = False
+        self._epoch: Epoch | None = None
+        self._nodes: dict[int, tuple[Process, Node]] = {}
+        self._turned_to: int | None = None
+        self._held: dict[str, int] = {}
+        self._background = BackgroundTasks()
+
+    async def run(self) -> None:
+        """To the end of the job."""
+        job, control = self._job, self._start.control
+        async with AsyncExitStack() as stack:
+            history = await open_history(
+                stack,
+                SimulatedStore(control),
+                job.graph,
+                replace(self._start.settings, workers=self._workers),
+                Deadlines(),
+            )
+            assert history is not None
+            sources = job.sources(control, self._began)
+            plan = make_plan(job.graph, sources, self._start.settings, history=history)
+            sinks = job.sinks(control)
+            edges = await stack.enter_async_context(AsyncExitStack())
+            for number in range(1, 1000):
+                name = f"{self._start.name}.{number}"
+                epoch = self._epoch = Epoch(
+                    name,
+                    plan,
+                    self._spec(),
+                    SimulatedTransport(control, self._start.network),
+                    Observers(()),
+                    deadlines=Deadlines(),
+                    failing=lambda _: self.stop(),
+                    taken=lambda manifest: None,
+                )
+                try:
+                    await self._live(epoch, plan, history, sinks, edges)
+                except FaultError as fault:
+                    await self._recover(epoch, history, fault)
+                    if not history.fronts:
+                        history.find_fronts(job.graph, sources)
+                    plan = replace(plan, start=history.start, workers=self._workers)
+                else:
+                    return
+
+    def _spec(self) -> Any:
+        """As much of a job spec as an epoch looks at."""
+        deploy = SimpleNamespace(acker=self._trackers)
+        config = SimpleNamespace(deploy=deploy)
+        return SimpleNamespace(config=config, acker=self._start.acker, settings=self._start.settings)
+
+    async def _live(
+        self, epoch: Epoch, plan: Plan, history: History, sinks: dict[str, Any], edges: AsyncExitStack
+    ) -> None:
+        """One epoch, to the end of the job."""
+        self._make_nodes(epoch, plan)
+        nodes = dict(self._nodes)
+        states = [(front.position, front.ended) for front in history.fronts]
+        sources = {index: self._job.sources(process, self._began) for index, (process, _) in nodes.items()}
+        await self._all(
+            epoch,
+            [
+                process.start(node.open_sources(sources[index], [index], states))
+                for index, (process, node) in nodes.items()
+            ],
+        )
+        if not self._held:
+            self._held.update(await open_sinks(edges, sinks, history))
+        await history.begin(self._held)
+        loading = [process.start(self._load(index, process, node, history)) for index, (process, node) in nodes.items()]
+        await self._all(epoch, loading)
+        await epoch.open(sinks, self._held, history)
+        for process, node in nodes.values():
+            if self._draining:
+                node.stop.set()
+            process.start(_begin(node))
+        epoch.begin()
+        await epoch.outcome
+        await epoch.aclose()
+        await self._halt()
+
+    def _make_nodes(self, epoch: Epoch, plan: Plan) -> None:
+        """A node for each worker, in the process that had it before or in a new one."""
+        for index in range(plan.workers):
+            process, _ = self._nodes.get(index, (None, None))
+            if process is None or not process.alive:
+                process = Process(self._job.world, f"{epoch.name}/worker-{index}")
+                self.processes.append(process)
+            seeded = replace(plan, seed=self._job.random.getrandbits(32))
+            transport = EpochTransport(SimulatedTransport(process, self._start.network), epoch.name)
+            self._nodes[index] = (
+                process,
+                Node(seeded, transport, fail=partial(self._failed, epoch, process), operators=self._job.operators),
+            )
+
+    async def _load(self, index: int, process: Process, node: Node, history: History) -> None:
+        state = self._start.settings.state
+        assert state is not None
+        codec = Codec.of(self._job.graph)
+        node.state_access = StateAccess(SimulatedStore(process), codec, history.resume(), state.max_uncommitted)
+        acker = self._start.acker(acker_plan(node.plan))
+        if self._trackers == "worker":
+            for tracker in range(index, acker.trackers, node.plan.workers):
+                await node.add_tracker(acker, tracker)
+        await node.add_worker(acker, index)
+        node.listen()
+
+    async def _all(self, epoch: Epoch, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait for all nodes, or for the epoch to end."""
+        try:
+            while not all(task.done() for task in tasks):
+                left = [task for task in tasks if not task.done()]
+                await asyncio.wait([*left, epoch.outcome], return_when=asyncio.FIRST_COMPLETED)
+                if epoch.outcome.done():
+                    await epoch.outcome
+            if any(task.cancelled() for task in tasks):  # its process died; the supervisor will hear of it
+                await epoch.outcome
+            for task in tasks:
+                task.result()
+        except FlameError as error:
+            raise _fault_of(error) from error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _recover(self, epoch: Epoch, history: History, fault: FaultError) -> None:
+        """End an epoch, and find what the next one goes on from."""
+        reached = await epoch.halt(self._background.add)
+        self._held.update({rear: max(time, self._held[rear]) for rear, time in reached.items()})
+        await self._halt()
+        if fault.blob and not history.refuse(fault.blob):
+            raise fault.error from fault
+        self._workers, self._turned_to = self._turned_to or self._workers, None
+        history.workers = self._workers
+        await history.scan()
+        self._nodes = {index: each for index, each in self._nodes.items() if index < self._workers}
+
+    async def _halt(self) -> None:
+        """End the nodes of an epoch; those that do not answer are taken for dead."""
+        tasks = {
+            index: process.start(node.halt(self._background.add)) for index, (process, node) in self._nodes.items()
+        }
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=_HALT_S)
+        for index, task in tasks.items():
+            if not task.done():
+                self._nodes.pop(index)[0].kill()
+
+    # -- what it hears of ----------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        """The nodes there are."""
+        return (node for _, node in self._nodes.values())
+
+    def some_worker(self) -> Process | None:
+        """A process with a worker, if there is one."""
+        there = [process for process, _ in self._nodes.values() if process.alive]
+        return self._job.random.choice(there) if there else None
+
+    def some_pair(self) -> frozenset[Process] | None:
+        """Two processes, if there are so many."""
+        there = [self._start.control, *(process for process, _ in self._nodes.values())]
+        return frozenset(self._job.random.sample(there, 2)) if len(there) > 1 else None
+
+    def stop(self) -> None:
+        """Read no more."""
+        for node in self.nodes:
+            node.stop.set()
+
+    def drain(self) -> None:
+        """Read no more in this epoch and in those to come, and end well."""
+        self._draining = True
+        self.stop()
+
+    def lose(self, process: Process) -> None:
+        """A process is gone, or taken for that."""
+        for index, (other, _) in tuple(self._nodes.items()):
+            if other is process:
+                del self._nodes[index]
+        self._fault(FaultError(JobError(f"{process.name} is gone")))
+
+    def disconnect(self) -> None:
+        """Two processes have lost each other."""
+        self._fault(FaultError(JobError("a connection is lost")))
+
+    def turn(self, workers: int) -> None:
+        """Go on with another number of workers, from a snapshot that is taken now."""
+        if self._epoch is not None and self._turned_to is None:
+            self._start.control.start(self._turn(self._epoch, workers))
+
+    async def _turn(self, epoch: Epoch, workers: int) -> None:
+        try:
+            await epoch.commit()
+        except Exception as error:  # noqa: BLE001 - ends the epoch
+            epoch.fail(error)
+        self._turned_to = workers
+        epoch.fail(FaultError(JobError("the job is being changed")))
+
+    def _failed(self, epoch: Epoch, process: Process, error: BaseException) -> None:
+        """A node tells that it cannot go on."""
+        if process.alive and isinstance(error, FlameError):
+            asyncio.get_running_loop().call_later(self._job.world.delay(), epoch.fail, _fault_of(error))
+        elif process.alive:
+            epoch.fail(error)
+
+    def _fault(self, error: BaseException) -> None:
+        if self._epoch is not None and self._start.control.alive:
+            self._epoch.fail(error)
+
+
+def _fault_of(error: FlameError) -> BaseException:
+    """What an error of a node means to the supervisor."""
+    return FaultError(error, getattr(error, "blob", "")) if type(error).__name__ in _MAY_MEND else error
+
+
+async def _begin(node: Node) -> None:
+    node.begin()

@@ -1,0 +1,132 @@
+"""Nodes as processes of this machine: for the host of that name, and for hosts that start nodes elsewhere by it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from flamecore.abc.host import HostContext, NodeHost, NodeSlot
+
+_LINES_KEPT: Final = 40
+_LINE_LIMIT: Final = 64 * 1024
+_LAST_WORDS_S: Final = 0.2
+"""How long what a process has said may come in behind its end."""
+
+
+class ProcessHost(NodeHost):
+    """The processes of a job. Their last lines are kept, and no process is left behind."""
+
+    def __init__(self, options: Any, context: HostContext) -> None:
+        super().__init__(options, context)
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
+        for slot in slots:
+            await self._start(slot, bootstrap)
+
+    async def _start(self, slot: NodeSlot, bootstrap: Mapping[str, Any]) -> None:
+        name = slot.name
+        # In a folder that is private to the job's user; to be read once.
+        path = Path(bootstrap["folder"]) / f"{name}.json"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            told = {"node": name, "role": slot.role, "parent": os.getpid(), "path": [*map(str, sys.path)]}
+            json.dump({**bootstrap, **told}, file)
+        # A pipe of our own: with that of asyncio, a child that the process leaves behind would hide its end.
+        ours, its = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # what lies in the current folder may have the name of a module that Python starts with
+                "-m",
+                "flamecore.runtime.cluster.node_process",
+                str(path),
+                stdin=None if slot.terminal else asyncio.subprocess.DEVNULL,
+                stderr=its,
+                cwd=bootstrap.get("cwd"),
+                env={**os.environ, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"},
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(its)
+        self._processes[name] = process
+        self._watching[name] = asyncio.create_task(self._watch(name, process, ours))
+
+    async def _watch(self, name: str, process: asyncio.subprocess.Process, said: int) -> None:
+        """Pass the process's words on, keep the last of them, and notice its end."""
+        words = asyncio.StreamReader(_LINE_LIMIT)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(words), os.fdopen(said, "rb", 0)
+        )
+        lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        passing = asyncio.create_task(_pass_on(name, words, lines))
+        try:
+            code = await process.wait()
+            await asyncio.wait((passing,), timeout=_LAST_WORDS_S)
+        finally:
+            passing.cancel()
+            pipe.close()
+        if not self._stopping:
+            what = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            self.context.died(name, f"(process {process.pid}) {what}", tuple(lines))
+
+    def running(self) -> list[str]:
+        return [name for name, process in self._processes.items() if process.returncode is None]
+
+    def watches(self, name: str) -> bool:
+        return name in self._watching and not self._watching[name].done()
+
+    def kill(self, name: str) -> None:
+        process = self._processes.get(name)
+        if process is not None and process.returncode is None:
+            process.kill()
+
+    async def stop(self, timeout_s: float) -> None:
+        self._stopping = True
+        if not self._watching:
+            return
+        _, waiting = await asyncio.wait(self._watching.values(), timeout=timeout_s)
+        if waiting:
+            for process in self._processes.values():
+                if process.returncode is None:
+                    process.kill()
+            await asyncio.wait(waiting, timeout=timeout_s)
+
+
+def _python_path() -> str:
+    """Where a process finds what it starts with: all that is found here, but the standard library before whatever lies
+    beside the flow. Once it has started, it finds everything in the order in which it is found here."""
+    own = Path(os.__file__).parent
+    asked = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # comes before the standard library here, too
+    first = [*asked, str(own), str(own / "lib-dynload")]
+    paths = [path for path in sys.path if path]
+    return os.pathsep.join([*[path for path in first if path in paths], *[path for path in paths if path not in first]])
+
+
+async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:
+    """Print what a process says, and keep it, until there is no more.
+
+    It is read on also where nobody takes what is printed: a process that nobody reads from stands still in the end.
+    """
+    while True:
+        try:
+            line = await words.readline()
+        except ValueError:  # longer than the limit: what there is of it has been dropped
+            continue
+        if not line:
+            break
+        text = line.decode(errors="replace").rstrip()
+        lines.append(text)
+        with suppress(OSError, ValueError):  # a pipe whose reader is gone, or a closed one
+            print(f"[{name}] {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,78 @@
+"""Plain data as records of the type a flow declares: JSON, and rows with named columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, get_origin
+
+import msgspec
+
+from flamecore.abc.source import EdgeContext
+from flamecore.errors import ConfigError
+from flamecore.toolkit.records.shapes import is_named_tuple, record_columns, twin
+
+Decode = Callable[[bytes], Any]
+"""Makes a record of bytes. Raises ValueError or RecursionError if it cannot, with the reason as its text."""
+
+Convert = Callable[[Sequence[Any]], Any]
+"""Makes a record of a row. Raises ValueError."""
+
+
+def can_be_made(type_: Any) -> bool:
+    """Whether records of a type can be made of plain data."""
+    if type_ is object:
+        return True
+    try:
+        kind = msgspec.inspect.type_info(twin(type_) if is_named_tuple(type_) else type_)
+    except (TypeError, NameError):
+        return False
+    return not isinstance(kind, msgspec.inspect.CustomType)
+
+
+def json_decoder(context: EdgeContext) -> Decode:
+    """Decodes into the declared type: plain values for `object`; a NamedTuple from an object or an array.
+
+    Raises:
+        ConfigError: Nothing can be decoded into that type.
+    """
+    wanted = Any if context.type is object else context.type
+    try:
+        if not is_named_tuple(wanted):
+            decoder = msgspec.json.Decoder(wanted)
+            if not can_be_made(wanted):
+                raise TypeError(f"nothing is known of how to make a {wanted.__name__}")
+            return decoder.decode
+        return _named_tuple_decoder(wanted)
+    except (TypeError, NameError) as error:
+        raise ConfigError(
+            f"source {context.name!r}: JSON cannot be decoded into {context.type!r}: {error}",
+            hint="Declare a NamedTuple, dataclass, TypedDict or msgspec.Struct, or nothing, and convert in a map.",
+            path=f"source.{context.name}.use",
+        ) from error
+
+
+def _named_tuple_decoder(type_: Any) -> Decode:
+    named = twin(type_)
+    decode = msgspec.json.Decoder(type_ | named).decode
+    values = msgspec.structs.astuple
+
+    def decode_named_tuple(line: bytes) -> Any:
+        found = decode(line)
+        return type_(*values(found)) if type(found) is named else found
+
+    return decode_named_tuple
+
+
+def row_converter(type_: Any, columns: Sequence[str]) -> Convert:
+    """Makes records of rows that have these columns: a `dict` of them for `object`, a record by its fields' names, a
+    tuple in their order, and anything else of the only one."""
+    if type_ in (object, Any) or (get_origin(type_) or type_) is dict:
+        return lambda row: dict(zip(columns, row, strict=True))
+    if record_columns(type_) is None:
+        if len(columns) == 1 and (get_origin(type_) or type_) is not tuple:
+            return lambda row: msgspec.convert(row[0], type_, strict=False)
+        return lambda row: msgspec.convert(row, type_, strict=False)
+    if not is_named_tuple(type_):
+        return lambda row: msgspec.convert(dict(zip(columns, row, strict=True)), type_, strict=False)
+    named, values = twin(type_), msgspec.structs.astuple
+    return lambda row: type_(*values(msgspec.convert(dict(zip(columns, row, strict=True)), named, strict=False)))

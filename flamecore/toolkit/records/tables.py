@@ -1,0 +1,94 @@
+"""Payloads as rows: which columns a payload type has, and how its payloads become tuples of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from flamecore.toolkit.records.plain import Unencodable, cell
+from flamecore.toolkit.records.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The shape of a sink's output.
+
+    Attributes:
+        columns: In order, at least one.
+        kind: The class whose instances the payloads are; None if any payload will do.
+        split: Takes a payload apart, one value a column; None if the payload itself is that already.
+        exact: Whether the declared types let nothing but scalars into any column.
+    """
+
+    columns: tuple[Column, ...]
+    kind: type | None
+    split: Callable[[Any], Row] | None
+    exact: bool
+
+    @classmethod
+    def of(cls, type_: Any) -> Table:
+        """The columns of a payload type.
+
+        A record type (NamedTuple, dataclass, TypedDict, Struct) has a column for each field, a tuple of two `key` and
+        `value`, a longer one of fixed length `c0`, `c1`, …; everything else, unions and `object` too, is in one column
+        `value`.
+        """
+        split: Callable[[Any], Row] | None = None
+        if (columns := record_columns(type_)) and isinstance(type_, type):
+            names = [column.name for column in columns]
+            kind: type | None = type_
+            if issubclass(type_, dict):
+                kind, split = dict, _by_key(names)
+            elif not is_named_tuple(type_):
+                split = _by_attribute(type_, names)
+        elif columns := tuple_columns(type_):
+            kind = tuple
+        else:
+            columns, kind, split = (Column("value", type_),), None, lambda payload: (payload,)
+        return cls(columns, kind, split, all(scalar_kinds(column.type) is not None for column in columns))
+
+    def rows(self, payloads: Sequence[Any], *, trusting: bool = True) -> Sequence[Row]:
+        """A row of cells for each payload.
+
+        Args:
+            payloads: What came to the sink.
+            trusting: If the declared types let only scalars in, rows are handed on without looking into them.
+
+        Raises:
+            Unencodable: A payload is not of the declared type, or something in it cannot be written.
+        """
+        rows = self.taken_apart(payloads)
+        return rows if trusting and self.exact else [tuple(map(cell, row)) for row in rows]
+
+    def taken_apart(self, payloads: Sequence[Any]) -> Sequence[Row]:
+        """A row for each payload, with the values as they are. A sink may go through them more than once.
+
+        Raises:
+            Unencodable: A payload is not of the declared type.
+        """
+        kind, split, width = self.kind, self.split, len(self.columns)
+        if kind is not None and not {kind}.issuperset(map(type, payloads)):
+            for payload in payloads:
+                if not isinstance(payload, kind):
+                    raise Unencodable(payload, f"the flow declares {kind.__name__} for it")
+        if kind is tuple and not {width}.issuperset(map(len, payloads)):
+            for payload in payloads:
+                if len(payload) != width:
+                    raise Unencodable(payload, f"it has {len(payload)} places, and the flow declares {width}")
+        return payloads if split is None else list(map(split, payloads))
+
+
+def _by_key(names: Sequence[str]) -> Callable[[Any], Row]:
+    return lambda payload: [payload.get(name) for name in names]
+
+
+def _by_attribute(type_: type, names: Sequence[str]) -> Callable[[Any], Row]:
+    # A Struct may be encoded under other names than those of its attributes.
+    attributes = getattr(type_, "__struct_fields__", names)
+    if len(attributes) == 1:
+        return lambda payload: (getattr(payload, attributes[0]),)
+    return attrgetter(*attributes)

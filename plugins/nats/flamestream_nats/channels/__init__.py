@@ -1,0 +1,1 @@
+"""Channels between processes over NATS: frames that arrive once and in order, though the server may drop them."""

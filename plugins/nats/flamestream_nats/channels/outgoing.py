@@ -1,0 +1,218 @@
+"""The sender's end of a channel: nothing that it has sent is lost, and the receiver is not flooded.
+
+The server forgets what it cannot deliver, and drops a receiver that is too slow. So every frame is kept until the
+receiver's process has it, and no more messages are under way than fit the window. All frames and probes of a channel
+go the same way in order: what a probe finds missing is lost, and is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from flamecore.errors import FlameError, FrameError, PeerGoneError, SendTimeout
+from flamecore.toolkit.frames import Frame, Sequences
+from flamecore.toolkit.wait_queue import WaitQueue
+from flamestream_nats.channels.envelope import ASK, MORE, TELL, Kind, Letter, refused
+from flamestream_nats.channels.line import PROBE, STATE, Line
+from flamestream_nats.channels.peers import Patience
+
+_ROUNDS: Final = 20
+"""How often the same frames are sent again before the channel is given up."""
+
+
+class Outgoing:
+    """The sender's end.
+
+    Args:
+        line: The transport.
+        sender: Address of this end.
+        birth: Of its endpoint.
+        receiver: Address of the other end.
+        subject: Where letters go.
+        reply: Where answers come back.
+        location: Where the receiver lives; empty until it has answered, if nobody knows.
+    """
+
+    def __init__(
+        self, line: Line, sender: str, birth: int, receiver: str, subject: str, reply: str, location: str
+    ) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.location = location
+        self.error: FlameError | None = None
+        self.settled = asyncio.Event()
+        """Set while the receiver's process has all there is, or the channel has failed."""
+        self.patience = Patience(line.options)
+        self._line = line
+        self._way = (birth, subject, reply)
+        self._sequences = Sequences()
+        self._last = 0
+        self._received = 0
+        self._kept: deque[tuple[int, bytes]] = deque()
+        self._unread: deque[tuple[int, int]] = deque()
+        self._unread_bytes = 0
+        self._untold = 0.0
+        self._receivers_birth: int | None = None
+        self._waiting: WaitQueue[bytes] = WaitQueue()
+        self._probes: deque[tuple[int, int]] = deque(maxlen=64)
+        self._probe = 0
+        self._rounds = 0
+        self.settled.set()
+
+    # -- what is sent ------------------------------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether a message may be pushed now, before nobody who waits."""
+        return not self._waiting and self._fits()
+
+    def _fits(self) -> bool:
+        options = self._line.options
+        return len(self._unread) < options.window_frames and self._unread_bytes < options.window_bytes
+
+    def push(self, body: bytes) -> None:
+        """Send a message. Raises the channel's error."""
+        if self.error is not None:
+            raise self.error
+        options, (birth, subject, reply) = self._line.options, self._way
+        # The receiver tells four times in a window what it has read: often enough that the window never runs dry.
+        self._untold += max(1 / options.window_frames, len(body) / options.window_bytes)
+        tell = TELL if self._untold >= 0.25 else 0
+        if tell:
+            self._untold = 0.0
+        room = self._line.room(self.sender, self.receiver)
+        for start in range(0, max(len(body), 1), room):
+            end = start + room
+            self._last = self._sequences.next(self.sender, self.receiver)
+            frame = Frame(self.sender, self.receiver, self._last, body if end - start >= len(body) else body[start:end])
+            flags = tell if end >= len(body) else MORE
+            self._kept.append((self._last, self._line.post(Kind.DATA, flags, birth, frame, subject, reply)))
+        self._unread.append((self._last, len(body)))
+        self._unread_bytes += len(body)
+        self.settled.clear()
+
+    async def wait(self, body: bytes) -> None:
+        """Push a message when its turn comes.
+
+        Raises:
+            SendTimeout: It does not come within `send_timeout_s`.
+            PeerGoneError: There is no receiver any more.
+        """
+        limit_s = self._line.options.send_timeout_s
+        try:
+            await self._waiting.wait(body, limit_s)
+        except TimeoutError:
+            raise SendTimeout(
+                f"{self.receiver} has given {self.sender} no room for {limit_s:g} s: "
+                f"{len(self._unread)} messages, {self._unread_bytes} bytes are on their way or unread",
+                hint="What keeps the receiver? send_timeout_s says how long to wait.",
+                address=self.sender,
+                peer=self.receiver,
+                timeout_s=limit_s,
+            ) from None
+
+    def probe(self) -> None:
+        """Ask what has arrived."""
+        birth, subject, reply = self._way
+        self._probe += 1
+        self._probes.append((self._probe, self._last))
+        frame = Frame(self.sender, self.receiver, self._last, PROBE.pack(self._probe))
+        self._line.post(Kind.PROBE, 0, birth, frame, subject, reply)
+
+    def bye(self) -> None:
+        """Tell the receiver that nothing more comes."""
+        birth, subject, reply = self._way
+        self._line.post(Kind.BYE, 0, birth, Frame(self.sender, self.receiver, self._last, b""), subject, reply)
+
+    # -- what comes back ---------------------------------------------------------------------------------------------
+
+    def state(self, letter: Letter, location: str) -> None:
+        """The receiver says what it has. What is older than what it has said before does no harm.
+
+        Raises:
+            FrameError: It is refused.
+        """
+        received, (read, probe) = letter.frame.sequence, STATE.unpack(letter.frame.body)
+        if received > self._last or read > received:
+            raise refused("body", "word of frames that were never sent")
+        if self._receivers_birth not in (None, letter.birth):
+            return self._line.broken(self, self._replaced())
+        self._receivers_birth = letter.birth
+        self.location = location
+        self.patience.heard()
+        self._received = max(self._received, received)
+        while self._kept and self._kept[0][0] <= received:
+            self._kept.popleft()
+            self._rounds = 0
+        while self._unread and self._unread[0][0] <= read:
+            self._unread_bytes -= self._unread.popleft()[1]
+        if not self._kept:
+            self.settled.set()
+        if any(number == probe and received < last for number, last in self._probes):
+            self._send_again()
+        elif letter.flags & ASK:
+            self.probe()
+        if self.error is None:
+            self._waiting.admit(self._fits, self.push)
+        return None
+
+    def _send_again(self) -> None:
+        self._rounds += 1
+        if self._rounds > _ROUNDS:
+            return self._line.broken(self, self._hopeless())
+        self._probes.clear()  # what they say is older than what is sent now
+        return self.repeat()
+
+    def repeat(self) -> None:
+        """Send again everything that is not known to have arrived."""
+        _, subject, reply = self._way
+        for _, data in self._kept:
+            self._line.post_again(subject, reply, data)
+
+    def tick(self) -> None:
+        """One `heartbeat_s` has passed."""
+        if not self._kept and not self._waiting:
+            return
+        if reason := self.patience.tick():
+            text = f"nobody is at {self.receiver!r}: {reason}"
+            self.fail(PeerGoneError(text, address=self.sender, peer=self.receiver))
+        else:
+            self.probe()
+
+    def renew(self) -> None:
+        """The connection is mended; what was sent into the broken one may be lost."""
+        self.patience.renew()
+        if self._kept or self._waiting:
+            self.probe()
+
+    def give_up_waiting(self, error: FlameError) -> None:
+        """Let nobody wait for room any longer."""
+        self._waiting.refuse(lambda _: error)
+
+    def fail(self, error: FlameError) -> None:
+        """Let nobody wait any longer. What is kept is given up."""
+        if self.error is not None:
+            return
+        self.error = error
+        self._kept.clear()
+        self.settled.set()
+        self.give_up_waiting(error)
+
+    def _replaced(self) -> FrameError:
+        return FrameError(
+            f"{self.receiver} is not the one any more that {self.sender} has sent its first {self._received} frames to",
+            hint="Does another process use this address?",
+            address=self.sender,
+            peer=self.receiver,
+            reason="replaced",
+        )
+
+    def _hopeless(self) -> FrameError:
+        return FrameError(
+            f"frames from {self.sender} to {self.receiver} are lost again and again, from number {self._kept[0][0]} on",
+            hint="Does the receiver refuse them? Do both processes run one version, with one configuration?",
+            address=self.sender,
+            peer=self.receiver,
+            reason="lost",
+        )

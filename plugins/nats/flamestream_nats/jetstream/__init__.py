@@ -1,0 +1,1 @@
+"""Streams of JetStream: reading and writing them in order, and the requests for it."""

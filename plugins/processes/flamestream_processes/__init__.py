@@ -1,0 +1,1 @@
+"""The host of nodes that are processes of this machine."""

@@ -1,0 +1,94 @@
+"""The host `processes` with nodes that cannot join: when their end is told, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flamecore.abc.host import HostContext, NodeSlot
+from flamecore.runtime.config.layers import Layer
+from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.config.read import make_config
+from flamestream_processes.host import Processes
+
+LIMIT_S = 30.0
+
+
+class Bench:
+    """A host, and a queue of the ends that it has told of. Made within an event loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ended: asyncio.Queue[tuple[str, str, Sequence[str]]] = asyncio.Queue()
+        context = HostContext("words", make_config(Layer()), {}, died=lambda *end: self.ended.put_nowait(end))
+        self.host = Processes(None, context)
+        self._bootstrap: dict[str, Any] = {
+            "transport": "inproc",
+            "options": {},
+            "job": "words",
+            "epoch": 1,
+            "control": "",
+            "token": "secret",
+            "folder": str(folder),
+        }
+
+    async def start(self, name: str) -> None:
+        await self.host.start([NodeSlot(name, "worker")], self._bootstrap)
+
+    async def end(self) -> tuple[str, str, Sequence[str]]:
+        return await asyncio.wait_for(self.ended.get(), LIMIT_S)
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every process that is started from here wait for a signal before it does anything."""
+    folder = tmp_path / "stuck"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import signal\nsignal.pause()\n", "utf-8")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def test_its_name_leads_to_it() -> None:
+    assert PluginRegistry().get("host", "processes") is Processes
+
+
+def test_the_end_of_a_node_is_told_with_its_last_lines(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.start("w1")
+        assert bench.host.running() == ["w1"]
+        assert bench.host.watches("w1")
+        name, what, lines = await bench.end()
+        assert (name, what.partition(") ")[2]) == ("w1", "ended with code 1")
+        assert lines == ("PeerGoneError: nobody is bound to job",)
+        assert bench.host.running() == []
+        await bench.host.stop(LIMIT_S)
+
+    asyncio.run(main())
+
+
+def test_a_node_that_is_killed_is_named_with_the_signal(tmp_path: Path, stuck: None) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.start("w1")
+        bench.host.kill("w1")
+        name, what, _ = await bench.end()
+        assert (name, what.partition(") ")[2]) == ("w1", "was killed by SIGKILL")
+        await bench.host.stop(LIMIT_S)
+
+    asyncio.run(main())
+
+
+def test_stop_ends_nodes_that_do_not_end_and_tells_nobody(tmp_path: Path, stuck: None) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path)
+        await bench.start("w1")
+        await bench.host.stop(0.1)
+        assert bench.host.running() == []
+        assert bench.ended.empty()
+
+    asyncio.run(main())

@@ -1,0 +1,89 @@
+"""Sources `spark` of a job whose workers are tasks of Spark: the driver has the session, tasks read what it writes.
+
+For each such source the driver begins to fill a spool before the workers start; the worker that has its front waits for
+parts there. A worker that is started again reads the same parts: Spark does not read anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from hashlib import blake2s
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Final
+
+import msgspec
+
+from flamecore.abc.config import Edge, JobConfig
+from flamecore.abc.source import EdgeContext
+from flamecore.errors import ConfigError, FlameError
+from flamecore.runtime.config.options import options_of
+from flamestream_spark.source import SparkSource
+from flamestream_spark.spool.reader import Feeds
+
+_PREFIX: Final = "flamestream-spool-"
+
+
+def sources_of(config: JobConfig) -> dict[str, Edge]:
+    """The sources that Spark reads, by name."""
+    found = {name: edge for name, edge in config.source.items() if (edge.use or "").rpartition(":")[2] == "spark"}
+    return {name: edge for name, edge in found.items() if any(edge.options.get(k) for k in ("path", "table", "sql"))}
+
+
+def with_spools(config: JobConfig, *, local: bool) -> JobConfig:
+    """A configuration in which every such source has a spool: a temporary one, where everything is on this machine."""
+    sources = dict(config.source)
+    for name, edge in sources_of(config).items():
+        if local and not edge.options.get("spool"):
+            said = f"{config.folder}\0{config.job.name}\0{config.job.flow}\0{name}\0{os.getpid()}"
+            folder = Path(gettempdir()) / (_PREFIX + blake2s(said.encode(), digest_size=8).hexdigest())
+            sources[name] = msgspec.structs.replace(edge, options={**edge.options, "spool": str(folder)})
+    return msgspec.structs.replace(config, source=sources)
+
+
+def without_spool(config: JobConfig) -> Iterator[ConfigError]:
+    """Such sources whose rows would have no place that executors and workers reach."""
+    for name, edge in sources_of(config).items():
+        if not edge.options.get("spool"):
+            yield ConfigError(
+                f"source.{name}: executors that read it, and the worker that takes it, may be on different machines",
+                hint='Name a folder that all of them reach: spool = "/mnt/shared/spool".',
+                path=f"source.{name}.spool",
+            )
+
+
+class Feed:
+    """Fills the spools of a job's sources.
+
+    Args:
+        config: The job's, with spools.
+    """
+
+    def __init__(self, config: JobConfig) -> None:
+        self._config = config
+        self._feeding: list[Feeds] = []
+
+    def start(self, failed: Callable[[FlameError], None]) -> None:
+        """Begin with all of them. Needs a session that is active.
+
+        Args:
+            failed: Told in another thread when one has failed.
+
+        Raises:
+            SourceError: Something cannot be read at all.
+        """
+        for name, edge in sources_of(self._config).items():
+            options = options_of(SparkSource, edge.options, f"source.{name}", self._config.origins)
+            self._feeding.append(SparkSource(options, EdgeContext(name)).feed(failed))
+
+    def stop(self) -> None:
+        """End them, and take away what was made here."""
+        for feeding in self._feeding:
+            feeding.stop()
+        self._feeding.clear()
+        for edge in sources_of(self._config).values():
+            folder = Path(edge.options.get("spool", ""))
+            if folder.name.startswith(_PREFIX):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,82 @@
+"""A node in a task of Spark: a process of its own below the task, which goes when the task goes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from flamecore.abc.host import HostContext, NodeSlot
+from flamecore.runtime.config.layers import Layer
+from flamecore.runtime.config.read import make_config
+from flamecore.toolkit.local_processes import ProcessHost
+from flamecore.toolkit.private_dir import private_folder
+from flamestream_spark.session.session import BELOW_TASK
+
+_WELL: Final = "ended with code 0"
+_LINES: Final = 8
+
+
+def run_node(bootstrap: Mapping[str, Any], executor: str) -> Any:
+    """Run a node to its end.
+
+    Args:
+        bootstrap: What it must know to join.
+        executor: Host and port of the executor that this task is of.
+
+    Returns:
+        A record batch of `flamestream_spark.nodes.task.SCHEMA`.
+
+    Raises:
+        RuntimeError: It has failed; Spark starts the stage again.
+    """
+    import pyarrow as pa
+
+    name = bootstrap["node"]
+    os.environ[BELOW_TASK] = "1"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(private_folder()))
+        what, lines = asyncio.run(_ended(placed(bootstrap, executor, folder)))
+    if not what.endswith(_WELL):
+        said = "".join(f"\n    {line}" for line in lines[-_LINES:])
+        raise RuntimeError(f"flamestream: {name} on executor {executor} {what}{said}")
+    return pa.RecordBatch.from_pydict({"node": [name], "ended": [what]})
+
+
+def placed(bootstrap: Mapping[str, Any], executor: str, folder: Path) -> dict[str, Any]:
+    """What a node is told, of where it is: it listens where others reach its executor, and finds the flow's source.
+
+    Args:
+        bootstrap: What the driver says.
+        executor: Host and port of the executor.
+        folder: The node's own.
+    """
+    told = dict(bootstrap)
+    told["flow_folder"] = str(folder / "flow")
+    for path, source in told.pop("code").items():
+        file = folder / "flow" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(source)
+    options = told["options"] = dict(bootstrap["options"])
+    if ":" in options.get("listen", ""):
+        host = executor.rpartition(":")[0]
+        options["listen"] = f"{host}:0"
+        options.pop("advertise", None)
+    if not Path(told["folder"]).is_dir():  # another machine than the driver's
+        told["folder"] = str(folder)
+    if not Path(told["cwd"]).is_dir():
+        told.pop("cwd")
+    return told
+
+
+async def _ended(bootstrap: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Start the process, and wait for its end: what became of it, and its last lines."""
+    over: asyncio.Future[tuple[str, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
+    context = HostContext(
+        bootstrap["job"], make_config(Layer()), {}, died=lambda _, what, lines: over.set_result((what, tuple(lines)))
+    )
+    await ProcessHost(None, context).start([NodeSlot(bootstrap["node"], bootstrap["role"])], bootstrap)
+    return await over

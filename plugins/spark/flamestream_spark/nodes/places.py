@@ -1,0 +1,139 @@
+"""What follows from where a session of Spark runs: how its tasks are reached, and what they cannot reach."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from flamecore.abc.config import Choice, DeployTable, JobConfig
+from flamecore.abc.host import HostContext
+from flamecore.errors import ConfigError
+from flamestream_spark.nodes.feed import with_spools, without_spool
+from flamestream_spark.session.messages import FIXED_SLOTS
+
+if TYPE_CHECKING:
+    from flamestream_spark.host import Options
+
+START_TIMEOUT_S: Final = 120.0
+"""How long workers may take to come, if `deploy.start_timeout_s` is what it is elsewhere."""
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]", "::1")
+_MASTER: Final = re.compile(r"local(\[[\d*, ]+\])?|local-cluster\[.*\]|[a-z0-9]+://.+|yarn")
+_SOMEWHERE: Final = ("192.0.2.1", 9)
+"""An address for documentation: nothing is sent there, it is only asked which way it would go."""
+
+
+def is_local(master: str) -> bool:
+    """Whether all that Spark starts is on this machine.
+
+    >>> [is_local(master) for master in ("local[4]", "local-cluster[2,1,1024]", "spark://127.0.0.1:7077", "yarn")]
+    [True, True, True, False]
+    """
+    return master.startswith("local") or urlsplit(master.removeprefix("k8s://")).hostname in _LOOPBACK
+
+
+def check_master(master: str) -> None:
+    """Make sure that Spark could know what is meant.
+
+    Raises:
+        ConfigError: It could not.
+    """
+    if _MASTER.fullmatch(master) is None:
+        raise ConfigError(
+            f"spark.master = {master!r}: there is no such master",
+            hint='Say "local[4]" (cores of this machine), "spark://HOST:7077", "yarn" or "k8s://https://HOST:443".',
+            path="spark.master",
+        )
+
+
+def advised(options: Options, config: JobConfig) -> JobConfig:
+    """A configuration that says how tasks are reached, by gRPC if it says nothing of a transport; and has patience.
+
+    Spark takes its time to notice that an executor is gone, and to have another.
+
+    Raises:
+        ConfigError: The master is none, or nobody can say where executors reach this machine.
+    """
+    check_master(options.master)
+    transport = config.transport
+    use = "grpc" if transport.use == "inproc" else transport.use
+    tables = dict(transport.tables)
+    if use == "grpc" and not is_local(options.master):
+        table: Mapping[str, Any] = tables.get(use, {})
+        tables[use] = {"listen": f"{_own_host(options)}:0", **table}
+    deploy = config.deploy
+    if deploy.start_timeout_s == DeployTable(on="spark").start_timeout_s:
+        deploy = msgspec.structs.replace(deploy, start_timeout_s=START_TIMEOUT_S)
+    settled = msgspec.structs.replace(config, transport=Choice(use=use, tables=tables), deploy=deploy)
+    return with_spools(settled, local=is_local(options.master))
+
+
+def _own_host(options: Options) -> str:
+    """Where executors on other machines reach this one."""
+    if host := options.config.get("spark.driver.host"):
+        return host
+    place = urlsplit(options.master.removeprefix("k8s://"))
+    towards = (place.hostname, place.port or 9) if place.hostname else _SOMEWHERE
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(towards)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(
+            f"nobody can say where executors reach this machine: no way leads to {options.master} ({error.strerror})",
+            hint='Name it: [spark] config = { "spark.driver.host" = "…" }, or [transport.grpc] listen = "HOST".',
+            path="spark.master",
+        ) from error
+
+
+def problems(options: Options, context: HostContext) -> Iterator[ConfigError]:
+    """What no executor could do.
+
+    Args:
+        options: Of the host.
+        context: Of the job.
+    """
+    for part, use in context.drivers.items():
+        if part.startswith("source.") and use.rpartition(":")[2] == "stdin":
+            yield ConfigError(
+                f"{part} reads standard input, which a task of Spark does not have",
+                hint="Write it to a file or a stream, and read that.",
+                path=f"{part}.use",
+            )
+    if context.config.deploy.start == "join":
+        yield ConfigError(
+            'deploy.on = "spark", and deploy.start = "join": who starts the workers?',
+            hint='Leave out one of the two. With deploy.start = "join" workers are started by hand.',
+            path="deploy.start",
+        )
+    if options.config.get("spark.dynamicAllocation.enabled", "").lower() == "true":
+        yield ConfigError(
+            "spark.dynamicAllocation.enabled is true, and workers keep their slots for as long as the job runs",
+            hint=FIXED_SLOTS,
+            path="spark.config",
+        )
+    if not is_local(options.master):
+        yield from without_spool(context.config)
+        yield from _unreachable_state(options, context)
+
+
+def _unreachable_state(options: Options, context: HostContext) -> Iterator[ConfigError]:
+    store = context.store
+    if store is None or store.capabilities.shared:
+        return
+    path = str(context.config.state.options.get("path", ""))
+    mounted = store.name == "directory" and PurePath(path).is_absolute()
+    if not mounted:
+        yield ConfigError(
+            f"state is kept by {store.name!r}{f' in {path}' if path else ''}, "
+            f"which executors of {options.master} do not reach",
+            hint='Use [state] use = "directory" with the absolute path of a folder that is mounted everywhere, or the '
+            'URL of an object store; or [state] use = "nats".',
+            path="state.path" if path else "state.use",
+        )

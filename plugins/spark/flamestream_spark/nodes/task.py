@@ -1,0 +1,57 @@
+"""What a task of the stage runs. Sent to executors by value, so that it can say that they lack the package.
+
+There it imports nothing of the project before it has looked whether that is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from flamestream_spark.session.messages import WHICH_PYTHON
+
+SCHEMA = "node string, ended string"
+"""What the stage returns: a row for each node that was told to end."""
+
+
+def node_task(
+    slots: Sequence[tuple[str, str]], bootstrap: Mapping[str, Any], version: str
+) -> Callable[[Iterator[Any]], Iterable[Any]]:
+    """The function of `mapInArrow`.
+
+    Args:
+        slots: (name, role) of the node of each partition.
+        bootstrap: What a node must know to join.
+        version: Of flamestream at the driver.
+    """
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    register_pickle_by_value(sys.modules[__name__])
+
+    def run(rows: Iterator[Any]) -> Iterable[Any]:
+        from pyspark import BarrierTaskContext
+
+        for _ in rows:
+            pass
+        task = BarrierTaskContext.get()
+        executor = task.getTaskInfos()[task.partitionId()].address
+        try:
+            import flamecore
+            from flamestream_spark.nodes.node import run_node
+        except ModuleNotFoundError as error:
+            raise RuntimeError(
+                f"flamestream: the Python of executor {executor} has no module {error.name!r} ({sys.executable})"
+                f"\n    {WHICH_PYTHON}"
+            ) from None
+        if flamecore.__version__ != version:
+            raise RuntimeError(
+                f"flamestream: executor {executor} has flamestream {flamecore.__version__}, and the driver {version}"
+                "\n    Install one version everywhere."
+            )
+        name, role = slots[task.partitionId()]
+        # Spark may start this task again while the former one still runs: the later one has the higher number.
+        told = {"node": name, "role": role, "attempt": task.taskAttemptId(), "site": f"executor {executor}"}
+        yield run_node({**bootstrap, **told}, executor)
+
+    return run

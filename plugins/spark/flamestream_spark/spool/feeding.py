@@ -1,0 +1,169 @@
+"""The job of Spark that fills a spool, on a thread of the program that has the session."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from functools import partial
+from secrets import token_hex
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from flamecore.errors import FlameError, SourceError
+from flamestream_spark.session.messages import gist, own_words, python_of
+from flamestream_spark.spool import parts
+from flamestream_spark.spool.ordering import Ordered
+from flamestream_spark.spool.spool import Failed, Order, Spool
+
+_CLOSE_S: Final = 30.0
+_HINTS: Final = {
+    "PATH_NOT_FOUND": "Is that the path? It is looked for where the executors run.",
+    "DATA_SOURCE_NOT_FOUND": "Is that the format? One that Spark does not bring needs its jars: config = "
+    '{ "spark.jars.packages" = "…" }.',
+    "TABLE_OR_VIEW_NOT_FOUND": "Is that the table? A session that is made here has none but those of its catalogue.",
+}
+"""What to do, by what Spark says."""
+_FAILED_FILE: Final = re.compile(r"(?:file|path)s?\s*:?\s+((?:file|hdfs|s3a?|gs|abfss?)?:?/[^\s,\]]+)")
+
+
+def write_batch(
+    spool: Spool, number: int, frame: Any, *, files: bool = False, drop: tuple[str, ...] = (), query: str = ""
+) -> bool:
+    """Have executors write a batch, and complete it.
+
+    Args:
+        spool: Where.
+        number: Of the batch.
+        frame: The rows.
+        files: Whether blocks of files are parts of their own; the columns `parts.PLACE` say of them.
+        drop: Columns that are not to be written.
+        query: Of which query the batch is; empty: executors say.
+
+    Returns:
+        Whether it is of these rows; False: it was complete before.
+
+    Raises:
+        SourceError: Batches there are of another query.
+    """
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    if spool.completed(number) is not None:
+        return False
+    register_pickle_by_value(parts)  # so that executors need not have it
+    written = partial(parts.write_parts, folder=str(spool.batch(number)), by_file=files, drop=drop, force=spool.durable)
+    rows = frame.mapInArrow(written, parts.SCHEMA).collect()
+    key: Callable[[Any], Any] = (
+        (lambda row: (row.file.encode(), row.start, row.partition)) if files else lambda row: row.partition
+    )
+    told = query or next((row.query for row in rows), "")
+    return spool.complete(number, [(row.name, row.rows) for row in sorted(rows, key=key)], told)
+
+
+class Feeding:
+    """Fills a spool with the rows of a DataFrame, once.
+
+    Args:
+        spool: Open, and empty.
+        ordered: The DataFrame.
+        source: Name of the source, for errors.
+        of: What the rows are of.
+        failed: Told if it fails.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        ordered: Ordered,
+        source: str,
+        of: str = "",
+        failed: Callable[[FlameError], None] | None = None,
+    ) -> None:
+        self._failed = failed
+        self._spool, self._ordered, self._source, self._of = spool, ordered, source, of
+        self._tag = f"flamestream-{token_hex(8)}"
+        self._thread = threading.Thread(target=self._run, name=f"source {source}", daemon=True)
+        self._stopped = False
+        self.error: SourceError | None = None
+        """Why it has failed."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._spool.announce(Order(self._ordered.files, self._of))
+        self._thread.start()
+
+    def _run(self) -> None:
+        ordered = self._ordered
+        try:
+            self._tagging()[0](self._tag)  # for what is started on this thread
+            drop = [name for name in ordered.extra if ordered.files or name != parts.FILE]
+            write_batch(self._spool, 0, ordered.frame, files=bool(ordered.files), drop=tuple(drop))
+            self._spool.end()
+        except Exception as error:  # noqa: BLE001 - whoever reads the spool is told
+            if self._stopped:
+                return
+            self.error = error if isinstance(error, SourceError) else failed(self._source, error)
+            self.error.__cause__ = self.error.__cause__ or error
+            told = self.error
+            if self._failed is not None:
+                self._failed(told)
+            self._spool.fail(Failed(told.what.partition(": ")[2], told.hint, str(told.position)))
+
+    def _tagging(self) -> tuple[Callable[[str], Any], Callable[[str], Any]]:
+        """What gives a tag to all that this thread starts, and what ends all that has it."""
+        spark = self._ordered.frame.sparkSession
+        if hasattr(spark, "sparkContext"):
+            return spark.sparkContext.addJobTag, spark.sparkContext.cancelJobsWithTag
+        return spark.addTag, spark.interruptTag
+
+    def stop(self) -> None:
+        """End it, done or not.
+
+        Raises:
+            SourceError: Spark does not end what it does.
+        """
+        self._stopped = True
+        if self._thread.is_alive():
+            self._tagging()[1](self._tag)
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            raise SourceError(
+                f"source {self._source!r}: Spark does not end what it does; it was told to {_CLOSE_S} s ago",
+                hint="Look at its UI, or end the program.",
+                source=self._source,
+                position="",
+            )
+
+
+def shown(file: str) -> str:
+    """A file as people write it.
+
+    >>> shown("file:///tmp/a%20b.csv"), shown("hdfs://host/x")
+    ('/tmp/a b.csv', 'hdfs://host/x')
+    """
+    split = urlsplit(file)
+    return unquote(split.path) if split.scheme == "file" else file
+
+
+def failed(source: str, error: Exception) -> SourceError:
+    """What Spark or an executor says, in short, with the file if it names one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = gist(str(error)) or repr(error)
+    file = _FAILED_FILE.search(str(error))
+    cause = next((line for line in reversed(lines) if line.startswith("Caused by:")), "")
+    if (wrong := python_of(str(error))) is not None:
+        hint = "Set PYSPARK_PYTHON, or spark.pyspark.python in the config, to a Python that has pyarrow."
+        return SourceError(f"source {source!r}: {wrong}", hint=hint, source=source, position="")
+    if (ours := own_words(str(error))) is not None:
+        return SourceError(f"source {source!r}: {ours[0]}", hint=ours[1], source=source, position="")
+    if "No module named" in str(error):
+        module = re.search(r"No module named '?([\w.]+)", str(error))
+        what = f"an executor has no module {module[1] if module else '?'}"
+        hint = "Install pyarrow there, or name a Python that has it: PYSPARK_PYTHON, or spark.pyspark.python."
+        return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position="")
+    what = f"Spark cannot read it: {said[:500]}" + (f" ({cause[11:].strip()[:300]})" if cause else "")
+    where = file[1].rstrip(".") if file else ""
+    hint = next((hint for code, hint in _HINTS.items() if code in said), "Spark's own words are its cause.")
+    if where and "PATH_NOT_FOUND" not in said:
+        hint = f"Look at {shown(where)}: is it whole, and of that format?"
+    return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position=where)

@@ -1,0 +1,248 @@
+"""Reads the rows of a spool as payloads, in order; a position is the number of a row, and a seal of what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, Final, Protocol
+
+from xxhash import xxh3_64_hexdigest
+
+from flamecore.abc.source import Batch, Reader, Rejected
+from flamecore.errors import SourceError
+from flamestream_spark.spool.feeding import shown
+from flamestream_spark.spool.parts import FILE
+from flamestream_spark.spool.rows import Rows, rows_of
+from flamestream_spark.spool.spool import Spool, Taken
+from flamestream_spark.tables.payloads import Payloads
+
+_RAW: Final = 1000
+_END: Final = object()
+
+
+class Places(Sequence[tuple[int, str]]):
+    """Positions of rows in a batch, made when they are asked for: the row's number, and a seal of what it holds.
+
+    Args:
+        first: Number of the batch's first row.
+        batch: The rows.
+        places: Which of them.
+    """
+
+    __slots__ = ("_batch", "_first", "_places")
+
+    def __init__(self, first: int, batch: Any, places: Sequence[int]) -> None:
+        self._first, self._batch, self._places = first, batch, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Places(self._first, self._batch, self._places[index])
+        place = self._places[index]
+        return self._first + place, seal(self._batch, place)
+
+
+def seal(batch: Any, place: int) -> str:
+    """What a row is recognised by."""
+    return xxh3_64_hexdigest(repr(batch.slice(place, 1).to_pylist()).encode(errors="surrogatepass"))
+
+
+class Feeds(Protocol):
+    """Fills a spool."""
+
+    error: SourceError | None
+    """Why it has failed."""
+
+    def stop(self) -> None:
+        """End it, done or not."""
+
+
+class RowsReader(Reader):
+    """Rows of a spool.
+
+    Args:
+        source: Name of the source.
+        spool: Where they are, or come.
+        payloads: Makes payloads of rows, once their schema is known.
+        after: Go on behind the row at this position.
+        feeding: What fills the spool, if that is done here.
+        keep: Whether parts stay that a snapshot covers.
+        passing: Whether parts go as soon as they have been read: nobody will read them again.
+        once: Whether everything goes when all has been read.
+        held: What is to be let go when it is closed.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        spool: Spool,
+        payloads: Callable[[Any], Payloads],
+        after: tuple[int, str] | None,
+        *,
+        feeding: Feeds | None = None,
+        keep: bool = False,
+        passing: bool = False,
+        once: bool = False,
+        held: ExitStack | None = None,
+    ) -> None:
+        self._source = source
+        self.spool = spool
+        self._make = payloads
+        self._payloads: Payloads | None = None
+        self._feeding = feeding
+        self._keep = keep
+        self._passing = passing
+        self._once = once
+        self._held = held or ExitStack()
+        self._after = after
+        self._next = 0
+        self._batch: Any = None
+        self._at = 0
+        self._files: list[tuple[int, str]] = []
+        self._rows: Generator[Rows] | None = None
+        self._done: list[Taken] = []
+        self._stop = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"source {source}")
+        self._waiting: asyncio.Future[Any] | None = None
+        self._ended = False
+        self.first = 0
+        """Number of the first row that it hands out."""
+
+    async def read(self, limit: int) -> Batch | None:
+        while self._batch is None or self._at >= self._batch.num_rows:
+            if self._ended:
+                return None
+            if self._waiting is None:
+                self._waiting = self._ask()
+            found = await asyncio.shield(self._waiting)
+            self._waiting = None
+            if found is _END:
+                self._ended = True
+                self._check_reached()
+                return None
+            self._waiting = self._ask()  # one ahead
+            self._take(found)
+        at = self._at
+        batch = self._batch.slice(at, limit)
+        self._at += batch.num_rows
+        first = self._next - self._batch.num_rows + at
+        assert self._payloads is not None
+        values, places, bad = self._payloads.make(batch)
+        positions = Places(first, batch, places)
+        rejected = [
+            Rejected((first + place, seal(batch, place)), reason, repr(batch.slice(place, 1).to_pylist()[0])[:_RAW])
+            for place, reason in bad
+        ]
+        return Batch(values, positions, rejected)
+
+    def _ask(self) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._pull)
+
+    def _pull(self) -> Any:
+        """The next rows; on a thread of its own."""
+        if self._rows is None:
+            after = 0 if self._after is None else self._after[0]
+            if self._after is not None and after + 1 == self.spool.taken().row:
+                after, self._after = after + 1, None  # all up to there has been taken away
+            self.first = after if self._after is None else after + 1
+            self._rows = rows_of(self.spool, after, self._stop, self._part_read)
+        try:
+            return next(self._rows, _END)
+        except SourceError as error:
+            if self._feeding is not None and self._feeding.error is not None:
+                raise self._feeding.error from self._feeding.error.__cause__
+            raise error
+
+    def _part_read(self, taken: Taken) -> None:
+        if self._passing:
+            self.spool.forget(taken)
+        else:
+            self._done.append(taken)
+
+    def _take(self, rows: Rows) -> None:
+        """Make rows those that are read from: behind what is to be skipped, and without what is no data."""
+        first, batch, (file, since) = rows
+        self._next = first + batch.num_rows
+        if file:
+            self._from(since, file)
+        elif FILE in batch.schema.names:
+            column = batch.column(FILE).dictionary_encode()
+            names = column.dictionary.to_pylist()
+            last = None
+            for place, code in enumerate(column.indices.to_pylist()):
+                if code != last:
+                    last = code
+                    self._from(first + place, names[code])
+            batch = batch.drop_columns([FILE])
+        if self._payloads is None:
+            self._payloads = self._make(batch.schema)
+        self._batch, self._at = batch, 0
+        if self._after is None:
+            return
+        row, expected = self._after
+        if row >= self._next:
+            self._at = batch.num_rows
+        elif row >= first:
+            if seal(batch, row - first) != expected:
+                raise self._changed(f"row {row + 1} is another one than when it was read")
+            self._at, self._after = row - first + 1, None
+
+    def _from(self, row: int, file: str) -> None:
+        """Rows from this one on are of that file."""
+        if not self._files or self._files[-1][1] != file:
+            self._files.append((row, file))
+
+    def _check_reached(self) -> None:
+        if self._after is not None:
+            raise self._changed(f"there are {self._next} rows, and {self._after[0] + 1} have been read")
+
+    def _changed(self, what: str) -> SourceError:
+        return SourceError(
+            f"source {self._source!r}: {what}",
+            hint="Put the old data back; or start afresh, without the job's state and output. It may only grow.",
+            source=self._source,
+            position=self._after,
+        )
+
+    def describe(self, position: Any) -> str:
+        row = position[0]
+        at = bisect_right(self._files, row, key=lambda entry: entry[0]) - 1
+        if at < 0:
+            return f"row {row + 1}"
+        first, file = self._files[at]
+        return f"{shown(file)} row {row - first + 1}"
+
+    async def acknowledge(self, position: Any) -> None:
+        if self._keep or self._passing:
+            return
+        last = None
+        while self._done and self._done[0].row <= position[0] + 1:
+            last = self._done.pop(0)
+        if last is not None:
+            await asyncio.to_thread(self.spool.forget, last)
+
+    async def aclose(self) -> None:
+        self._stop.set()
+        waiting, self._waiting = self._waiting, None
+        try:
+            if self._feeding is not None:
+                await asyncio.to_thread(self._feeding.stop)
+        finally:
+            if waiting is not None:
+                await asyncio.wait([waiting])
+                if not waiting.cancelled():
+                    waiting.exception()  # nobody asked for it
+            rows, self._rows = self._rows, None
+            if rows is not None:
+                await asyncio.get_running_loop().run_in_executor(self._thread, rows.close)
+            if self._ended and self._once and not self._keep:
+                await asyncio.to_thread(self.spool.clear)
+            self._ended = True
+            self._thread.shutdown(wait=False)
+            self._held.close()

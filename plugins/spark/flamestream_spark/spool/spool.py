@@ -1,0 +1,276 @@
+"""A spool: a folder that executors fill with rows, and that a front reads in one order, again and again if it must.
+
+    _spool.json                      how its rows are ordered, if they may be read before their batch is complete
+    batch-00000000000000000004/      parts of a batch: files of Arrow, each there whole or not at all
+    batch-00000000000000000004.json  the batch is complete: its parts in order, the number of its first row
+    _taken.json                      what has been taken is below this row; its files are gone
+    _end.json                        there is no batch from this one on
+    _failed.json                     why no more comes
+
+Rows are numbered from 0 through all batches: that is their position. A batch is complete once and for all: whoever
+comes later with one of the same number changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import msgspec
+
+from flamecore.errors import SourceError
+from flamestream_spark.spool.parts import force
+
+
+class Order(msgspec.Struct, frozen=True):
+    """How the rows of a batch are ordered that may be read before it is complete.
+
+    Attributes:
+        files: In the order of these files, and of the blocks in them; empty: in the order of partitions.
+        of: What the rows are of.
+    """
+
+    files: tuple[str, ...] = ()
+    of: str = ""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A complete batch.
+
+    Attributes:
+        first: Number of its first row.
+        parts: Name and number of rows of each part, in order.
+        query: Which query wrote it, as far as that is known.
+    """
+
+    first: int
+    parts: tuple[tuple[str, int], ...]
+    query: str = ""
+
+    @property
+    def end(self) -> int:
+        """Number of the first row behind it."""
+        return self.first + sum(rows for _, rows in self.parts)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Where reading begins.
+
+    Attributes:
+        row: Number of the row.
+        batch: Number of its batch.
+        part: How many parts of that batch come before it.
+        expected: The place that follows these, where the batch is not complete.
+        file: The file that this place is in the midst of, and the number of its first row.
+    """
+
+    row: int = 0
+    batch: int = 0
+    part: int = 0
+    expected: tuple[int, int] = (0, 0)
+    file: tuple[str, int] = ("", 0)
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """Why nothing more comes."""
+
+    what: str
+    hint: str
+    position: str
+
+
+class Spool:
+    """One such folder.
+
+    Args:
+        folder: Made if it is not there.
+        source: Whose it is, for errors.
+        durable: Whether what is in it outlives a loss of power.
+    """
+
+    def __init__(self, folder: Path, source: str, *, durable: bool = True) -> None:
+        self.folder = folder
+        self.durable = durable
+        self._source = source
+
+    # -- filling ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make the folder.
+
+        Raises:
+            SourceError: It cannot be made.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self.error(f"{self.folder} cannot be made: {error.strerror}", "Name another folder.") from error
+
+    def clear(self) -> None:
+        """Take away everything."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.open()
+
+    def announce(self, order: Order) -> None:
+        """Batch 0 may be read while it is written: its rows are in this order, whoever writes it."""
+        self._say("_spool.json", order)
+
+    def announced(self) -> Order | None:
+        """What was announced; None: nothing, batches are read when they are complete."""
+        found: Order | None = self._read("_spool.json", Order)
+        return found
+
+    def batch(self, number: int) -> Path:
+        """The folder for the parts of a batch, made."""
+        path = self.folder / f"batch-{number:020d}"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def complete(self, number: int, parts: Sequence[tuple[str, int]], query: str = "") -> bool:
+        """Have a batch consist of these parts. Files that are no part of it are taken away.
+
+        Returns:
+            Whether it is; otherwise it was complete before, and stays as it was.
+
+        Raises:
+            SourceError: The batches here are of another query.
+        """
+        held = self.completed(number)
+        if held is None:
+            last = self.last()
+            first = 0
+            if last is not None:
+                self.check_query(query, last[1])
+                if number < last[0]:
+                    return False  # it has been read, and is forgotten
+                first = last[1].end
+            if self.durable:
+                force(str(self.batch(number)))
+            made = Batch(first, tuple(parts), query)
+            aside = self.folder / f".{number}-{token_hex(4)}"
+            aside.write_bytes(msgspec.json.encode(made))
+            if self.durable:
+                force(str(aside))
+            try:
+                os.link(aside, self._file(number))
+            except FileExistsError:
+                held = self.completed(number)
+            else:
+                held = None
+            finally:
+                aside.unlink()
+            if self.durable:
+                force(str(self.folder))
+        mine = {name for name, _ in parts} if held is None else {name for name, _ in held.parts}
+        for file in self.batch(number).iterdir():
+            if file.name.removeprefix(".") not in mine:
+                file.unlink(missing_ok=True)
+        return held is None
+
+    def check_query(self, query: str, last: Batch) -> None:
+        """Make sure that it is the query which wrote what is there.
+
+        Raises:
+            SourceError: It is not.
+        """
+        if query and last.query and query != last.query:
+            raise self.error(
+                f"{self.folder} holds batches of another query, whose numbers mean something else",
+                "Give the query the checkpoint that it had; or this one another folder.",
+            )
+
+    def completed(self, number: int) -> Batch | None:
+        """A complete batch; None: it is not complete, or forgotten."""
+        found: Batch | None = self._read(f"batch-{number:020d}.json", Batch)
+        return found
+
+    def numbers(self) -> list[int]:
+        """Numbers of the batches that are complete, in order."""
+        names = (entry.name for entry in self.folder.glob("batch-*.json"))
+        return sorted(int(name[6:-5]) for name in names)
+
+    def last(self) -> tuple[int, Batch] | None:
+        """The last complete batch, with its number. It is never forgotten."""
+        for number in reversed(self.numbers()):
+            batch = self.completed(number)
+            if batch is not None:
+                return number, batch
+        return None
+
+    def end(self) -> None:
+        """No more batches come."""
+        last = self.last()
+        self._say("_end.json", 0 if last is None else last[0] + 1)
+
+    def go_on(self) -> None:
+        """More batches come, though there was an end or a fault."""
+        for name in ("_end.json", "_failed.json"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def fail(self, failed: Failed) -> None:
+        """No more comes, because of a fault."""
+        self._say("_failed.json", failed)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def taken(self) -> Taken:
+        """Where reading begins."""
+        return self._read("_taken.json", Taken) or Taken()
+
+    def over(self, number: int) -> bool:
+        """Whether that batch, and any behind it, does not come.
+
+        Raises:
+            SourceError: It does not because of a fault.
+        """
+        failed = self._read("_failed.json", Failed)
+        if failed is not None:
+            raise self.error(failed.what, failed.hint, failed.position)
+        end = self._read("_end.json", int)
+        return end is not None and number >= end
+
+    def forget(self, taken: Taken) -> None:
+        """What is before that is not read again: its files go."""
+        if taken.row <= self.taken().row:
+            return
+        self._say("_taken.json", taken)
+        batch = self.completed(taken.batch)
+        if batch is not None:
+            for name, _ in batch.parts[: taken.part]:
+                (self.folder / f"batch-{taken.batch:020d}" / name).unlink(missing_ok=True)
+        done = [number for number in self.numbers() if number < taken.batch]
+        last = self.last()
+        for number in done:
+            shutil.rmtree(self.folder / f"batch-{number:020d}", ignore_errors=True)
+            if last is None or number != last[0]:
+                self._file(number).unlink(missing_ok=True)
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"batch-{number:020d}.json"
+
+    def _say(self, name: str, value: Any) -> None:
+        aside = self.folder / f".{name}-{token_hex(4)}"
+        aside.write_bytes(msgspec.json.encode(value))
+        if self.durable:
+            force(str(aside))
+        aside.replace(self.folder / name)
+        if self.durable:
+            force(str(self.folder))
+
+    def _read(self, name: str, type_: Any) -> Any:
+        try:
+            return msgspec.json.decode((self.folder / name).read_bytes(), type=type_)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise self.error(f"{self.folder / name} is not as it was written: {error}", "Start afresh.") from error
+
+    def error(self, what: str, hint: str, position: str = "") -> SourceError:
+        """Something is wrong with it."""
+        return SourceError(f"source {self._source!r}: {what}", hint=hint, source=self._source, position=position)

@@ -1,0 +1,180 @@
+"""From payloads to tables of Arrow, typed by the hints of the flow.
+
+Columns are those of `flamecore.toolkit.records.tables`. What Arrow has a type for is of that type, lists, mappings and
+records within records too; everything else is text: scalars as they are written, the rest JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+import msgspec
+import pyarrow as pa
+
+from flamecore.toolkit.records.plain import Unencodable, cell, plain
+from flamecore.toolkit.records.shapes import record_columns, tuple_columns
+from flamecore.toolkit.records.tables import Table
+
+TIMES: Final = ("_time", "_front", "_place")
+"""Columns that order outputs: the two parts of the global time, and the place among the outputs of that time."""
+
+_PREFIX: Final = [("time", ">u8"), ("front", ">u4")]
+"""What an order begins with: see `flamecore.model.meta`."""
+
+_TIME_TYPES: Final = (pa.int64(), pa.int64(), pa.int64())
+
+_SCALARS: Final[dict[Any, Any]] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime.date: pa.date32(),
+    datetime.datetime: pa.timestamp("us", tz="UTC"),
+    decimal.Decimal: pa.decimal128(38, 18),
+}
+
+Convert = Callable[[Any], Any]
+
+
+def arrow_type(hint: Any) -> tuple[Any, Convert | None]:
+    """Arrow's type for a hint, and what makes its values of the hint's; None if they are the same.
+
+    >>> str(arrow_type(int | None)[0]), str(arrow_type(object)[0])
+    ('int64', 'string')
+    """
+    if hint in _SCALARS:
+        return _SCALARS[hint], None
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        rest = [part for part in arguments if part is not type(None)]
+        if len(rest) == 1 and len(rest) < len(arguments):
+            return arrow_type(rest[0])  # no value is converted but those that are not None
+    elif origin is Literal:
+        found = {type(value) for value in arguments} - {type(None)}
+        if len(found) == 1 and (only := found.pop()) in _SCALARS:
+            return _SCALARS[only], None
+    elif (fields := record_columns(hint)) is not None:
+        parts = [(field.name, *arrow_type(field.type)) for field in fields]
+        split = Table.of(hint).split
+        return pa.struct([(name, kind) for name, kind, _ in parts]), _struct(parts, split)
+    elif (places := tuple_columns(hint)) is not None:
+        parts = [(place.name, *arrow_type(place.type)) for place in places]
+        return pa.struct([(name, kind) for name, kind, _ in parts]), _struct(parts, None)
+    elif origin in (list, tuple, Sequence, set, frozenset) and arguments:
+        kind, convert = arrow_type(arguments[0])
+        order: Convert = sorted if origin in (set, frozenset) else list
+        return pa.list_(kind), order if convert is None else _each(convert, order)
+    elif origin in (dict, Mapping) and len(arguments) == 2 and arguments[0] is str:
+        kind, convert = arrow_type(arguments[1])
+        return pa.map_(pa.string(), kind), _mapping(convert)
+    return pa.string(), text
+
+
+def text(value: Any) -> str | None:
+    """Any value as text: text as it is, None as null, everything else as JSON.
+
+    >>> text("a"), text((1, 2)), text(7), text(None)
+    ('a', '[1,2]', '7', None)
+    """
+    if value is None or type(value) is str:
+        return value
+    found = cell(value)
+    return found if isinstance(found, str) else msgspec.json.encode(plain(found)).decode()
+
+
+def _each(convert: Convert, order: Convert) -> Convert:
+    return lambda values: [None if one is None else convert(one) for one in order(values)]
+
+
+def _mapping(convert: Convert | None) -> Convert:
+    if convert is None:
+        return lambda value: list(value.items())
+    return lambda value: [(key, None if one is None else convert(one)) for key, one in value.items()]
+
+
+def _struct(parts: Sequence[tuple[str, Any, Convert | None]], split: Callable[[Any], Any] | None) -> Convert:
+    def convert(value: Any) -> Any:
+        row = value if split is None else split(value)
+        return {
+            name: one if change is None or one is None else change(one)
+            for (name, _, change), one in zip(parts, row, strict=True)
+        }
+
+    return convert
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """The form of a sink's tables.
+
+    Attributes:
+        table: The columns of its payloads.
+        schema: In Arrow.
+        converts: For each column, what makes Arrow's values.
+        times: Whether the columns `TIMES` come behind them.
+    """
+
+    table: Table
+    schema: Any
+    converts: Sequence[Convert | None]
+    times: bool
+
+    @classmethod
+    def of(cls, type_: Any, *, times: bool) -> Form:
+        """The form for a payload type."""
+        table = Table.of(type_)
+        found = [arrow_type(column.type) for column in table.columns]
+        fields = [(column.name, kind) for column, (kind, _) in zip(table.columns, found, strict=True)]
+        if times:
+            fields += zip(TIMES, _TIME_TYPES, strict=True)
+        return cls(table, pa.schema(fields), [convert for _, convert in found], times)
+
+    def make(self, payloads: Sequence[Any], orders: Sequence[bytes] = ()) -> Any:
+        """A `pyarrow.Table`: a row for each payload.
+
+        Args:
+            payloads: What came to the sink.
+            orders: Their orders, where `times` are wanted: whole global times.
+
+        Raises:
+            Unencodable: A payload is not of the declared type, or has no place in a column.
+        """
+        rows = self.table.taken_apart(payloads)
+        columns = [[row[number] for row in rows] for number in range(len(self.table.columns))]
+        arrays = [self._array(number, column, payloads) for number, column in enumerate(columns)]
+        if self.times:
+            arrays += map(pa.array, _times(orders), _TIME_TYPES)
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def _array(self, number: int, column: Sequence[Any], payloads: Sequence[Any]) -> Any:
+        convert, field = self.converts[number], self.schema.field(number)
+        try:
+            values = column if convert is None else [None if one is None else convert(one) for one in column]
+            return pa.array(values, field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+            for payload, one in zip(payloads, column, strict=True):
+                try:
+                    pa.array([one if convert is None or one is None else convert(one)], field.type)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as problem:
+                    reason = f"column {field.name!r} is a {field.type}, and the value {one!r}: {problem}"
+                    raise Unencodable(payload, reason) from error
+            raise Unencodable(payloads[0], f"column {field.name!r}: {error}") from error
+
+
+def _times(orders: Sequence[bytes]) -> tuple[Any, Any, Any]:
+    """Time and front of each order, and its place among those that follow each other with the same ones."""
+    import numpy as np
+
+    prefixes = np.frombuffer(b"".join([order[:12] for order in orders]), _PREFIX)
+    times = prefixes["time"].astype("u8") ^ np.uint64(1 << 63)  # signed numbers are biased, so that they sort as bytes
+    fronts = prefixes["front"].astype("i8")
+    numbers = np.arange(len(prefixes))
+    first = np.ones(len(prefixes), bool)
+    first[1:] = prefixes[1:] != prefixes[:-1]
+    return times.view("i8"), fronts, numbers - np.maximum.accumulate(np.where(first, numbers, 0))

@@ -1,0 +1,273 @@
+"""A table of Delta Lake that takes batches exactly once.
+
+Whose output a table is stands in its property `flamestream`: its fingerprint, its run, who writes it. A batch is one
+commit that adds its file, and says in the same step, as application transaction of the run, below which time all is
+there. Who opens a table changes the property: a commit of anyone who has not seen that change is refused by the log.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time as clock
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Final
+
+import msgspec
+import pyarrow.parquet as pq
+
+from flamecore.abc.sink import Mode, goes_on, taken_over
+from flamecore.abc.source import EdgeContext
+from flamecore.errors import SinkError, TimeRegressionError
+from flamecore.model.meta import MIN_TIME
+from flamestream_spark.spool.parts import force
+from flamestream_spark.tables.delta import LOG, delta_rs, first_line, unfit
+
+_PROPERTY: Final = "flamestream"
+_PART: Final = re.compile(r"part-[0-9a-f]{8}-(-?\d{19,20})-[0-9a-f]{16}\.parquet")
+_TRIES: Final = 10
+"""How often a commit is tried that others, who write other things to the table, come in the way of."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """What a table says of itself.
+
+    Attributes:
+        fingerprint: Of what it is the output.
+        owner: Who opened it last; nobody else of us writes.
+        run: Its transactions are those of the output.
+        whole: Whether nothing but output of such sinks was in it when the first of them came.
+    """
+
+    fingerprint: str
+    owner: str
+    run: str
+    whole: bool
+
+
+class DeltaTable:
+    """One such table, to be written.
+
+    Args:
+        path: Its folder, made if it is not there; the folder it lies in must be.
+        context: The sink's.
+        mode: What becomes of output that is there.
+        schema: Of its rows; a `pyarrow.Schema`.
+    """
+
+    def __init__(self, path: Path, context: EdgeContext, mode: Mode, schema: Any) -> None:
+        self.path = path
+        self._context = context
+        self._mode = mode
+        self._schema = schema
+        self._rs = delta_rs("sink")
+        self._mine: Owner | None = None
+        self._time = MIN_TIME
+        self._forced = -1
+        self._lock = threading.Lock()
+        self._table: Any = None
+        """As this object has seen it last; what it writes holds on to that."""
+
+    def open(self) -> int:
+        """Make ready, and return the time up to which output is held.
+
+        Raises:
+            SinkError: It cannot be, or what is there is not the sink's own.
+            OSError: The disk says no.
+        """
+        with self._lock, self._said():
+            if not self._rs.DeltaTable.is_deltatable(str(self.path)):
+                self._begin()
+            self._taken()
+            assert self._mine is not None
+            held = self._table.transaction_version(self._mine.run)
+            self._time = MIN_TIME if held is None else held
+            for file in self.path.glob(f"part-{self._mine.run}-*.parquet"):
+                if (part := _PART.fullmatch(file.name)) is not None and int(part[1]) > self._time:
+                    file.unlink(missing_ok=True)  # written, and never committed
+            return self._time
+
+    def _begin(self) -> None:
+        """Make an empty table that is nobody's."""
+        self.path.mkdir(exist_ok=True)
+        strangers = sorted(entry.name for entry in self.path.iterdir() if entry.name[0] not in "._")
+        if strangers:
+            raise self.error(
+                f"{self.path} is no Delta table, and holds files: {', '.join(strangers[:3])}",
+                "Write to a folder of its own.",
+            )
+        self._rs.DeltaTable.create(str(self.path), self._schema, mode="ignore")
+
+    def _taken(self) -> None:
+        """Have the table know who writes it from now on."""
+        for attempt in range(_TRIES):
+            self._table = self._rs.DeltaTable(str(self.path))
+            self._forced = max(self._table.version() - 2, -1)
+            try:
+                self._take()
+            except self._rs.exceptions.CommitFailedError:  # somebody has written meanwhile
+                if attempt == _TRIES - 1:
+                    raise
+            else:
+                return
+
+    def _take(self) -> None:
+        held = self._owner()
+        empty = not self._table.file_uris()
+        resumed = goes_on(
+            self._context, self._mode, held.fingerprint if held else None, f"Delta table {self.path}", empty=empty
+        )
+        whole = empty if held is None else held.whole
+        why = self._unfit()
+        replaced = not resumed and self._mode != "append" and not (empty and not why)
+        if replaced and not whole:
+            raise self.error(
+                f"Delta table {self.path} holds rows that no such sink has written",
+                'Write to a table of its own; or add to them with mode = "append".',
+            )
+        if why and not replaced:
+            raise self.error(f"Delta table {self.path} {why}", "Write to a table of its own.")
+        run = held.run if resumed and held is not None else token_hex(4)
+        self._mine = Owner(self._context.fingerprint, token_hex(8), run, whole)
+        if not replaced:
+            self._table.alter.set_table_properties(_told(self._mine), raise_if_not_exists=False)
+        else:
+            self._replace(held or self._mine)
+        self._refresh()
+        self._still_mine()
+
+    def _replace(self, held: Owner) -> None:
+        """Empty it. From the first step on, nobody else of us adds to what the second takes away."""
+        assert self._mine is not None
+        taking = msgspec.structs.replace(held, owner=self._mine.owner)
+        self._table.alter.set_table_properties(_told(taking), raise_if_not_exists=False)
+        self._rs.DeltaTable.create(
+            str(self.path),
+            self._schema,
+            mode="overwrite",
+            configuration=_told(self._mine),
+            raise_if_key_not_exists=False,
+        )
+
+    def _unfit(self) -> str:
+        return unfit(self._table, self._rs.Schema.from_arrow(self._schema))
+
+    def put(self, time: int, write: Callable[[Path], None]) -> None:
+        """Add the rows of a batch.
+
+        Args:
+            time: Of the batch.
+            write: Writes them to a file of Parquet.
+
+        Raises:
+            TimeRegressionError: `time` is below an earlier one.
+            SinkError: Another run has taken over, or the log refuses it.
+            OSError: The disk says no.
+        """
+        assert self._mine is not None, "write before open"
+        if time < self._time:
+            raise TimeRegressionError(
+                f"sink {self._context.name!r}: a batch of time {time} after one of time {self._time}",
+                time=time,
+                limit=self._time,
+            )
+        name = f"part-{self._mine.run}-{time:020d}-{self._mine.owner}.parquet"
+        path = self.path / name
+        try:
+            write(path)
+            force(str(path))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        # If the process dies here it is part of no version, and goes when the table is opened again.
+        stats = msgspec.json.encode({"numRecords": pq.read_metadata(path).num_rows}).decode()
+        action = self._rs.transaction.AddAction(
+            path=name,
+            size=path.stat().st_size,
+            partition_values={},
+            modification_time=int(clock.time() * 1000),
+            data_change=True,
+            stats=stats,
+        )
+        with self._lock:
+            self._commit(time, [action])
+
+    def sync(self, time: int) -> None:
+        """Make durable what is there, and that it is complete below `time`. Raises as `put`."""
+        assert self._mine is not None, "sync before open"
+        with self._lock:
+            if time > self._time:
+                self._commit(time, [])
+            else:
+                with self._said():
+                    self._refresh()
+                    self._still_mine()
+            force(str(self.path))
+            force(str(self.path / LOG))
+
+    def _commit(self, time: int, actions: Sequence[Any]) -> None:
+        assert self._mine is not None
+        run = self._mine.run
+        done = self._rs.CommitProperties(app_transactions=[self._rs.Transaction(run, time)])
+        with self._said():
+            for attempt in range(_TRIES):
+                self._still_mine()
+                try:
+                    self._table.create_write_transaction(list(actions), "append", self._schema, commit_properties=done)
+                except self._rs.exceptions.CommitFailedError:
+                    self._refresh()
+                    if time > self._time and self._table.transaction_version(run) == time:
+                        break  # it was done nevertheless
+                    if attempt == _TRIES - 1:
+                        raise
+                    if why := self._unfit():
+                        raise self.error(f"Delta table {self.path} {why}", "Write to a table of its own.") from None
+                else:
+                    self._refresh()
+                    break
+            self._time = time
+
+    def _refresh(self) -> None:
+        """See what is there now, and force it to the disk."""
+        self._table.update_incremental()
+        version = self._table.version()
+        for number in range(self._forced + 1, version + 1):
+            force(str(self.path / LOG / f"{number:020d}.json"))
+        self._forced = version
+
+    def _owner(self) -> Owner | None:
+        said = self._table.metadata().configuration.get(_PROPERTY)
+        try:
+            return None if said is None else msgspec.json.decode(said, type=Owner)
+        except msgspec.DecodeError as error:
+            raise self.error(
+                f"property {_PROPERTY!r} of Delta table {self.path} is not as it was written: {error}",
+                "Put it back from an earlier version of the table; or write to a table of its own.",
+            ) from error
+
+    def _still_mine(self) -> None:
+        """By what was seen last: a commit holds on to that, and is refused if somebody has come since."""
+        held = self._owner()
+        assert self._mine is not None
+        if held is None or held.owner != self._mine.owner:
+            raise taken_over(self._context, f"Delta table {self.path}")
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except self._rs.exceptions.DeltaError as error:
+            raise self.error(
+                f"Delta table {self.path}: {first_line(error)}", "Is it whole, and may this user write there?"
+            ) from error
+
+    def error(self, what: str, hint: str) -> SinkError:
+        """Something is wrong with the table."""
+        return SinkError(f"sink {self._context.name!r}: {what}", hint=hint, sink=self._context.name)
+
+
+def _told(owner: Owner) -> dict[str, str]:
+    return {_PROPERTY: msgspec.json.encode(owner).decode()}

@@ -1,0 +1,245 @@
+"""From columns of Arrow to payloads of the type a flow declares.
+
+What can be known of the columns as such, because one is missing or of another type, is found before the first row; what
+only a row can show (a null, a list with a wrong element) is that row's fault, and names the column.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, get_origin
+
+import msgspec
+from pyarrow import types as kinds
+
+from flamecore.errors import SourceError
+from flamecore.suggest import suggestion
+from flamecore.toolkit.records.shapes import Column, is_named_tuple, record_columns, scalar_kinds, tuple_columns
+
+_NONE: Final = type(None)
+_AS_DICT: Final = {"maps_as_pydicts": "lossy"}
+
+_FITS: Final[dict[type, Callable[[Any], bool]]] = {
+    bool: kinds.is_boolean,
+    int: kinds.is_integer,
+    float: lambda kind: kinds.is_floating(kind) or kinds.is_integer(kind),
+    str: lambda kind: kinds.is_string(kind) or kinds.is_large_string(kind),
+    bytes: lambda kind: kinds.is_binary(kind) or kinds.is_large_binary(kind),
+    datetime.date: kinds.is_date,
+    datetime.datetime: kinds.is_timestamp,
+    decimal.Decimal: kinds.is_decimal,
+}
+"""Which columns a hint takes, of those whose values are then what the hint says without a further look."""
+
+
+class Bad(NamedTuple):
+    """A row that is no payload: its place in the batch, and why."""
+
+    place: int
+    reason: str
+
+
+class Made(NamedTuple):
+    """What a batch gave: payloads with their places in the batch, and the rows that are none."""
+
+    values: list[Any]
+    places: Sequence[int]
+    bad: list[Bad]
+
+
+class Taken(NamedTuple):
+    """How one column is taken.
+
+    Attributes:
+        name: The column's.
+        nullable: Whether null is a value.
+        convert: Makes the value of what Arrow gives, None excepted; None: it is that already.
+    """
+
+    name: str
+    nullable: bool
+    convert: Callable[[Any], Any] | None
+
+
+class Payloads:
+    """Makes payloads of batches.
+
+    Args:
+        schema: Of the batches, without columns that are no part of the data.
+        type_: What the flow declares. `object` and `dict`: a dict by column; a record type: its fields by name; a tuple
+            of fixed length: the columns in order; everything else: the only column.
+        source: Name of the source, for errors.
+        spare: Columns that may be left out where the type takes fewer than there are: they order the rows.
+
+    Raises:
+        SourceError: A column is missing, or of a type that cannot be what is declared.
+    """
+
+    def __init__(self, schema: Any, type_: Any, source: str, spare: Sequence[str] = ()) -> None:
+        self._source = source
+        self._schema = schema
+        self._spare = spare
+        names: list[str] = schema.names
+        fields = record_columns(type_)
+        if fields is not None:
+            self._taken = [self._field(field) for field in fields if field.name in names or not field.optional]
+            attributes = getattr(type_, "__struct_fields__", [field.name for field in fields])
+            called = dict(zip((field.name for field in fields), attributes, strict=True))
+            self._build = _builder(type_, [called[taken.name] for taken in self._taken], attributes)
+        elif type_ in (object, Any) or (get_origin(type_) or type_) is dict:
+            self._taken = [Taken(name, True, None) for name in names]
+            self._build = lambda columns: [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        elif (places := tuple_columns(type_)) is not None:
+            names = self._chosen(len(places), type_)
+            self._taken = [self._field(place._replace(name=name)) for place, name in zip(places, names, strict=True)]
+            self._build = lambda columns: list(zip(*columns, strict=True))
+        else:
+            names = self._chosen(1, type_)
+            self._taken = [self._field(Column(names[0], type_))]
+            self._build = lambda columns: list(columns[0])
+
+    def _chosen(self, wanted: int, type_: Any) -> list[str]:
+        """The columns for a type that takes so many, in order."""
+        names: list[str] = self._schema.names
+        if len(names) > wanted:
+            names = [name for name in names if name not in self._spare]
+        if len(names) != wanted:
+            raise self._error(
+                f"the flow declares {_words(type_)}, which takes {wanted} column{'s' * (wanted != 1)}, and there are "
+                f"{len(names)}: {', '.join(names)}",
+                'Choose: columns = ["…"], or df.select(…). A NamedTuple or dataclass finds its columns by name.',
+                ", ".join(names),
+            )
+        return names
+
+    def _field(self, field: Column) -> Taken:
+        names = self._schema.names
+        if field.name not in names:
+            raise self._error(f"there is no column {field.name!r}", suggestion(field.name, names), field.name)
+        kind = self._schema.field(field.name).type
+        wanted = field.type
+        allowed = scalar_kinds(wanted) or set()
+        nullable = wanted in (object, Any) or _NONE in allowed or _is_optional(wanted)
+        scalars = [one for one in (allowed - {_NONE} or {_without_none(wanted)}) if one in _FITS]
+        if wanted in (object, Any) or kinds.is_null(kind):
+            return Taken(field.name, nullable, None)
+        if scalars and not any(_FITS[one](kind) for one in scalars):
+            raise self._error(
+                f"column {field.name!r} is of type {kind}, and the flow declares {_words(wanted)}",
+                f"Cast it: df.withColumn({field.name!r}, …cast(…)), or declare another type.",
+                field.name,
+            )
+        plain = scalars and get_origin(wanted) is not Literal
+        if not plain:
+            return Taken(field.name, nullable, _converter(wanted))
+        if float in scalars and int not in scalars and kinds.is_integer(kind):
+            return Taken(field.name, nullable, float)
+        return Taken(field.name, nullable, None)
+
+    def make(self, batch: Any) -> Made:
+        """The payloads of a `pyarrow.RecordBatch`; rows that are none are told apart."""
+        count = batch.num_rows
+        bad: dict[int, str] = {}
+        columns: list[list[Any]] = []
+        for taken in self._taken:
+            column = batch.column(taken.name)
+            values = _listed(column)
+            if column.null_count and not taken.nullable:
+                kind = f"column {taken.name!r} is null, and the flow's type does not allow that"
+                for place, value in enumerate(values):
+                    if value is None:
+                        bad.setdefault(place, kind)
+            if taken.convert is not None:
+                values = list(self._converted(taken, values, bad))
+            columns.append(values)
+        if not columns:
+            return Made(self._build([[None] * count]), range(count), [])
+        return self._built(columns, count, bad)
+
+    def _converted(self, taken: Taken, values: Iterable[Any], bad: dict[int, str]) -> Iterable[Any]:
+        assert taken.convert is not None
+        for place, value in enumerate(values):
+            if value is None:
+                yield None
+                continue
+            try:
+                yield taken.convert(value)
+            except (ValueError, TypeError) as error:
+                bad.setdefault(place, f"column {taken.name!r}: {error}")
+                yield None
+
+    def _built(self, columns: list[list[Any]], count: int, bad: dict[int, str]) -> Made:
+        places: Sequence[int] = range(count)
+        if bad:
+            places = [place for place in places if place not in bad]
+            columns = [[column[place] for place in places] for column in columns]
+        try:
+            return Made(self._build(columns), places, [Bad(*one) for one in sorted(bad.items())])
+        except (ValueError, TypeError):
+            # A class of the user's says no to some row: one by one.
+            values: list[Any] = []
+            good: list[int] = []
+            for at, place in enumerate(places):
+                try:
+                    values += self._build([column[at : at + 1] for column in columns])
+                    good.append(place)
+                except (ValueError, TypeError) as error:
+                    bad[place] = f"{type(error).__name__}: {error}"
+            return Made(values, good, [Bad(*one) for one in sorted(bad.items())])
+
+    def _error(self, what: str, hint: str, column: str) -> SourceError:
+        return SourceError(f"source {self._source!r}: {what}", hint=hint, source=self._source, position=column)
+
+
+def _listed(column: Any) -> list[Any]:
+    """The values of a column, as Python has them."""
+    kind = column.type
+    texts = kinds.is_string(kind) or kinds.is_large_string(kind)
+    plain = kinds.is_integer(kind) or kinds.is_float64(kind) or kinds.is_boolean(kind)
+    fast = texts or (plain and column.null_count == 0)  # in a twentieth of the time
+    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist() if fast else column.to_pylist(**_AS_DICT)
+    return values
+
+
+Build = Callable[[Sequence[list[Any]]], list[Any]]
+
+
+def _builder(type_: Any, names: Sequence[str], every: Sequence[str]) -> Build:
+    """Makes instances of a class of columns for some of its fields, `every` being all of them."""
+    if issubclass(type_, dict):
+        return lambda columns: [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    in_place = list(every[: len(names)]) == list(names) and not _by_keyword(type_)
+    if in_place:
+        return lambda columns: list(map(type_, *columns))
+    return lambda columns: [type_(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def _by_keyword(type_: Any) -> bool:
+    """Whether some field cannot be given by its place."""
+    if is_named_tuple(type_):
+        return False
+    parameters = inspect.signature(type_).parameters.values()
+    return any(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
+
+
+def _converter(type_: Any) -> Callable[[Any], Any]:
+    if is_named_tuple(type_):
+        return lambda value: type_(**value) if isinstance(value, dict) else type_(*value)
+    return lambda value: msgspec.convert(value, type_, strict=True)
+
+
+def _is_optional(type_: Any) -> bool:
+    return _NONE in getattr(type_, "__args__", ())
+
+
+def _without_none(type_: Any) -> Any:
+    """X of X | None; the type itself otherwise."""
+    rest = [part for part in getattr(type_, "__args__", ()) if part is not _NONE]
+    return rest[0] if _is_optional(type_) and len(rest) == 1 else type_
+
+
+def _words(type_: Any) -> str:
+    return getattr(type_, "__name__", None) or str(type_)

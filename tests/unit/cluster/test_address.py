@@ -1,0 +1,153 @@
+"""Where a job is, by an address: what a registry knows goes before what a transport makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from flamecore.abc.registry import RegistryCapabilities, RegistryContext
+from flamecore.abc.transport import JobAddress, Transport
+from flamecore.errors import ConfigError, RegistryError
+from flamecore.runtime.cluster import address as module
+from flamecore.runtime.cluster.address import JobPlace, find_job
+from flamecore.runtime.cluster.job_record import JobRecord, encode, key_of
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.read import make_config
+from flamecore.testing import override
+from flamestream_inproc.registry import Held, SupervisorRegistry
+
+TOKEN = "secret"
+
+
+class RoadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    toll: str = ""
+    lane: int = 0
+
+
+class Road(Transport):
+    name: ClassVar[str] = "road"
+    Options: ClassVar[Any] = RoadOptions
+    schemes: ClassVar[tuple[str, ...] | None] = ("bus", "car")
+
+    @classmethod
+    def address_of(cls, url: str) -> JobAddress:
+        _, _, place = url.partition("://")
+        if not place:
+            raise ConfigError(f"{url!r} leads nowhere", path="")
+        return JobAddress(f"km {place}", {"toll": "paid", "lane": 1})
+
+
+class Rail(Transport):
+    name: ClassVar[str] = "rail"
+    Options: ClassVar[Any] = RoadOptions
+
+
+class BoardOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    hall: str = ""
+
+
+class Board(SupervisorRegistry):
+    """Entries that all who are asked of one hall share."""
+
+    name: ClassVar[str] = "board"
+    Options: ClassVar[Any] = BoardOptions
+    schemes: ClassVar[tuple[str, ...] | None] = ("board", "bus")
+    halls: ClassVar[dict[str, Held]] = {}
+
+    def __init__(self, options: Any, context: RegistryContext) -> None:
+        super().__init__(options, context, self.halls.setdefault(options.hall, Held()))
+
+    @classmethod
+    def address_of(cls, url: str) -> Mapping[str, Any]:
+        return {"hall": url.partition("://")[2]}
+
+    @property
+    def capabilities(self) -> RegistryCapabilities:
+        return RegistryCapabilities(durable=False, shared=True)
+
+    async def open(self) -> None:
+        if self.options.hall == "shut":
+            raise RegistryError("the hall is shut", registry=self.name, key="")
+
+
+@pytest.fixture(autouse=True)
+def _plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(Board, "halls", {})
+    monkeypatch.setattr(module, "WAIT_S", 0.0)
+    with ExitStack() as stack:
+        stack.enter_context(override("transport", "road", Road))
+        stack.enter_context(override("transport", "rail", Rail))
+        stack.enter_context(override("registry", "board", Board))
+        yield
+
+
+def put_up(transport: str, hall: str = "5", lease_s: float = 5.0) -> None:
+    where = {"run": "words-3", "transport": transport, "control": "there"}
+    record = JobRecord(job="words", epoch=3, holder="h", claim="c", lease_s=lease_s, **where)
+    asyncio.run(Board(BoardOptions(hall=hall), RegistryContext()).create(key_of("words"), encode(record, TOKEN)))
+
+
+def find(address: str, **settings: Any) -> JobPlace:
+    config = make_config(from_program({key.replace("__", "."): value for key, value in settings.items()}))
+    return find_job(address, "words", config, TOKEN)
+
+
+def test_without_a_registry_the_transport_knows_the_place() -> None:
+    assert find("car://5") == JobPlace("road", {"toll": "paid", "lane": 1}, "words", 1, "km 5")
+
+
+def test_configured_options_go_before_those_of_the_address() -> None:
+    assert find("car://5", transport__road__lane=7).options == {"toll": "paid", "lane": 7}
+
+
+def test_an_address_that_its_plugin_refuses_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leads nowhere"):
+        find("car://")
+
+
+def test_a_registry_that_knows_the_job_goes_before_the_transport() -> None:
+    put_up("road")
+    assert find("bus://5") == JobPlace("road", {"toll": "paid", "lane": 1}, "words-3", 3, "there")
+
+
+def test_a_registry_may_lead_to_a_transport_with_other_schemes() -> None:
+    put_up("rail")
+    assert find("board://5", transport__rail__lane=2) == JobPlace("rail", {"lane": 2}, "words-3", 3, "there")
+
+
+def test_options_of_a_registry_go_before_those_of_the_address() -> None:
+    put_up("rail", hall="6")
+    assert find("board://5", registry__use="board", registry__hall="6").control == "there"
+
+
+def test_a_registry_that_nobody_named_need_not_know_the_job() -> None:
+    assert find("bus://5").control == "km 5"
+    put_up("road", lease_s=0)  # it has ended
+    assert find("bus://5").control == "km 5"
+
+
+def test_a_registry_that_is_configured_must_know_the_job() -> None:
+    with pytest.raises(RegistryError, match="knows no job 'words'"):
+        find("bus://5", registry__use="board")
+
+
+def test_a_registry_must_know_the_job_if_no_transport_has_the_scheme() -> None:
+    with pytest.raises(RegistryError, match="knows no job 'words'"):
+        find("board://5")
+
+
+def test_a_registry_that_cannot_be_asked_matters_only_if_it_is_configured() -> None:
+    assert find("bus://shut", registry__use="supervisor").control == "km shut"
+    with pytest.raises(RegistryError, match="the hall is shut"):
+        find("bus://shut", registry__use="board")
+
+
+def test_a_record_of_somebody_without_the_token_is_refused() -> None:
+    put_up("road")
+    with pytest.raises(RegistryError, match="does not know its token"):
+        find_job("bus://5", "words", make_config(from_program({})), "another")

@@ -1,0 +1,336 @@
+"""The right to run a job: one supervisor at a time has it, and who takes over has a higher epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flamecore.abc.registry import MAX_KEY, Entry, JobRegistry, RegistryContext
+from flamecore.errors import ClaimedError, ConfigError, RegistryError
+from flamecore.runtime.cluster.job_record import PREFIX, JobRecord, Member, find, key_of, read
+from flamecore.runtime.cluster.lease import Lease
+from flamestream_inproc.registry import Held, SupervisorRegistry
+
+LIMIT_S = 20.0
+LONG_S = 60.0
+"""A lease that does not lapse while a test runs."""
+SHORT_S = 0.2
+KEY = f"{PREFIX}words"
+
+
+class Flaky(SupervisorRegistry):
+    """Answers are lost, or nothing is done, as often as told."""
+
+    lost_answers = 0
+    away = False
+    silent = False
+
+    async def update(self, key: str, value: bytes, revision: int) -> int | None:
+        if self.silent:
+            await asyncio.get_running_loop().create_future()
+        if self.away:
+            raise RegistryError("the registry is away", registry=self.name, key=key)
+        told = await super().update(key, value, revision)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise RegistryError("no answer", registry=self.name, key=key)
+        return told
+
+
+class Told:
+    """What a claim says when it is lost."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self._told = asyncio.Event()
+
+    def __call__(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self._told.set()
+
+    async def error(self) -> BaseException:
+        await self._told.wait()
+        return self.errors[0]
+
+
+def registry(held: Held | None = None) -> Flaky:
+    return Flaky(None, RegistryContext(), held)
+
+
+async def take(on: JobRegistry, lost: Callable[[BaseException], None] | None = None, **options: Any) -> Lease:
+    return await Lease.acquire(on, "words", **{"lease_s": LONG_S, "token": "t", "lost": lost or Told(), **options})
+
+
+async def written(on: SupervisorRegistry, wanted: Callable[[JobRecord], bool]) -> JobRecord:
+    """The record, once it is as wanted."""
+    while True:
+        entry = await on.get(KEY)
+        if entry is not None and wanted(record := read(entry.value, "words")):
+            return record
+        await asyncio.sleep(0.01)
+
+
+def die(lease: Lease) -> None:
+    """End as a process does that is killed."""
+    lease._renewing.cancel()
+
+
+def run(main: Coroutine[Any, Any, Any]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await main
+
+    asyncio.run(limited())
+
+
+def test_epochs_grow_with_every_claim() -> None:
+    async def main() -> None:
+        on = registry()
+        for epoch in (1, 2, 3):
+            async with await take(on) as claim:
+                assert claim.epoch == epoch
+        async with await take(on, above=10) as lease:
+            assert lease.epoch == 11
+
+    run(main())
+
+
+def test_published_facts_can_be_looked_up() -> None:
+    async def main() -> None:
+        on = registry()
+        member = Member(role="worker", location="h:1", pid=7, parts=("worker/0",))
+        async with await take(on) as lease:
+            lease.publish(run="words-1a", transport="grpc", control="here:1")
+            lease.publish(members={"w1": member}, key_groups={"worker/0": (0, 127)}, fronts=(("a", "0", "worker/0"),))
+            await written(on, lambda record: bool(record.members))
+            found = await find(on, "words", "t")
+            assert (found.job, found.run, found.epoch) == ("words", "words-1a", 1)
+            assert (found.transport, found.control) == ("grpc", "here:1")
+            assert found.members == {"w1": member}
+            assert found.key_groups == {"worker/0": (0, 127)}
+            assert found.fronts == (("a", "0", "worker/0"),)
+        with pytest.raises(RegistryError, match=r"the supervisor of job 'words', .* has ended"):
+            await find(on, "words", "t")
+
+    run(main())
+
+
+def test_a_second_claim_is_refused_as_soon_as_the_first_is_renewed() -> None:
+    async def main() -> None:
+        held = Held()
+        async with await take(registry(held)) as lease:
+            second = asyncio.create_task(take(registry(held)))
+            while not second.done():
+                await asyncio.sleep(0.01)
+                lease.publish()
+            with pytest.raises(ClaimedError) as caught:
+                await second
+        error = caught.value
+        assert (error.job, error.holder, error.epoch) == ("words", lease.record.holder, 1)
+        assert f"is run by {error.holder}, since epoch 1" in error.what
+
+    run(main())
+
+
+def test_a_claim_is_renewed_by_itself() -> None:
+    async def main() -> None:
+        on = registry()
+        async with await take(on, lease_s=SHORT_S):
+            revisions: set[int] = set()
+            while len(revisions) < 3:
+                entry = await on.get(KEY)
+                assert entry is not None
+                revisions.add(entry.revision)
+                await asyncio.sleep(0.01)
+
+    run(main())
+
+
+def test_a_registry_that_does_not_answer_does_not_keep_a_job_from_ending() -> None:
+    async def main() -> None:
+        on, told = registry(), Told()
+        async with await take(on, told, lease_s=SHORT_S):
+            on.silent = True
+        assert told.errors == []
+
+    run(main())
+
+
+def test_the_successor_of_a_dead_supervisor_has_a_higher_epoch() -> None:
+    async def main() -> None:
+        held, told = Held(), Told()
+        first = await take(registry(held), told, lease_s=SHORT_S)
+        die(first)
+        async with await take(registry(held)) as second:
+            assert second.epoch == 2
+            # It was not dead, only slow: it hears that it is too late, and stops.
+            late = Lease(first._registry, first.record, first._revision, "t", told)
+            late.publish()
+            error = await told.error()
+            assert isinstance(error, ClaimedError)
+            assert error.epoch == 2
+            async with late:
+                pass
+            assert (await written(second._registry, lambda _: True)).epoch == 2  # type: ignore[arg-type]
+
+    run(main())
+
+
+def test_one_of_several_successors_takes_over() -> None:
+    async def main() -> None:
+        held = Held()
+        die(await take(registry(held), lease_s=SHORT_S))
+        outcomes = await asyncio.gather(*(take(registry(held)) for _ in range(10)), return_exceptions=True)
+        claims = [outcome for outcome in outcomes if isinstance(outcome, Lease)]
+        assert [lease.epoch for lease in claims] == [2]
+        assert sum(isinstance(outcome, ClaimedError) for outcome in outcomes) == 9
+        async with claims[0]:
+            pass
+
+    run(main())
+
+
+def test_a_lost_answer_loses_no_claim() -> None:
+    async def main() -> None:
+        on, told = registry(), Told()
+        async with await take(on, told) as lease:
+            on.lost_answers = 2
+            lease.publish(control="here")
+            await written(on, lambda record: record.control == "here")
+            while on.lost_answers:
+                await asyncio.sleep(0.01)
+            lease.publish(control="there")
+            await written(on, lambda record: record.control == "there")
+            assert not told.errors
+
+    run(main())
+
+
+def test_a_registry_may_be_away_for_less_than_the_lease() -> None:
+    async def main() -> None:
+        on, told = registry(), Told()
+        async with await take(on, told) as lease:
+            on.away = True
+            lease.publish(control="here")
+            await asyncio.sleep(0.3)
+            on.away = False
+            await written(on, lambda record: record.control == "here")
+            assert not told.errors
+
+    run(main())
+
+
+@pytest.mark.parametrize("trouble", ["away", "silent"])
+def test_a_claim_that_cannot_be_renewed_is_lost(trouble: str) -> None:
+    async def main() -> None:
+        on, told = registry(), Told()
+        lease = await take(on, told, lease_s=SHORT_S)
+        setattr(on, trouble, True)
+        error = await told.error()
+        assert isinstance(error, RegistryError)
+        assert not isinstance(error, ClaimedError)
+        assert "the claim on job 'words' could not be renewed for 0.2 s" in error.what
+        setattr(on, trouble, False)
+        async with lease:
+            pass
+
+    run(main())
+
+
+def test_a_deleted_record_loses_the_claim() -> None:
+    async def main() -> None:
+        on, told = registry(), Told()
+        async with await take(on, told, lease_s=SHORT_S):
+            on.held.entries.clear()
+            error = await told.error()
+            assert "is gone from the registry" in str(error)
+
+    run(main())
+
+
+# -- looking it up -----------------------------------------------------------------------------------------------------
+
+
+def fails(make: Callable[[Flaky], Awaitable[Any]], token: str = "t", job: str = "words") -> RegistryError:
+    async def main() -> None:
+        on = registry()
+        await make(on)
+        with pytest.raises(RegistryError) as caught:
+            await find(on, job, token)
+        errors.append(caught.value)
+
+    errors: list[RegistryError] = []
+    run(main())
+    return errors[0]
+
+
+def test_an_unknown_job_is_an_error() -> None:
+    async def other(on: Flaky) -> None:
+        await Lease.acquire(on, "Wörter/2", lease_s=LONG_S, token="t", lost=Told())
+
+    error = fails(other)
+    assert error.what == "the registry knows no job 'words'; it knows: Wörter/2"
+    assert (error.registry, error.key) == ("supervisor", KEY)
+    assert fails(lambda on: on.get(KEY)).what == "the registry knows no job 'words'; it knows: none"
+
+
+def test_a_job_that_listens_nowhere_yet_is_an_error() -> None:
+    assert "listens nowhere yet" in fails(take).what
+
+
+def test_a_record_without_the_right_token_is_refused() -> None:
+    async def lead_astray(on: Flaky) -> None:
+        lease = await take(on, token="guess")
+        lease.publish(control="elsewhere")
+        await written(on, lambda record: record.control == "elsewhere")
+
+    error = fails(lead_astray)
+    assert "by somebody who does not know its token" in error.what
+    assert "FLAMESTREAM_TOKEN" in error.hint
+
+
+def test_a_record_of_another_job_is_refused() -> None:
+    async def copy(on: Flaky) -> None:
+        await take(on)
+        on.held.entries[f"{PREFIX}other"] = on.held.entries[KEY]
+
+    assert "does not know its token" in fails(copy, job="other").what
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"\xff", b'{"record": {}, "proof": ""}', b'{"record": 1, "proof": 2}'])
+def test_a_value_that_is_no_record_is_refused(value: bytes) -> None:
+    async def spoil(on: Flaky) -> None:
+        on.held.entries[KEY] = Entry(value, 1)
+
+    assert "is no record of a job" in fails(spoil).what
+    with pytest.raises(RegistryError, match="is no record of a job"):
+        run(_claim_of(value))
+
+
+async def _claim_of(value: bytes) -> None:
+    await take(registry(Held({KEY: Entry(value, 1)})))
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_jobs_stay_readable_in_keys() -> None:
+    assert key_of("word-count_2") == "jobs/word-count_2"
+    assert key_of("a b/ß.") == "jobs/a=20b=2F=C3=9F=2E"
+
+
+@given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
+def test_names_of_jobs_have_keys_of_their_own(one: str, other: str) -> None:
+    assert (key_of(one) == key_of(other)) == (one == other)
+
+
+@pytest.mark.parametrize("name", ["", "x" * MAX_KEY, "ß" * 60])
+def test_names_too_long_or_empty_for_a_key_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        key_of(name)
+    assert caught.value.path == "job.name"

@@ -1,0 +1,128 @@
+"""Who asks a job for a change is answered when it has been made."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flamecore.model.messages import Refusal, Rescale, Status
+from flamecore.runtime.cluster.reconfiguration import Reconfiguration
+from flamecore.runtime.engine.epoch import ReconfigureSignal
+
+
+class Nodes:
+    """Of two workers; others come when they are let."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.names = ["worker-0", "worker-1"]
+        self.members = SimpleNamespace(named=lambda _: self.names, standby=set())
+        self.asked, self.come = asyncio.Event(), asyncio.Event()
+
+    def answer(self, client: str, message: Any) -> None:
+        self.answers.append((client, message))
+
+    async def start_missing(self, required: dict[str, int]) -> None:
+        self.asked.set()
+        await self.come.wait()
+        self.names = [f"worker-{number}" for number in range(required["worker"])]
+
+    def dismiss(self, names: list[str]) -> None:
+        assert not names
+
+    def dismiss_standby(self) -> None:
+        assert not self.members.standby
+
+
+class Runner:
+    def __init__(self) -> None:
+        self.epoch: Any = self.new_epoch(2)
+
+    def new_epoch(self, workers: int) -> Any:
+        outcome = asyncio.get_running_loop().create_future()
+
+        async def commit() -> None:
+            return
+
+        return SimpleNamespace(
+            outcome=outcome,
+            begun=True,
+            commit=commit,
+            fail=outcome.set_exception,
+            plan=SimpleNamespace(workers=workers),
+        )
+
+    async def wait_until(self, condition: Any, *_: Any) -> None:
+        assert condition()
+
+    async def halt(self, epoch: Any) -> None:
+        assert isinstance(epoch.outcome.exception(), ReconfigureSignal)
+
+
+class Context:
+    history = object()
+    plan = SimpleNamespace(workers=2)
+    spec = SimpleNamespace(config=SimpleNamespace(deploy=SimpleNamespace(acker="worker")))
+    workers = 2
+
+    def __init__(self) -> None:
+        self.rewound = 0
+
+    async def rescale(self, workers: int) -> None:
+        self.workers = workers
+
+    async def rewind(self) -> None:
+        self.rewound += 1
+
+
+def test_a_request_during_a_fault_is_not_answered_as_done() -> None:
+    async def run() -> None:
+        nodes, runner, context = Nodes(), Runner(), Context()
+        reconfiguration: Any = Reconfiguration(runner, context, nodes, None)  # type: ignore[arg-type]
+        asking = asyncio.create_task(reconfiguration.asked("client/a", Rescale(3)))
+        await asyncio.wait_for(nodes.asked.wait(), 5)
+        assert not reconfiguration.done(runner.epoch, 500.0), "it has recovered"
+        assert nodes.answers == []
+        nodes.come.set()
+        await asking
+        await reconfiguration.apply(runner.epoch)
+        assert context.workers == 3
+        assert reconfiguration.done(runner.new_epoch(3), 200.0)
+        assert nodes.answers == [("client/a", Status({"workers": 3, "pause_ms": 200.0}))]
+
+    asyncio.run(run())
+
+
+def test_an_unexpected_error_is_answered_too() -> None:
+    """It would wait for its answer to the limit; and what is wrong would be seen nowhere."""
+
+    class Broken(Nodes):
+        async def start_missing(self, required: dict[str, int]) -> None:
+            raise KeyError(required["worker"])
+
+    async def run() -> None:
+        nodes, runner = Broken(), Runner()
+        reconfiguration: Any = Reconfiguration(runner, Context(), nodes, None)  # type: ignore[arg-type]
+        with pytest.raises(KeyError):
+            await reconfiguration.asked("client/a", Rescale(3))
+        assert nodes.answers == [("client/a", Refusal("it has failed: KeyError: 3"))]
+        assert not reconfiguration.done(runner.epoch, 200.0)
+
+    asyncio.run(run())
+
+
+def test_an_epoch_may_end_for_a_change_refused_meanwhile() -> None:
+    """Some fronts were told to stop for another version before somebody was found to be gone."""
+
+    async def run() -> None:
+        runner, context = Runner(), Context()
+        reconfiguration: Any = Reconfiguration(runner, context, Nodes(), None)  # type: ignore[arg-type]
+        runner.epoch.fail(ReconfigureSignal())
+        await reconfiguration.apply(runner.epoch)
+        assert context.rewound == 1
+        assert not reconfiguration.done(runner.new_epoch(2), 200.0)
+
+    asyncio.run(run())

@@ -1,0 +1,148 @@
+"""A flow is found by module or by file, and what stands in the way is told with the user's own lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flamecore.errors import ConfigError, GraphError
+from flamecore.runtime.config.flow_loader import load_flow
+
+FLOW = """
+import flamecore as fc
+{name} = fc.Flow("{title}")
+{name}.source("lines", str).sink("out")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _clean_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(name: str, text: str) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return path
+
+
+def flow(name: str = "flow", title: str = "t") -> str:
+    return FLOW.format(name=name, title=title)
+
+
+def test_file_and_module_are_the_same_flow() -> None:
+    write("some_app.py", flow(title="mine"))
+    found = load_flow("some_app.py")
+    assert found.name == "mine"
+    assert found.module == "some_app"
+    assert load_flow("some_app.py:flow") is found
+    assert load_flow("some_app:flow") is found
+    assert load_flow("some_app") is found
+
+
+def test_a_flow_is_loaded_from_a_folder_with_the_modules_beside_it(tmp_path: Path) -> None:
+    write("jobs/some_app.py", "import beside_it\n" + flow(title="in folder"))
+    write("jobs/beside_it.py", "")
+    write("some_app.py", flow(title="here"))
+    assert load_flow("some_app.py", tmp_path / "jobs").name == "in folder"
+    assert load_flow(str(tmp_path / "jobs" / "some_app.py")).name == "in folder"
+
+
+def test_a_module_in_a_package_is_loaded() -> None:
+    write("some_package/__init__.py", "")
+    write("some_package/jobs.py", flow("words"))
+    assert load_flow("some_package.jobs:words").module == "some_package.jobs"
+
+
+@pytest.mark.parametrize("name", ["csv.py", "my-flow.py", "2nd.py"])
+def test_a_file_may_have_a_taken_name_or_none_of_a_module(name: str) -> None:
+    import csv
+
+    write(name, flow())
+    assert load_flow(name).module == "flamestream_app_" + name.removesuffix(".py").replace("-", "_")
+    assert sys.modules["csv"] is csv
+
+
+def test_several_flows_need_a_name() -> None:
+    write("some_app.py", flow("a") + flow("b"))
+    with pytest.raises(ConfigError, match=r"some_app\.py:a, some_app\.py:b"):
+        load_flow("some_app.py")
+    assert load_flow("some_app.py:b") is not load_flow("some_app.py:a")
+
+
+def test_two_names_of_one_flow_and_flows_of_others_do_not_count() -> None:
+    write("other_app.py", flow("theirs"))
+    write("some_app.py", "from other_app import theirs\n" + flow("a") + "b = a")
+    assert load_flow("some_app.py").module == "some_app"
+    write("only_others.py", "from other_app import theirs")
+    assert load_flow("only_others.py").module == "other_app"
+
+
+def test_a_module_without_flow_is_refused() -> None:
+    write("some_app.py", "x = 1")
+    with pytest.raises(ConfigError, match="has no flow"):
+        load_flow("some_app.py")
+
+
+def test_an_unknown_name_of_a_flow_is_refused() -> None:
+    write("some_app.py", flow("flow") + "flower = 3")
+    with pytest.raises(ConfigError, match="Did you mean 'flow'"):
+        load_flow("some_app.py:flwo")
+    with pytest.raises(ConfigError, match="but a int"):
+        load_flow("some_app.py:flower")
+
+
+def test_a_missing_file_or_module_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no file .*gone\.py"):
+        load_flow("gone.py")
+    with pytest.raises(ConfigError, match="no module 'gone_app'"):
+        load_flow("gone_app:flow")
+    with pytest.raises(ConfigError, match=r"no module 'gone_package\.jobs'"):
+        load_flow("gone_package.jobs:flow")
+    write("some_app.py", flow())
+    with pytest.raises(ConfigError, match="empty"):
+        load_flow("")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("1 / 0", ZeroDivisionError),
+        ("import no_such_module_here", ModuleNotFoundError),
+        ("x = (", SyntaxError),
+        ("raise SystemExit(3)", SystemExit),
+    ],
+)
+def test_a_failure_while_loading_is_reported_with_its_line(text: str, error: type[BaseException]) -> None:
+    write("some_app.py", f"y = 1\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_flow("some_app.py")
+    assert isinstance(caught.value.__cause__, error)
+    assert f"some_app.py cannot be loaded: {error.__name__}" in str(caught.value)
+    assert "some_app.py:2" in str(caught.value)
+    assert "importlib" not in str(caught.value), "where Python imports is of no interest"
+    assert len(str(caught.value).splitlines()) < 8
+
+
+def test_errors_of_the_graph_keep_their_type_and_name_the_line() -> None:
+    write("some_app.py", flow() + 'flow.source("lines", str)\n')
+    with pytest.raises(GraphError) as caught:
+        load_flow("some_app.py")
+    assert any("some_app.py:5" in note for note in caught.value.__notes__)
+
+
+def test_a_failed_import_is_tried_again() -> None:
+    path = write("my-app.py", "1 / 0")
+    with pytest.raises(ConfigError):
+        load_flow("my-app.py")
+    path.write_text(flow(title="mended"), "utf-8")
+    assert load_flow("my-app.py").name == "mended"

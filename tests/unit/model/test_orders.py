@@ -1,0 +1,190 @@
+"""Derived orders against the list of the same orders: whoever asks gets the same answers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flamecore.errors import CodecError
+from flamecore.model.batch import DerivedOrders, Orders, children, extended, joined, materialise, pack, selected, unpack
+from flamecore.model.messages import Items, Released
+from flamecore.model.meta import GlobalTime, encode_child
+from flamecore.runtime.codec.codec import Codec
+
+CODE = encode_child(1) + encode_child(0)
+
+
+def bases_of(count: int, start: int = 0) -> list[bytes]:
+    return [GlobalTime(time, 1).encode() for time in range(start, start + count)]
+
+
+@st.composite
+def derived(draw: st.DrawFn) -> tuple[Orders, list[bytes]]:
+    """Orders, and the same ones in a list."""
+    counts = draw(st.lists(st.one_of(st.integers(1, 3), st.integers(245, 260)), min_size=1, max_size=20))
+    bases = bases_of(len(counts))
+    first = draw(st.integers(0, 2))
+    orders = children(bases, counts, first, CODE[:1])
+    wanted = [
+        base + encode_child(number) + CODE[:1]
+        for base, count in zip(bases, counts, strict=True)
+        for number in range(first, first + count)
+    ]
+    for _ in range(draw(st.integers(0, 2))):
+        orders, wanted = extended(orders, CODE), [order + CODE for order in wanted]
+    if draw(st.booleans()):
+        again = [draw(st.integers(1, 2))] * len(wanted)
+        orders = children(orders, again)
+        wanted = [order + encode_child(number) for order in wanted for number in range(again[0])]
+    return orders, wanted
+
+
+anywhere = st.integers(-20_000, 20_000)
+
+
+@given(derived(), anywhere, anywhere, st.sampled_from((1, 1, 1, 2, -1)), st.integers(0, 20), st.booleans())
+def test_orders_answer_as_a_list_does(
+    both: tuple[Orders, list[bytes]], start: int, stop: int, step: int, time: int, looked_at: bool
+) -> None:
+    orders, wanted = both
+    length = len(wanted)
+    assert len(orders) == length
+    for at in (0, -1, start % length, start % length - length):
+        assert orders[at] == wanted[at]
+    for at in (length, -length - 1):
+        with pytest.raises(IndexError):
+            orders[at]
+    start, stop = start % (length + 3), stop % (length + 3)
+    for bounds in (slice(start, stop, step), slice(start - length, stop), slice(stop - start, None), slice(None, stop)):
+        assert list(orders[bounds]) == wanted[bounds]
+    for bound in (wanted[start % length], GlobalTime(time, 0).encode()):
+        assert bisect_left(orders, bound) == bisect_left(wanted, bound)
+        assert bisect_right(orders, bound) == bisect_right(wanted, bound)
+    if looked_at:
+        materialise(orders)
+        assert orders[start:stop] == wanted[start:stop]
+    assert [*orders] == wanted
+    assert orders == wanted
+    assert orders != wanted[1:]
+    assert repr(orders) == repr(wanted)
+
+
+@given(derived(), st.lists(st.integers(0, 5000), max_size=4))
+def test_slices_join_to_the_same_orders(both: tuple[Orders, list[bytes]], cuts: list[int]) -> None:
+    orders, wanted = both
+    places = sorted({0, len(wanted), *[cut for cut in cuts if cut < len(wanted)]})
+    parts = [orders[start:end] for start, end in pairwise(places)]
+    assert joined(parts) == wanted
+
+
+@given(derived(), st.randoms(use_true_random=False))
+def test_orders_can_be_selected(both: tuple[Orders, list[bytes]], random: Random) -> None:
+    orders, wanted = both
+    selectors = [random.choice((0, 1, 2)) for _ in wanted]
+    some = [order for order, selector in zip(wanted, selectors, strict=True) if selector]
+    found = selected(orders, selectors)
+    assert len(found) == len(some)
+    assert bool(found) == bool(some)
+    assert extended(found, CODE) == [order + CODE for order in some]
+    assert found == some
+
+
+def test_filtered_orders_stay_packed() -> None:
+    orders = extended(bases_of(100), CODE)
+    some = extended(selected(orders, [number % 2 for number in range(100)]), CODE)
+    assert type(orders) is type(some) is DerivedOrders
+    assert (some.bases, some.tail) == (bases_of(100)[1::2], CODE * 2)
+    assert orders._materialised is some._materialised is None
+
+
+def test_slices_between_records_stay_packed() -> None:
+    orders = children(bases_of(100), [10] * 100)
+    parts = [orders[:300], orders[300:310], orders[310:]]
+    assert [type(part) for part in parts] == [DerivedOrders] * 3
+    together = joined(parts)
+    assert type(together) is DerivedOrders
+    assert (together.bases, together.counts) == (bases_of(100), [10] * 100)
+    for each in (orders, *parts, together):
+        assert type(each) is DerivedOrders
+        assert each._materialised is None
+
+
+def test_empty_and_whole_slices_stay_packed() -> None:
+    for orders in (children(bases_of(100), [10] * 100), extended(bases_of(100), CODE)):
+        assert orders[5:5] == []
+        assert orders[7:2] == []
+        assert orders[:] is orders
+        assert type(orders) is DerivedOrders
+        assert orders._materialised is None
+
+
+def test_orders_of_different_forms_are_joined() -> None:
+    bases = bases_of(80)
+    parts = [bases[:40], children(bases[40:60], [2] * 20), extended(bases[60:], CODE)]
+    assert joined(parts) == [order for part in parts for order in part]
+    assert joined([]) == []
+
+
+def test_few_orders_are_a_plain_list() -> None:
+    assert type(children(bases_of(2), [1, 2])) is list
+    assert type(extended(bases_of(2), CODE)) is list
+
+
+@given(derived())
+def test_packed_orders_are_encoded_as_they_are(both: tuple[Orders, list[bytes]]) -> None:
+    orders, wanted = both
+    codec = Codec()
+    for one in (orders, materialise(orders)):
+        payloads = list(range(len(wanted)))
+        items = codec.decode(codec.encode(Items([(1, 2, True, one, payloads), (3, 2, True, [b"x"], [1])], ())))
+        assert items == Items([(1, 2, True, wanted, payloads), (3, 2, True, [b"x"], [1])], ())
+        assert codec.decode(codec.encode(Released(0, 5, one, payloads, ()))) == Released(0, 5, wanted, payloads, [])
+
+
+def test_ten_words_of_a_line_take_no_more_than_the_line() -> None:
+    orders, codec = children(bases_of(100), [10] * 100), Codec()
+    items = Items([(1, 2, True, orders, [0] * 1000)], ())
+    assert len(codec.encode(items)) < 3000
+    assert len(codec.encode(Items([(1, 2, True, materialise(orders), [0] * 1000)], ()))) > 15_000
+
+
+@pytest.mark.parametrize(
+    ("counts", "first"),
+    [([], 0), ([1], 0), ([1, 0], 0), ([1, -1], 0), ([2**62, 2**62], 0), ([1, 2**40], 0), ([1, 1], -1), ([1, 1], 2**63)],
+)
+def test_senseless_packed_orders_are_refused(counts: list[int], first: int) -> None:
+    codec = Codec()
+    honest = codec.encode(Released(0, 5, children(bases_of(40), [2] * 40), [0] * 80, ()))
+    broken = DerivedOrders(bases_of(40), [2] * 40)
+    broken.bases, broken.counts, broken.first = bases_of(2), counts, first
+    bad = codec.encode(Released(0, 5, broken, [0] * 80, ()))
+    assert len(codec.decode(honest).orders) == 80
+    with pytest.raises(CodecError):
+        codec.decode(bad)
+
+
+def test_long_orders_are_unpacked() -> None:
+    """A few bytes must not stand for many."""
+    bases, long = bases_of(40), encode_child(0) * 100
+    assert type(extended(bases, long)) is DerivedOrders
+    assert type(children([base + long for base in bases], [2] * 40)) is DerivedOrders
+    twice = extended(extended(bases, long), long)
+    assert twice == [base + long + long for base in bases]
+    for orders in (extended(bases, long * 2), children([base + long * 2 for base in bases], [2] * 40)):
+        with pytest.raises(ValueError, match="more than 128 bytes"):
+            unpack((bases, None, 0, long * 2))
+        with pytest.raises(ValueError, match="more than 128 bytes"):
+            unpack(([long * 2], [2], 0, b""))
+        assert unpack(pack(orders)) == orders
+
+
+def test_packed_orders_of_any_claimed_length_take_little_room() -> None:
+    claimed = unpack((bases_of(2), [2**30, 2**30], 0, b""))
+    assert len(claimed) == 2**31
+    assert claimed[-1] == bases_of(2)[1] + encode_child(2**30 - 1)
+    assert pack(claimed) == (bases_of(2), [2**30, 2**30], 0, b"")

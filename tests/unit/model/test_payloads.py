@@ -1,0 +1,104 @@
+"""Payloads that are noted as columns, or as one text, against the list of the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flamecore.errors import CodecError
+from flamecore.model.batch import Lines, Rows, concat
+from flamecore.model.messages import Items, Released
+from flamecore.runtime.codec.codec import Codec
+
+texts = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=3)
+rows = st.integers(1, 3).flatmap(
+    lambda width: st.lists(st.tuples(*[st.one_of(texts, st.integers(), st.none())] * width), min_size=1)
+)
+lines = st.lists(texts.map(lambda text: f"{text}\n"))
+noted = st.one_of(
+    rows.map(lambda wanted: (Rows(list(zip(*wanted, strict=True))), wanted)),
+    lines.map(lambda wanted: (Lines("".join(wanted)), wanted)),
+)
+Both = tuple[Sequence[Any], list[Any]]
+
+
+@given(noted, st.data())
+def test_payloads_answer_as_a_list_does(both: Both, data: st.DataObject) -> None:
+    payloads, wanted = both
+    length = len(wanted)
+    assert len(payloads) == length
+    assert bool(payloads) == bool(wanted)
+    if wanted:
+        at = data.draw(st.integers(-length, length - 1))
+        assert payloads[at] == wanted[at]
+        assert type(payloads[at]) is type(wanted[at])
+    places = st.integers(-length - 2, length + 2)
+    start, stop, step = data.draw(st.tuples(places, places, st.sampled_from((1, 1, 2, -1))))
+    assert list(payloads[start:stop:step]) == wanted[start:stop:step]
+    assert [*payloads] == wanted
+    assert [*reversed(payloads)] == wanted[::-1]
+    assert payloads == wanted
+    assert payloads != [*wanted, None]
+    assert repr(payloads) == repr(wanted)
+
+
+@given(noted, st.lists(st.integers(0, 50), max_size=4))
+def test_slices_concatenate_to_the_same_payloads(both: Both, cuts: list[int]) -> None:
+    payloads, wanted = both
+    places = sorted({0, len(wanted), *[cut for cut in cuts if cut < len(wanted)]})
+    assert concat([payloads[start:end] for start, end in pairwise(places)]) == wanted
+
+
+@given(st.lists(st.one_of(noted, rows.map(lambda wanted: (wanted, wanted))), max_size=4))
+def test_payloads_of_any_forms_are_concatenated(several: list[Both]) -> None:
+    together = concat([payloads for payloads, _ in several])
+    assert list(together) == [payload for _, wanted in several for payload in wanted]
+
+
+def test_payloads_of_one_form_keep_it() -> None:
+    together = concat([Rows(([1], ["a"])), Rows(([2, 3], ["b", "c"]))])
+    assert isinstance(together, Rows)
+    assert together.columns == [[1, 2, 3], ["a", "b", "c"]]
+    assert type(concat([Lines("a\n"), Lines("b\n")])) is Lines
+    assert concat([Rows(([1],)), Rows(([2], [3]))]) == [(1,), (2, 3)]
+
+
+def test_half_a_line_is_refused() -> None:
+    with pytest.raises(ValueError, match="in the midst of one"):
+        Lines("a\nb")
+
+
+@given(noted)
+def test_packed_payloads_are_encoded_as_they_are(both: Both) -> None:
+    payloads, wanted = both
+    codec, orders = Codec(), [number.to_bytes(4, "big") for number in range(len(wanted))]
+    released = codec.decode(codec.encode(Released(0, 5, orders, payloads, ())))
+    assert released == Released(0, 5, orders, wanted, [])
+    assert type(released.payloads) is type(payloads)
+    pieces: list[Any] = [(1, 2, True, orders, payloads), (1, 3, False, orders, wanted)]
+    items = codec.decode(codec.encode(Items(pieces, ())))
+    assert [list(piece[4]) for piece in items.pieces] == [wanted, wanted]
+    for one in (*items.pieces[0][4], *released.payloads):
+        assert type(one) is type(wanted[0])
+
+
+def test_tuples_in_lists_come_back_as_lists_of_tuples() -> None:
+    """Only payloads themselves may be noted: what is within them is the user's."""
+    codec = Codec()
+    value = [[("a", 1)] * 3, [("b", 2)]]
+    (got,) = codec.decode(codec.encode(Released(0, 5, [b"o"], [value], ()))).payloads
+    assert got == value
+    assert [type(part) for part in got] == [list, list]
+    (pairs,) = codec.decode(codec.encode(Released(0, 5, [b"o"], [(("a", 1), ("b", 2))], ()))).payloads
+    assert pairs == (("a", 1), ("b", 2))
+    assert type(pairs) is tuple
+
+
+def test_a_line_that_cannot_be_encoded_is_an_error() -> None:
+    with pytest.raises(CodecError, match="not valid Unicode"):
+        Codec().encode(Released(0, 5, [b"o"], Lines("\udcff\n"), ()))

@@ -1,0 +1,315 @@
+"""A run means a step for each of its items: whatever takes both must leave and emit the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flamecore as fc
+from flamecore.abc.operator import Run, Site, Way, each
+from flamecore.model.drift import Drift
+from flamecore.model.messages import Items
+from flamecore.model.meta import CHILD, GlobalTime, Meta
+from flamecore.model.vertices import ByKey, Grouping, Map, MapShape
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.operators.barrier import Barrier
+from flamecore.runtime.operators.drift import DriftOperator
+from flamecore.runtime.operators.exchange import Outbox, arrive
+from flamecore.runtime.operators.grouping import GroupingOperator
+from flamecore.runtime.operators.map import broadcast_run, broadcast_step, map_run, map_step
+from flamecore.runtime.operators.reorder import Origin, ReorderBuffer
+
+Emitted = list[tuple[bytes, int, bool, Any]]
+
+
+class Behind:
+    """Takes what comes next, one by one or in runs, and notes it item by item."""
+
+    def __init__(self) -> None:
+        self.emitted: Emitted = []
+        self.failed: list[tuple[bytes, int, bool, Any, str]] = []
+        self.runs = 0
+
+    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        self.emitted.append((order, trace, alive, payload))
+
+    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        assert orders, "a run has at least one item"
+        assert [*orders] == sorted(set(orders)), "a run is in order"
+        self.runs += 1
+        each(self.step)(orders, trace, payloads)
+
+    def fail(self, order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
+        self.failed.append((order, trace, alive, payload, repr(error)))
+
+    def site(self, run: Run) -> Site:
+        return Site(0b101, self.fail, (Way(self.step, run),))
+
+
+def orders_of(count: int, start: int = 0) -> list[bytes]:
+    return [GlobalTime(time, 1).encode() for time in range(start, start + count)]
+
+
+def fussy(n: int) -> int:
+    if n == 3:
+        raise ValueError("three")
+    return n
+
+
+SHAPES: list[tuple[MapShape, Callable[[int], Any]]] = [
+    ("many", lambda n: [n] * fussy(n)),
+    ("many", lambda n: range(300) if fussy(n) else ()),
+    ("one", lambda n: fussy(n) + 1),
+    ("filter", lambda n: fussy(n) % 2),
+    ("inspect", fussy),
+    ("inspect_meta", lambda n, meta=None: fussy(n)),
+]
+
+numbers = st.lists(st.integers(0, 5), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize(("shape", "function"), SHAPES)
+@given(numbers)
+def test_a_map_gives_the_same_by_run_as_by_item(
+    shape: MapShape, function: Callable[[int], Any], payloads: list[int]
+) -> None:
+    vertex = Map("map", function=function, shape=shape)
+    one, many = Behind(), Behind()
+    step = map_step(vertex, 0b101, one.step, one.fail)
+    each(step)(orders_of(len(payloads)), 7, payloads)
+    map_run(vertex, 0b101, many.run, many.fail)(orders_of(len(payloads)), 7, payloads)
+    assert many.emitted == one.emitted
+    assert many.failed == one.failed
+
+
+def test_a_run_that_grows_long_goes_on_in_parts() -> None:
+    behind = Behind()
+    run = map_run(Map("map", function=lambda n: range(n)), 0, behind.run, behind.fail)
+    run(orders_of(10), 0, [3000] * 10)
+    assert len(behind.emitted) == 30_000
+    assert behind.runs == 5
+
+
+def count(state: int, n: int) -> int:
+    if (state + n) % 7 == 3:
+        raise ValueError(f"{state} and {n}")
+    return state + n
+
+
+def pair(state: int, n: int) -> tuple[int, Iterable[str]]:
+    after = count(state, n)
+    return after, (f"{n}/{after}" for _ in range(n))
+
+
+def drifting(fold: bool) -> Drift:
+    flow = fc.Flow("drift")
+    keyed = flow.source("numbers", int).key_by(lambda n: n % 2 if fussy(n) >= 0 else None)
+    (keyed.fold(0, count) if fold else keyed.stateful_map(0, pair)).sink("out")
+    (vertex,) = (vertex for vertex in flow.graph().vertices if isinstance(vertex, Drift))
+    return vertex
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), numbers), max_size=8), st.randoms(use_true_random=False))
+def test_a_drift_gives_the_same_by_run_as_by_item(fold: bool, runs: list[tuple[int, list[int]]], random: Any) -> None:
+    """Runs that come early and late, overlap in time, and are taken back in part."""
+    vertex = drifting(fold)
+    one, many = Behind(), Behind()
+    by_step = DriftOperator(vertex, one.site(each(one.step)))
+    by_run = DriftOperator(vertex, many.site(many.run))
+    for number, (start, payloads) in enumerate(runs):
+        orders = [order + CHILD[number] for order in orders_of(len(payloads), start)]
+        each(by_step.step)(orders, number, payloads)
+        by_run.run(orders, number, payloads)
+        for order, payload in zip(orders, payloads, strict=True):
+            if payload != 3 and random.random() < 0.2:
+                by_step.step(order, number, False, payload)
+                by_run.step(order, number, False, payload)
+        assert held(many) == held(one)
+    assert by_run.states.top == by_step.states.top
+    assert by_run.retracted <= by_step.retracted
+
+
+def held(behind: Behind) -> list[Any]:
+    """What is left when tombstones have had their victims, in order: outputs, then failures."""
+    outputs: dict[tuple[bytes, int], Any] = {}
+    failures: dict[tuple[bytes, int], Any] = {}
+    for order, trace, alive, payload in behind.emitted:
+        if alive:
+            assert (order, trace) not in outputs
+            outputs[order, trace] = payload
+        else:
+            assert outputs.pop((order, trace)) == payload
+    for order, trace, alive, payload, error in behind.failed:
+        if alive:
+            failures[order, trace] = (payload, error)
+        else:
+            del failures[order, trace]
+    return [*sorted(outputs.items()), *sorted(failures.items())]
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@given(st.lists(st.tuples(st.integers(0, 40), numbers), max_size=6), st.randoms(use_true_random=False))
+def test_a_grouping_gives_the_same_by_run_as_by_item(
+    window: int, runs: list[tuple[int, list[int]]], random: Any
+) -> None:
+    """What is emitted is the same item by item, late items, failing keys and tombstones in between."""
+    vertex = Grouping("group", route=ByKey(lambda n: fussy(n) % 2), window=window)
+    one, many = Behind(), Behind()
+    by_step = GroupingOperator(vertex, one.site(each(one.step)))
+    by_run = GroupingOperator(vertex, many.site(many.run))
+    for number, (start, payloads) in enumerate(runs):
+        orders = [order + CHILD[number] for order in orders_of(len(payloads), start)]
+        each(by_step.step)(orders, number, payloads)
+        by_run.run(orders, number, payloads)
+        for order, payload in zip(orders, payloads, strict=True):
+            if payload != 3 and random.random() < 0.2:
+                by_step.step(order, number, False, payload)
+                by_run.step(order, number, False, payload)
+    assert many.emitted == one.emitted
+    assert many.failed == one.failed
+    assert by_run.retracted == by_step.retracted
+    for operation in (by_step, by_run):
+        operation.on_time(GlobalTime(1000).encode())
+    assert {name: left.entries for name, left in by_run.buckets.items()} == {
+        name: left.entries for name, left in by_step.buckets.items()
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), st.integers(0, 3)), max_size=8))
+def test_a_barrier_holds_the_same_by_run_as_by_item(runs: list[tuple[int, int, int]]) -> None:
+    """Runs that overlap, a tombstone now and then, released in parts."""
+    one, many = Barrier("one"), Barrier("many")
+    limit = 0
+    for number, (start, length, cancelled) in enumerate(runs):
+        orders = [order + CHILD[number] for order in orders_of(length, limit + start)]
+        payloads = [Meta.decode(order) for order in orders]
+        each(one.step)(orders, number, payloads)
+        many.run(orders, number, payloads)
+        for order, payload in [*zip(orders, payloads, strict=True)][:cancelled]:
+            one.step(order, number, False, payload)
+            many.step(order, number, False, payload)
+        assert len(many) == len(one)
+        limit += 5
+        assert many.release(limit) == one.release(limit)
+    assert many.release(limit + 100) == one.release(limit + 100)
+    assert not len(many)
+
+
+def test_items_go_one_by_one_where_ways_meet_again() -> None:
+    """Nothing is ever late on one worker, though a front admits its records many at a time."""
+    flow = fc.Flow("diamond")
+    left, right = flow.source("numbers", int).flat_map(lambda n: [n, n]).broadcast(2)
+    both = left.map(lambda n: ("left", n)).merge(right.map(lambda n: ("right", n)))
+    both.key_by(lambda pair: pair[1] % 3).group(2).sink("out")
+    outputs = flow.run({"numbers": range(500)})
+    assert outputs.stats.replays == 0
+    assert outputs["out"][:3] == [(("left", 0),), (("left", 0), ("right", 0)), (("right", 0), ("left", 0))]
+
+
+def test_a_run_goes_on_where_ways_part() -> None:
+    """Each way sees its items in order; nothing says which way is first."""
+    seen: list[tuple[str, int]] = []
+    flow = fc.Flow("parting")
+    numbers = flow.source("numbers", int).map(lambda n: n)
+    for name in ("left", "right"):
+        numbers.inspect(lambda n, name=name: seen.append((name, n))).sink(name)  # type: ignore[misc]
+    outputs = flow.run({"numbers": range(5)})
+    assert outputs == {"left": [0, 1, 2, 3, 4], "right": [0, 1, 2, 3, 4]}
+    assert seen == [(name, n) for name in ("left", "right") for n in range(5)]
+
+
+Stage = Callable[[Behind, Any, Any], tuple[Any, Any]]
+"""(where failures go, step and run of what comes next) → its own step and run."""
+
+
+def mapping(shape: MapShape, function: Callable[[int], Any]) -> Stage:
+    def stage(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+        vertex = Map("map", function=function, shape=shape)
+        return map_step(vertex, 0b11, step, behind.fail), map_run(vertex, 0b11, run, behind.fail)
+
+    return stage
+
+
+def keeping(fold: bool) -> Stage:
+    def stage(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+        drift = DriftOperator(drifting(fold), Site(0b101, behind.fail, (Way(step, run),)))
+        return drift.step, drift.run
+
+    return stage
+
+
+def forking(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+    """One of two copies is kept as it is."""
+    return broadcast_step([behind.step, step]), broadcast_run([behind.run, run])
+
+
+def crossing(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+    """What goes to another process, and is taken in there."""
+    buffer, outbox, codec = ReorderBuffer(step, run, Origin(), 0, 100), Outbox(), Codec()
+
+    def cross(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        middle = len(orders) // 2
+        if middle:
+            outbox.put_run(1, trace, orders[:middle], payloads[:middle])
+        outbox.put_run(1, trace, orders[middle:], payloads[middle:])
+        items = codec.decode(codec.encode(Items(outbox.take(), ())))
+        arrive(items.pieces, {}, {1: buffer.run})
+        buffer.drain(1e9)
+
+    return step, cross
+
+
+def number_of(payload: Any) -> int:
+    """Takes what any stage makes; whatever is a pair is a plain tuple, as the user has been told."""
+    if type(payload) is str:
+        return len(payload)
+    if type(payload) is int:
+        return payload
+    assert type(payload) is tuple
+    key, state = payload
+    return int(key) + int(state)
+
+
+def numbered(stage: Stage) -> Stage:
+    """The stage, given numbers."""
+
+    def both(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
+        return mapping("one", lambda payload: number_of(payload) % 6)(behind, *stage(behind, step, run))
+
+    return both
+
+
+STAGES: list[Stage] = [
+    *[numbered(mapping(shape, function)) for shape, function in SHAPES if function(1) != range(300)],
+    mapping("many", lambda payload: [payload] * (number_of(payload) % 40)),
+    mapping("filter", number_of),
+    mapping("inspect", lambda payload: fussy(number_of(payload))),
+    numbered(keeping(fold=True)),
+    numbered(keeping(fold=False)),
+    forking,
+    crossing,
+    crossing,
+]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(STAGES), max_size=6), st.lists(st.integers(0, 5), min_size=1, max_size=120))
+def test_operations_in_a_row_give_the_same_by_run_as_by_item(stages: list[Stage], payloads: list[int]) -> None:
+    """What one operation makes of a run goes on as a run, noted in whatever way: through all that follows."""
+    one, many = Behind(), Behind()
+    step, (step_behind, run) = one.step, (many.step, many.run)
+    for stage in stages:
+        step, _ = stage(one, step, each(step))
+        step_behind, run = stage(many, step_behind, run)
+    orders = orders_of(len(payloads))
+    each(step)(orders, 7, payloads)
+    run(orders, 7, payloads)
+    assert sorted(many.emitted, key=repr) == sorted(one.emitted, key=repr)
+    assert sorted(many.failed, key=repr) == sorted(one.failed, key=repr)
+    assert {type(payload) for *_, payload in many.emitted} == {type(payload) for *_, payload in one.emitted}

@@ -1,0 +1,112 @@
+"""A loop ends, although something in it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from flamecore.runtime.tasks.event_loop import run
+
+HANGING = """
+    import asyncio, sys, time
+    from flamecore.runtime.tasks import event_loop as runner
+
+    async def stubborn():
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+
+    async def main(what):
+        if "task" in what:
+            task = asyncio.create_task(stubborn())
+        if "thread" in what:
+            thread = asyncio.create_task(asyncio.to_thread(time.sleep, 60))
+        await asyncio.sleep(0.05)
+        if "known" in what:
+            runner.give_up()
+        raise ValueError("as it should")
+
+    if "known" not in sys.argv[1]:
+        runner._LIMIT_S = 0.5
+    try:
+        runner.run(main(sys.argv[1]))
+    except ValueError as error:
+        print(error)
+    runner.exit_without_waiting(7)
+    print("nothing was left behind")
+"""
+
+
+def test_run_behaves_as_that_of_asyncio() -> None:
+    closed = []
+
+    async def ends_late() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            closed.append("task")
+
+    async def main() -> int:
+        background.append(asyncio.create_task(ends_late()))
+        await asyncio.sleep(0)
+        return await asyncio.to_thread(int, "12")
+
+    background: list[asyncio.Task[None]] = []
+    assert run(main()) == 12
+    assert closed == ["task"]
+
+    async def fails() -> None:
+        raise ValueError("as it is")
+
+    with pytest.raises(ValueError, match="as it is"):
+        run(fails())
+
+
+@pytest.mark.parametrize("what", ["task", "thread", "task thread", "task known", "thread known"])
+def test_tasks_and_threads_that_do_not_end_are_left_behind(what: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", dedent(HANGING), what], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (7, "as it should\n"), ended.stderr
+
+
+@pytest.mark.parametrize("what", ["task", "thread"])
+def test_the_log_names_the_tasks_waited_for_and_the_error(what: str) -> None:
+    code = dedent(HANGING).replace("runner._LIMIT_S = 0.5", "runner._LIMIT_S, runner._GRACE_S = 0.5, 0.1")
+    ended = subprocess.run([sys.executable, "-c", code, what], capture_output=True, text=True, timeout=30)
+    assert "rest.waited" in ended.stdout
+    assert ("stubborn" if what == "task" else "threads") in ended.stdout
+    assert "ValueError: as it should" in ended.stdout
+
+
+def test_an_unexpected_error_is_shown_before_the_process_exits() -> None:
+    code = dedent(HANGING).replace(
+        "runner.exit_without_waiting(7)", "runner.exit_without_waiting(ValueError('unforeseen'))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, "thread known"], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (1, "as it should\n"), ended.stderr
+    assert ended.stderr.endswith("ValueError: unforeseen\n")
+
+
+def test_nothing_is_left_behind_where_all_tasks_end() -> None:
+    ended = subprocess.run([sys.executable, "-c", dedent(HANGING), ""], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (0, "as it should\nnothing was left behind\n"), ended.stderr
+
+
+def test_a_command_that_is_called_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the one that the process was started for does."""
+    from click.testing import CliRunner
+
+    from flamecore.cli import main
+    from flamecore.runtime.tasks import event_loop as runner
+
+    def ended(code: object) -> None:
+        pytest.fail(f"the process would have ended with {code}")
+
+    monkeypatch.setattr(runner, "exit_without_waiting", ended)
+    assert CliRunner().invoke(main, ["--help"]).exit_code == 0

@@ -41,7 +41,7 @@ def test_services_have_the_form_of_the_compose_specification(services: dict[str,
         assert re.fullmatch(r"\$\{FLAMESTREAM_TOKEN:\?[^}]+\}", service["environment"]["FLAMESTREAM_TOKEN"])
 
 
-def test_each_service_runs_a_command_that_there_is(services: dict[str, Any]) -> None:
+def test_each_service_runs_an_existing_command(services: dict[str, Any]) -> None:
     for service in services.values():
         program, name, *arguments = shlex.split(service["command"])
         assert program == "flamestream"
@@ -52,7 +52,7 @@ def test_each_service_runs_a_command_that_there_is(services: dict[str, Any]) -> 
         assert {argument for argument in arguments if argument.startswith("-")} <= options
 
 
-def test_nobody_but_the_supervisor_keeps_output(services: dict[str, Any]) -> None:
+def test_only_the_supervisor_keeps_output(services: dict[str, Any]) -> None:
     writable = [name for name, service in services.items() if any(not v.endswith(":ro") for v in service["volumes"])]
     assert writable == ["node1"]
 

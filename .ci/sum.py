@@ -1,25 +1,28 @@
-"""Sum up JUnit reports:  sum.py FOLDER EXIT_CODE_OF_TOX
+"""The sum over a run of tox:  sum.py FOLDER_OF_JUNIT_REPORTS JOURNAL_OF_TOX EXIT_CODE_OF_TOX
 
-Prints "N passed, N failed, N skipped" as the last line. An error counts as failed, an expected failure as skipped.
+Prints "N passed, N failed, N skipped" as the last line. An error counts as failed, an expected failure as skipped. A
+report that is missing or cut short counts as failed, and so does an environment none of whose commands has run: tox
+calls it a success to skip one.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 
-def main(folder: str, code: str) -> int:
-    """Print the sum; 0 only if tox was content, tests were run, and none failed."""
+def main(folder: str, journal: str, code: str) -> int:
+    """Print the sum; 0 only if tox was content, all environments ran, tests were run, and none failed."""
+    problems = lost(Path(journal), Path(folder))
     total = dict.fromkeys(("tests", "failed", "skipped"), 0)
-    broken = 0
     for report in sorted(Path(folder).glob("*.xml")):
         try:
             suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
         except ElementTree.ParseError as error:
-            print(f"{report.name}: cut short ({error})")
-            broken += 1
+            problems.append(f"{report.name}: cut short ({error})")
             continue
         counts = {
             key: sum(int(suite.get(key, 0)) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
@@ -33,10 +36,34 @@ def main(folder: str, code: str) -> int:
     passed = total["tests"] - total["failed"] - total["skipped"]
     if passed + total["failed"] == 0:
         print("no test was run")
+    for problem in problems:
+        print(problem)
     if int(code):
         print(f"tox ended with code {code}: see above for what is not a test")
-    print(f"{passed} passed, {total['failed'] + broken} failed, {total['skipped']} skipped")
-    return int(code) or int(passed == 0 or total["failed"] + broken > 0)
+    print(f"{passed} passed, {total['failed'] + len(problems)} failed, {total['skipped']} skipped")
+    return int(code) or int(passed == 0 or total["failed"] + len(problems) > 0)
+
+
+def lost(journal: Path, folder: Path) -> list[str]:
+    """Return a line for each environment that was to run and left nothing: no run, or no report of its tests."""
+    try:
+        ran: dict[str, Any] = json.loads(journal.read_text("utf-8"))["testenvs"]
+    except (OSError, ValueError, KeyError) as error:
+        return [f"{journal.name}: what tox says of its environments cannot be read ({error!r})"]
+    lines = []
+    for name, env in sorted(ran.items()):
+        if "result" not in env:  # not among those that were chosen
+            continue
+        if not env.get("test"):
+            lines.append(f"{name}: none of its commands has run; see what tox says of its interpreter or its setup")
+        elif reports(env) and not (folder / f"{name}.xml").is_file():
+            lines.append(f"{name}: its tests have left no report")
+    return lines
+
+
+def reports(env: dict[str, Any]) -> bool:
+    """Whether the commands of an environment are to leave a report: .ci/report.py is the first of them."""
+    return any("report.py" in str(command["command"]) for command in env.get("test", ()))
 
 
 if __name__ == "__main__":

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-REPORT = Path(__file__).resolve().parents[2] / ".ci" / "report.py"
-SUM = Path(__file__).resolve().parents[2] / ".ci" / "sum.py"
+CI = Path(__file__).resolve().parents[2] / ".ci"
+REPORT, SUM = CI / "report.py", CI / "sum.py"
 
 
-def summed(folder: Path, code: int = 0) -> tuple[str, int]:
+def summed(folder: Path, code: int = 0, envs: Sequence[tuple[str, Any]] = ()) -> tuple[str, int]:
     """The last line, and the exit code."""
-    done = subprocess.run([sys.executable, SUM, folder, str(code)], capture_output=True, text=True, check=False)
+    journal = folder / "journal.json"
+    journal.write_text(json.dumps({"testenvs": dict(envs)}))
+    return last_line(folder, journal, code)
+
+
+def last_line(folder: Path, journal: Path, code: int = 0) -> tuple[str, int]:
+    command = [sys.executable, SUM, folder, journal, str(code)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()[-1], done.returncode
+
+
+def env(*commands: str) -> dict[str, Any]:
+    """What tox's journal holds of an environment that ran these commands."""
+    ran = {"test": [{"command": command.split(), "retcode": 0} for command in commands]} if commands else {}
+    return {**ran, "result": {"success": True, "exit_code": 0, "duration": 1.0}}
 
 
 def report(folder: Path, name: str, tests: int, failures: int = 0, errors: int = 0, skipped: int = 0) -> None:
@@ -23,7 +39,7 @@ def report(folder: Path, name: str, tests: int, failures: int = 0, errors: int =
     (folder / f"{name}.xml").write_text(f'<testsuites><testsuite name="pytest" {counts}/></testsuites>')
 
 
-def test_sums_up(tmp_path: Path) -> None:
+def test_reports_are_summed_up(tmp_path: Path) -> None:
     report(tmp_path, "one", 10, skipped=2)
     report(tmp_path, "two", 5)
     assert summed(tmp_path) == ("13 passed, 0 failed, 2 skipped", 0)
@@ -35,12 +51,12 @@ def test_errors_are_failures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("skipped", [0, 3])
-def test_a_run_of_nothing_fails(tmp_path: Path, skipped: int) -> None:
+def test_a_run_without_tests_fails(tmp_path: Path, skipped: int) -> None:
     report(tmp_path, "one", skipped, skipped=skipped)
     assert summed(tmp_path) == (f"0 passed, 0 failed, {skipped} skipped", 1)
 
 
-def test_no_report_at_all_fails(tmp_path: Path) -> None:
+def test_a_run_without_reports_fails(tmp_path: Path) -> None:
     assert summed(tmp_path) == ("0 passed, 0 failed, 0 skipped", 1)
 
 
@@ -50,13 +66,36 @@ def test_a_report_that_was_cut_short_fails(tmp_path: Path) -> None:
     assert summed(tmp_path) == ("1 passed, 1 failed, 0 skipped", 1)
 
 
-def test_what_is_not_a_test_can_fail_too(tmp_path: Path) -> None:
+def test_an_environment_that_ran_nothing_fails(tmp_path: Path) -> None:
+    report(tmp_path, "py311", 1)
+    ran = ("py311", env("python .ci/report.py begin x", "pytest"))
+    assert summed(tmp_path, envs=[ran, ("py312", env())]) == ("1 passed, 1 failed, 0 skipped", 1)
+    assert summed(tmp_path, envs=[ran, ("py312", {})]) == ("1 passed, 0 failed, 0 skipped", 0), "it was not chosen"
+
+
+def test_an_environment_of_tests_without_a_report_fails(tmp_path: Path) -> None:
+    report(tmp_path, "py311", 1)
+    envs = [("lint", env("ruff check")), ("py311", env("python .ci/report.py begin x", "pytest"))]
+    assert summed(tmp_path, envs=envs) == ("1 passed, 0 failed, 0 skipped", 0)
+    envs.append(("py312", env("python .ci/report.py begin x", "pytest")))
+    assert summed(tmp_path, envs=envs) == ("1 passed, 1 failed, 0 skipped", 1)
+
+
+@pytest.mark.parametrize("journal", [None, "", "{}"])
+def test_without_the_word_of_tox_it_fails(tmp_path: Path, journal: str | None) -> None:
+    report(tmp_path, "py311", 1)
+    if journal is not None:
+        (tmp_path / "journal.json").write_text(journal)
+    assert last_line(tmp_path, tmp_path / "journal.json") == ("1 passed, 1 failed, 0 skipped", 1)
+
+
+def test_a_failed_check_that_is_no_test_fails_the_run(tmp_path: Path) -> None:
     report(tmp_path, "one", 1)
     assert summed(tmp_path, code=1) == ("1 passed, 0 failed, 0 skipped", 1)
 
 
 @pytest.mark.parametrize(("ends", "wanted"), [("pass", 0), ("import os; os._exit(0)", 1)])
-def test_a_run_that_ends_in_the_midst_of_it_fails(tmp_path: Path, ends: str, wanted: int) -> None:
+def test_an_interrupted_run_fails(tmp_path: Path, ends: str, wanted: int) -> None:
     tests, found = tmp_path / "test_it.py", tmp_path / "reports" / "it.xml"
     tests.write_text(f"def test_it():\n    {ends}\n")
     subprocess.run([sys.executable, REPORT, "begin", found], check=True)

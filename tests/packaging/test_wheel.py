@@ -14,7 +14,7 @@ MOST_PACKAGES = 14
 MOST_BYTES = 30_000_000
 
 
-def test_what_is_in_the_wheel(wheel: Path) -> None:
+def test_the_wheel_holds_core_and_plugins_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names}
@@ -27,11 +27,11 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
     assert not [name for name in names if "/tests/" in name or name.endswith((".pyc", "conftest.py"))]
 
 
-def test_it_is_pure_python(wheel: Path) -> None:
+def test_the_wheel_is_pure_python(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
 
 
-def test_metadata(wheel: Path) -> None:
+def test_the_wheel_has_its_metadata(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
@@ -40,14 +40,14 @@ def test_metadata(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
 
 
-def test_few_packages(installed: Any) -> None:
+def test_the_installation_has_few_packages(installed: Any) -> None:
     listed = json.loads(installed.run("python", "-m", "pip", "list", "--format=json").stdout)
     names = {package["name"] for package in listed} - {"pip", "setuptools"}
     assert "flamestream" in names
     assert len(names) <= MOST_PACKAGES, sorted(names)
 
 
-def test_light(installed: Any) -> None:
+def test_the_installation_is_small(installed: Any) -> None:
     folder = Path(installed.evaluate("import json, sysconfig; print(json.dumps(sysconfig.get_path('purelib')))"))
     tools = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
     files = [
@@ -73,7 +73,7 @@ def test_every_entry_point_loads(installed: Any) -> None:
     assert {plugin["kind"] for plugin in shown["plugins"]} >= {"transport", "acker", "source", "sink", "command"}
 
 
-def test_version(installed: Any, wheel: Path) -> None:
+def test_the_version_is_that_of_the_wheel(installed: Any, wheel: Path) -> None:
     said = installed.run("flamestream", "version").stdout
     assert said.startswith(f"flamestream {wheel.name.split('-')[1]}, Python 3.")
 

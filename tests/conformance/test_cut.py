@@ -108,7 +108,8 @@ class Snapshots:
         return bench
 
     def load(self, manifest: Manifest) -> dict[str, dict[Any, Any]]:
-        reader = StateReader(range(KEY_GROUPS), {name: each.groups_of for name, each in self.operations.items()})
+        groups_of = {name: each.groups_of for name, each in self.operations.items()}
+        reader = StateReader(range(KEY_GROUPS), groups_of, manifest.swept())
         for part in manifest.parts:
             reader.apply(
                 part,

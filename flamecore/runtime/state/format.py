@@ -121,6 +121,10 @@ class Part(NamedTuple):
         """The key groups of the worker that has written it."""
         return range(self.groups[0], self.groups[1] + 1)
 
+    def supersedes(self, other: Part) -> bool:
+        """Whether some of what another part holds does not count, because this one says since when all is in others."""
+        return other.number < self.since and not set(self.span).isdisjoint(other.span)
+
 
 class Manifest(NamedTuple):
     """A snapshot.
@@ -163,15 +167,26 @@ class Manifest(NamedTuple):
         """Whether every front had come to its end."""
         return all(front.ended for front in self.fronts)
 
-    def live_parts(self) -> tuple[Part, ...]:
-        """The parts that hold something which need not be in later ones."""
-        covered = [0] * KEY_GROUPS
-        for groups in {part.groups: part.since for part in self.parts}:  # a few: those of every number of workers
+    def swept(self) -> list[int]:
+        """Return, for each key group, the snapshot since which all there is of it has been written.
+
+        What a part before that one holds of the group does not count: it may be of a name that has gone since, and the
+        part that said so dropped.
+        """
+        swept = [0] * KEY_GROUPS
+        for groups in {part.groups for part in self.parts}:  # a few: those of every number of workers
             since = max([part.since for part in self.parts if part.groups == groups])
             for group in range(groups[0], groups[1] + 1):
-                covered[group] = max(covered[group], since)
-        needed = {groups: min(covered[groups[0] : groups[1] + 1]) for groups in {part.groups for part in self.parts}}
-        return tuple([part for part in self.parts if part.operations and part.number >= needed[part.groups]])
+                swept[group] = max(swept[group], since)
+        return swept
+
+    def live_parts(self) -> tuple[Part, ...]:
+        """Return the parts that hold something which need not be in later ones, or say since when all is in others."""
+        swept = self.swept()
+        needed = {groups: min(swept[groups[0] : groups[1] + 1]) for groups in {part.groups for part in self.parts}}
+        later = [part for part in self.parts if part.number >= needed[part.groups]]
+        live = [part for part in later if part.operations]
+        return tuple([part for part in later if part.operations or any(part.supersedes(other) for other in live)])
 
     def without(self, operations: Collection[str]) -> Manifest:
         """The same without the state of some operations: if it is in parts with that of others, it does not count."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,9 +36,11 @@ class StateReader:
     Args:
         groups: The key groups that are wanted.
         operations: The operations that are wanted, by name: what finds the key groups of their names.
+        swept: Of the snapshot, see `flamecore.runtime.state.format.Manifest.swept`.
     """
 
-    def __init__(self, groups: Collection[int], operations: Mapping[str, GroupsOf]) -> None:
+    def __init__(self, groups: Collection[int], operations: Mapping[str, GroupsOf], swept: Sequence[int]) -> None:
+        self._swept = swept
         self._groups = frozenset(groups)
         self._operations = operations
         self.states: dict[str, dict[Any, Any]] = {name: {} for name in operations}
@@ -58,7 +60,8 @@ class StateReader:
             CodecError: Keys are hashed otherwise than when they were stored: others may be where nobody looks for them.
         """
         span = frozenset(part.span)
-        whole = self._groups.issuperset(span)
+        wanted = frozenset(group for group in self._groups & span if part.number >= self._swept[group])
+        whole = wanted == span
         for vertex, names, values, gone in sections:
             held = self.states[vertex]
             some = names[:_SAMPLE] if whole else names  # what has changed has changed for all of a class
@@ -72,12 +75,14 @@ class StateReader:
                 held.update(zip(names, values, strict=True))
             else:
                 held.update(
-                    (name, value)
-                    for group, name, value in zip(groups, names, values, strict=True)
-                    if group in self._groups
+                    (name, value) for group, name, value in zip(groups, names, values, strict=True) if group in wanted
                 )
-            for name in gone:
+            for name in gone if whole else self._within(vertex, gone, wanted):
                 held.pop(name, None)
+
+    def _within(self, vertex: str, names: list[Any], groups: Collection[int]) -> Iterator[Any]:
+        """Yield the names that are of some key groups."""
+        return (name for name, group in zip(names, self._operations[vertex](names), strict=True) if group in groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ async def load_state(
         CorruptError: A part is missing or damaged.
         CodecError: A class that it has values of is declared no more, or has changed its form.
     """
-    reader = StateReader(groups, operations)
+    reader = StateReader(groups, operations, manifest.swept())
     for part in manifest.parts:
         if reader.wants(part):
             blob, expected = await store.read(part.blob), Binding(manifest.identity, digest=part.digest)

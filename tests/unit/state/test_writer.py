@@ -74,7 +74,7 @@ class Story:
         return Manifest("", 1, 1, 0, 0.0, {}, self.workers, (), self.parts)
 
     def load(self, groups: Collection[int]) -> Mapping[str, Mapping[Any, Any]]:
-        reader = StateReader(groups, OPERATIONS)
+        reader = StateReader(groups, OPERATIONS, self.manifest.swept())
         for part in self.parts:
             if reader.wants(part):
                 sections = decode_part(
@@ -149,6 +149,20 @@ def test_parts_hold_the_state_after_any_changes_for_any_number_of_workers(steps:
         else:
             story.snapshot(step)
         story.check()
+
+
+def test_a_name_that_has_gone_does_not_come_back_with_a_part_of_other_workers() -> None:
+    """The part that says it has gone is dropped before the part that held it: others still need that one."""
+    story = Story(2)
+    story.snapshot({"two": {30: 0}})
+    story = Story(3, story)
+    story.snapshot({"two": {30: GONE}})
+    assert group_of(0) != group_of(30)
+    story.snapshot({"one": {0: GONE}})
+    assert [part.blob for part in story.parts] == ["part/1/0", "part/3/1"]
+    story.check()
+    story.parts = story.manifest.without(["one"]).parts
+    assert story.load(ALL)["two"] == {}
 
 
 def test_old_parts_are_dropped_little_by_little() -> None:
@@ -248,7 +262,7 @@ def test_the_error_of_unstorable_state_names_its_type() -> None:
 
 
 def test_only_parts_with_wanted_key_groups_are_loaded() -> None:
-    reader = StateReader({1, 2}, {"one": key_groups})
+    reader = StateReader({1, 2}, {"one": key_groups}, [0] * KEY_GROUPS)
     assert reader.wants(Part("a", 1, ("one",), (2, 9), 1, 0))
     assert not reader.wants(Part("a", 1, ("one",), (3, 9), 1, 0)), "of other key groups"
     assert not reader.wants(Part("a", 1, ("two",), (0, 9), 1, 0)), "of other operations"
@@ -261,18 +275,19 @@ def test_keys_with_another_hash_than_stored_are_refused(wanted: range) -> None:
     names = [f"w{number}" for number in range(100)]
     part = Part("a", 1, ("one",), (0, 63), 1, 0)
     section = Section("one", names, names, [])
-    low = StateReader(wanted, {"one": lambda some: [hash(name) % 64 for name in some]})
+    unswept = [0] * KEY_GROUPS
+    low = StateReader(wanted, {"one": lambda some: [hash(name) % 64 for name in some]}, unswept)
     low.apply(part, [section])
     assert len(low.states["one"]) == sum(hash(name) % 64 in wanted for name in names)
     with pytest.raises(CodecError, match=r"'one' has state for 'w0', which is not where a key of that hash is stored"):
-        StateReader(wanted, {"one": lambda some: [64 for _ in some]}).apply(part, [section])
+        StateReader(wanted, {"one": lambda some: [64 for _ in some]}, unswept).apply(part, [section])
 
 
 def test_stored_values_that_are_no_longer_keys_are_refused() -> None:
     def groups_of(names: Sequence[Any]) -> Sequence[int]:
         raise TypeError("a key of type Place has no hash")
 
-    reader = StateReader(range(64), {"one": groups_of})
+    reader = StateReader(range(64), {"one": groups_of}, [0] * KEY_GROUPS)
     with pytest.raises(CodecError, match="'one' has state for what cannot be a key any more: a key of type Place"):
         reader.apply(Part("a", 1, ("one",), (0, 63), 1, 0), [Section("one", ["x"], [1], [])])
 

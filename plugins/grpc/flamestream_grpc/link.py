@@ -320,6 +320,8 @@ class Link:
         try:
             while (data := await call.read()) is not aio.EOF:
                 for frame in self.framing.unwrap_all(data):
+                    if frame == GOODBYE:
+                        return
                     news = told(frame)
                     channel = self.channels.get((news.sender, news.receiver))
                     if channel is None:

@@ -159,7 +159,11 @@ class Server:
                 if telling.done() and not telling.cancelled():
                     await telling
                 await call.abort(grpc.StatusCode.ABORTED, "the connection is broken, or there is a newer one")
-            await _conclude(peer, telling, over)
+            if left:
+                await _conclude(peer, telling, over)
+            else:  # said, and heard, before the call ends: see `_outcome`
+                await _conclude(peer, telling, over, self._house.framing.wrap(GOODBYE))
+                await asyncio.wait((reading,), timeout=_LAST_WORD_S)
         finally:
             for task in (reading, telling, closing):
                 task.cancel()

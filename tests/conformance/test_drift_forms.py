@@ -50,7 +50,7 @@ class Bench(Compiler):
         return fail
 
     def heads_at_rest(self) -> None:
-        assert not any(head.busy or head.waiting for head in self.heads.values())
+        assert not len(self.agenda)
 
     def take(self, item: Meta, payload: int) -> None:
         self.entry(item.order, item.trace, not item.tombstone, payload)

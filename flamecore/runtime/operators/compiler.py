@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -19,8 +19,9 @@ import xxhash
 from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
 from flamecore.model.plan import MAX_LOOP_BYTES, Plan
 from flamecore.model.vertices import ByTime, Source, Vertex
+from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.barrier import Outlet
-from flamecore.runtime.operators.cycles import LoopHead, arriving
+from flamecore.runtime.operators.cycles import LoopHead
 from flamecore.runtime.operators.exchange import Outboxes, routed
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import Origin, ReorderBuffer
@@ -76,12 +77,14 @@ class Compiler:
         self.compiled = Compiled()
         self.owners = plan.owners
         self.feedback = plan.graph.feedback()
+        self.agenda = Agenda()
         self.heads = {
-            head: LoopHead(head.name, MAX_LOOP_BYTES, fail_at(head))
+            head: LoopHead(head.name, MAX_LOOP_BYTES, fail_at(head), self.agenda)
             for head in plan.graph.vertices
             if any(end is head for _, end in self.feedback)
         }
-        self.cycles = {head: plan.graph.cycle_of(head) for head in self.heads}
+        self.on_cycles = frozenset[Vertex]().union(*map(plan.graph.cycle_of, self.heads))
+        self.behind_cycles = frozenset[Vertex]().union(*map(plan.graph.reach_of, self.heads)) - self.on_cycles
         self.placed = self.placed_by_order()
         self.inputs: dict[Vertex, Way] = {}
 
@@ -131,25 +134,25 @@ class Compiler:
 
     def arrange(self, vertex: Vertex, operator: Operator) -> Way:
         """Make an operator reachable: for what arrives from other workers, and by the vertex's route."""
-        here, run_here = operator.step, operator.run or each(operator.step)
-        if vertex in self.heads:  # a merge; the head also keeps the rounds in order
-            self.heads[vertex].inside = here
-            here = self.heads[vertex].enter
-            run_here = each(here)
-        heads = [head for at, head in self.heads.items() if vertex in self.cycles[at]]
-        if not heads and len(self.outboxes) > 1 and vertex.stateful:
-            ways = self.ways_to(vertex)
-            late = self.plan.late_per_s
-            intake = ReorderBuffer(here, run_here, self.compiled.origin, vertex.segment, late, ways, operator.undo)
+        way = Way(operator.step, operator.run or each(operator.step))
+        alone = len(self.outboxes) == 1
+        if vertex in self.heads:  # a merge
+            self.heads[vertex].inside = way.step
+            way = Way(self.heads[vertex].enter, each(self.heads[vertex].enter))
+        elif vertex.stateful and (vertex in self.on_cycles or (alone and vertex in self.behind_cycles)):
+            way = self.agenda.gate(way)
+        elif vertex.stateful and not alone:
+            ways, late = self.ways_to(vertex), self.plan.late_per_s
+            intake = ReorderBuffer(*way, self.compiled.origin, vertex.segment, late, ways, operator.undo)
             self.compiled.reorder_buffers.insert(0, intake)  # the walk comes from the sinks
-            here, run_here = intake.step, intake.run
-        self.compiled.arrivals[vertex.index] = arriving(here, heads)
-        if not heads:
-            self.compiled.arriving_runs[vertex.index] = run_here
+            way = Way(intake.step, intake.run)
+        if vertex in self.on_cycles:
+            self.compiled.arrivals[vertex.index] = partial(self.agenda.enter, way.step)
+        else:
+            self.compiled.arrivals[vertex.index], self.compiled.arriving_runs[vertex.index] = way
         return routed(
             vertex,
-            here,
-            run_here,
+            *way,
             worker=self.worker,
             owners=self.owners,
             outboxes=self.outboxes,

@@ -327,9 +327,10 @@ class Draw(NamedTuple):
 
 
 @st.composite
-def draws(draw: st.DrawFn, spec: Spec) -> Draw:
-    # Guesses multiply with every round of a cycle that keeps state: a few records are enough there.
-    most = 3 if any(op[0] == "loop" for op in spec.chain) else 15
+def draws(draw: st.DrawFn, spec: Spec, most: int | None = None) -> Draw:
+    if most is None:
+        # Guesses multiply with every round of a cycle that keeps state: a few records are enough there.
+        most = 3 if any(op[0] == "loop" for op in spec.chain) else 15
     records = st.lists(st.builds(Item, st.integers(0, 12)), min_size=2, max_size=most)
     inputs = {
         "abc"[number]: [draw(records) for _ in range(partitions)] for number, partitions in enumerate(spec.sources)
@@ -439,13 +440,28 @@ def test_fused_and_drawn_states_give_the_same(spec: Spec, data: st.DataObject) -
     compare(run, wanted, None, f"{given}")
 
 
-@settings(EXAMPLES, max_examples=simulated_runs(60))
-@given(specs(SIMPLE, loops=False, sources=st.just((1,))), st.data())
-def test_one_worker_with_one_front_and_no_drawn_cycle_replays_nothing(spec: Spec, data: st.DataObject) -> None:
-    given = data.draw(draws(spec))._replace(workers=1)
-    run = simulated(spec, given)
+ROUNDS = st.tuples(st.just("loop"), st.integers(1, 2), st.lists(SIMPLE, min_size=1, max_size=3).map(tuple))
+NESTED = st.tuples(st.just("loop"), st.just(1), st.lists(SIMPLE | ROUNDS, min_size=1, max_size=2).map(tuple))
+
+
+@settings(EXAMPLES, max_examples=simulated_runs(150))
+@given(specs(SIMPLE | ROUNDS | NESTED), st.booleans(), st.data())
+def test_one_worker_replays_nothing(spec: Spec, is_expanded: bool, data: st.DataObject) -> None:
+    """Whatever the graph, with several states in a round and cycles in cycles, and however many fronts it reads."""
+    given = data.draw(draws(spec, 6))._replace(workers=1)
+    wanted, _ = expected(spec, given.inputs)
+    graph = build(spec)
+    run = Lawful(
+        expand(graph) if is_expanded else graph,
+        {},
+        partitioned=given.inputs,
+        acker=ACKERS[given.acker],
+        workers=1,
+        seed=given.seed,
+        burst=given.burst,
+    ).run()
     assert run.replays == 0
-    compare(run, expected(spec, given.inputs)[0], None, f"{given}")
+    compare(run, wanted, None, f"{given}")
 
 
 @settings(EXAMPLES, max_examples=simulated_runs(150))

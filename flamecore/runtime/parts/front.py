@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from flamecore.abc.source import Batch, Rejected
 from flamecore.model.clock import WALL_CLOCK, ClockName
 from flamecore.model.failure import Failure, shorten_repr
-from flamecore.model.meta import FrontId, GlobalTime
+from flamecore.model.meta import MIN_TIME, FrontId, GlobalTime
 
 
 class Malformed:
@@ -58,6 +58,15 @@ def merge_rejected(batch: Batch) -> tuple[list[Any], list[Any]]:
     return [record[2] for record in records], [record[0] for record in records]
 
 
+class LatestTime:
+    """The time that follows all those that the fronts of a worker have taken from the wall clock."""
+
+    __slots__ = ("time",)
+
+    def __init__(self) -> None:
+        self.time = MIN_TIME
+
+
 class Admitted(NamedTuple):
     """Consecutive records that one batch brought: times `first` … `first + len(positions) - 1`."""
 
@@ -83,6 +92,10 @@ class Front:
         journal: In a front of the wall clock that goes on: times given before, as (first, how many), to be given
             again to the first records it reads.
         end: In a front of the sequence clock that goes on: the time at which it has come to its end before.
+
+    Attributes:
+        latest: Shared by the fronts of a worker: they take their times from one clock, so what one reads after another
+            comes after it.
     """
 
     def __init__(
@@ -106,6 +119,7 @@ class Front:
         self.next_time = start
         self.suffix = number.to_bytes(4, "big")
         self.in_flight = 0
+        self.latest = LatestTime()
         self._now_us = now_us or WALL_CLOCK.get()
         self._describe = describe
         self.position = position
@@ -146,6 +160,7 @@ class Front:
         first = self.next_time
         if positions:
             self.next_time = first + len(positions)
+            self.latest.time = max(self.latest.time, self.next_time)
             self.in_flight += len(positions)
             batch = Admitted(first, positions, at)
             self._admitted.append(batch)
@@ -153,6 +168,11 @@ class Front:
                 self.uncommitted += len(positions)
                 self._uncut.append(batch)
         return first
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether its time goes on by itself: the next record comes after all that its worker has read by then."""
+        return self.clock == "wall" and not self._journal
 
     def promise(self) -> int:
         """No later record will get a time below this; for a front that has nothing to send."""
@@ -162,7 +182,7 @@ class Front:
         return self.next_time
 
     def _move_on(self) -> None:
-        now = self._now_us() if self.clock == "wall" else self._floor
+        now = max(self._now_us(), self.latest.time) if self.clock == "wall" else self._floor
         self.next_time = max(self.next_time, self._floor, now)
 
     def cut(self, time: int) -> tuple[Any, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flamecore.abc.acker import Listener, Reporter
 from flamecore.abc.operator import Columns
@@ -24,8 +24,12 @@ from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.failures import Failures
-from flamecore.runtime.parts.front import Front, Malformed, merge_rejected, split
+from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
+from flamecore.runtime.parts.front_merge import Records, merges
 from flamecore.runtime.state.journal import GivenTimes
+
+STEP_RECORDS: Final = 1024
+"""Most records of several fronts that run in one step of the worker."""
 
 
 class Cut(NamedTuple):
@@ -79,8 +83,16 @@ class Worker:
         self.rejected = 0
         self.admitted = 0
         self.given_times: list[GivenTimes] = []  # not written down yet
+        self._held: dict[int, int] = {}  # what fronts promise once what waits of theirs has run
         self._promised: dict[int, int] = {}  # what follows the last given time of each front that has such
-        self._closing: set[int] = set()  # fronts that end once theirs are written down
+        self._closing: set[int] = set()  # fronts that end once theirs are written down, and have run
+        self._merge_of = merges(plan.graph, self.fronts) if plan.barrier else {}
+        self._merges = tuple(dict.fromkeys(self._merge_of.values()))
+        self.step_records = STEP_RECORDS
+        """Most records of several fronts that run in one flush; what is left is due at once."""
+        latest = LatestTime()
+        for front in fronts:
+            front.latest = latest
         self.outboxes = [Outbox() for _ in range(plan.workers)]
         self._owed: list[Ack] = []
         self._waiting: dict[int, Ack] = {}  # by segment: for what waits to go into operations
@@ -119,39 +131,82 @@ class Worker:
         first = front.stamp(positions, at)
         self.admitted += len(positions)
         suffix = front.suffix
-        step = self.compiled.entries[front.name.source]
-        if batch.rejected and policy != "skip":
-            for time, value in enumerate(values, first):
-                order = encode_time(time) + suffix
-                if isinstance(value, Malformed):
-                    failure = value.failure(front, time, fatal=policy == "fail")
-                    self._failures.step(order, 0, True, failure)
-                else:
-                    step(order, 0, True, value)
-        elif len(values):
+        if len(values):
             orders = [encode_time(time) + suffix for time in range(first, first + len(values))]
             # The driver may have made any sequence, and may fill it anew; a run is kept, and written down as lists are.
-            self.compiled.runs[front.name.source](orders, 0, list(values))
+            records = Records(front.name.source, orders, list(values))
+            if batch.rejected and policy != "skip":
+                fatal = policy == "fail"
+                for place, value in enumerate(values):
+                    if isinstance(value, Malformed):
+                        records.values[place] = value.failure(front, first + place, fatal=fatal)
+                records = records._replace(malformed=True)
+            if number in self._merge_of:
+                self._merge_of[number].add(number, records)
+            else:
+                self._run(records)
         if times_left is None and self.plan.snapshots and self.plan.clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be written down.
             self.given_times.append(GivenTimes(number, first, len(positions)))
             self._promised[number] = front.next_time
         else:
-            self.reporter.heartbeat(number, front.next_time if times_left is None else front.promise())
+            self._promise(number, front.next_time if times_left is None else front.promise())
+
+    def _run(self, records: Records) -> None:
+        """Run records, from the first operation on."""
+        source, orders, values, malformed = records
+        if not malformed:
+            self.compiled.runs[source](orders, 0, values)
+            return
+        step = self.compiled.entries[source]
+        for order, value in zip(orders, values, strict=True):
+            if isinstance(value, Failure):
+                self._failures.step(order, 0, True, value)
+            else:
+                step(order, 0, True, value)
+
+    def _promise(self, number: int, time: int) -> None:
+        """Tell that of a front nothing below a time is to come any more; or, while such has not run, tell it then."""
+        merge = self._merge_of.get(number)
+        first = None if merge is None else merge.first_time(number)
+        if first is None or time <= first:
+            self._held.pop(number, None)
+            self.reporter.heartbeat(number, time)
+        else:
+            self._held[number] = time
+            self.reporter.heartbeat(number, first)
+
+    def _end(self, number: int) -> None:
+        """Tell that a front has ended, unless some of its times are not written down, or some of its records wait."""
+        self._closing.add(number)
+        if number not in self._promised and number not in self._held:
+            self._closing.remove(number)
+            self.reporter.unregister(number)
+
+    def _run_waiting(self) -> None:
+        """Run what waited for other fronts and need not any longer."""
+        for merge in self._merges:
+            for records in merge.take(self.step_records):
+                self._run(records)
+            for number in merge.moved():
+                if number in self._held:
+                    self._promise(number, self._held[number])
+                if number in self._closing:
+                    self._end(number)
 
     def heartbeat(self, number: int) -> None:
         """The front has nothing to send now: promise what it can."""
         if number not in self._promised:
-            self.reporter.heartbeat(number, self.fronts[number].promise())
+            self._promise(number, self.fronts[number].promise())
 
     def confirm_times(self, given_times: Sequence[GivenTimes]) -> None:
         """Promise on: these times are written down, the oldest of those given, and what has them may be released."""
         for number, first, records in given_times:
-            self.reporter.heartbeat(number, first + records)
+            self._promise(number, first + records)
             if self._promised[number] == first + records:
                 del self._promised[number]
                 if number in self._closing:
-                    self.reporter.unregister(number)
+                    self._end(number)
 
     def end_front(self, number: int) -> int:
         """The front has come to its end. Returns the time below which all its items are.
@@ -165,10 +220,9 @@ class Worker:
             self.given_times.append(GivenTimes(number, front.next_time, 0))
             self._promised[number] = front.next_time
         front.ended = True
-        if number in self._promised:
-            self._closing.add(number)
-        else:
-            self.reporter.unregister(number)
+        if number in self._merge_of:
+            self._merge_of[number].close(number)
+        self._end(number)
         return front.next_time
 
     def stop_front(self, number: int) -> int:
@@ -178,10 +232,12 @@ class Worker:
             The time below which all its items are. The minimum time will not pass it.
         """
         front = self.fronts[number]
+        if number in self._merge_of:
+            self._merge_of[number].close(number)
         if number in self._promised:
             return front.next_time
         end = front.promise()
-        self.reporter.heartbeat(number, end)
+        self._promise(number, end)
         return end
 
     def trim(self, time: int) -> None:
@@ -238,6 +294,8 @@ class Worker:
         """
         out: Outgoing = []
         reporter = self.reporter
+        if self._merges:
+            self._run_waiting()
         if self.compiled.reorder_buffers:
             self.compiled.origin.way = None
             for buffer in self.compiled.reorder_buffers:
@@ -300,6 +358,8 @@ class Worker:
 
     def due(self) -> float | None:
         """When `flush` must be called again at the latest, on the clock of `now`; None when nothing waits."""
+        if any(merge.is_ready for merge in self._merges):
+            return 0.0
         times = [self.reporter.due(), *[buffer.due() for buffer in self.compiled.reorder_buffers]]
         return min([time for time in times if time is not None], default=None)
 
@@ -336,6 +396,11 @@ class Worker:
         if len(self._delivered) < len(rears):
             return self._released if not rears else -(2**63)
         return min(self._delivered.values())
+
+    @property
+    def has_merges(self) -> bool:
+        """Whether records of several of its fronts wait for each other."""
+        return bool(self._merges)
 
     @property
     def failed(self) -> int:

@@ -15,7 +15,7 @@ from flamecore.abc.transport import Delivery
 from flamecore.model.clock import STOPWATCH
 from flamecore.model.messages import Busy, Committed, Delivered, Items, Prepare
 from flamecore.model.meta import MIN_TIME
-from flamecore.runtime.parts.worker import Worker
+from flamecore.runtime.parts.worker import STEP_RECORDS, Worker
 from flamecore.runtime.tasks.event_loop import monotonic
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import DeliveryTimes, Histogram
@@ -23,6 +23,9 @@ from flamecore.runtime.tasks.stats import DeliveryTimes, Histogram
 _BURST: Final = 64
 _BURST_S: Final = 0.005
 """Most messages handled before what they cause is sent, and the longest that this may take: others wait for it."""
+
+_STEP_S: Final = 0.02
+"""How long the records of several fronts that run in one step should keep the event loop."""
 
 
 class SnapshotParticipant(Protocol):
@@ -72,13 +75,20 @@ class WorkerTask:
     def flush(self) -> None:
         """Send what the worker has to send, and see to it that what it keeps back is sent when it is due."""
         now = monotonic()
-        self.sender.send_all(self.worker.flush(now))
+        worker = self.worker
+        self.sender.send_all(worker.flush(now))
+        if worker.has_merges:
+            took = monotonic() - now
+            if took > _STEP_S:
+                worker.step_records = max(worker.step_records // 2, 1)
+            elif took < _STEP_S / 2:
+                worker.step_records = min(worker.step_records * 2, STEP_RECORDS)
         if self.snapshots is not None:
             self.snapshots.wake()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self.worker.due()
+        due = worker.due()
         if due is not None:
             self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
 

@@ -1,0 +1,223 @@
+"""A state function is called once for each item it is to see, and never to guess: on one worker, in any graph.
+
+Cycles with state are where guesses multiply: before items waited for their turn, the smallest of these flows made
+eighty times the calls that it needs, and most did not end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+from flamecore.testing.flows.reference import interpret
+from flamecore.testing.simulation.simulation import Simulation
+from flamestream_ackers.centralized import Centralized
+
+Flow = Callable[[list[int]], fc.Flow]
+"""Draws a flow from a source `in` to a sink `out`, whose state functions count their calls in the first element."""
+
+
+def grid(width: int) -> dict[Any, list[Any]]:
+    """The neighbours of each cell."""
+    cells = [(x, y) for x in range(width) for y in range(width)]
+    near = ((0, 1), (1, 0), (0, -1), (-1, 0))
+    return {(x, y): [(x + a, y + b) for a, b in near if (x + a, y + b) in cells] for x, y in cells}
+
+
+def links(count: int, each: int) -> dict[Any, list[Any]]:
+    random = Random(count)
+    return {page: [random.randrange(count) for _ in range(each)] for page in range(count)}
+
+
+def splitting(keys: int) -> Flow:
+    """Every item becomes two, so many times, and a state that knows the sequence turns each."""
+
+    def draw(calls: list[int]) -> fc.Flow:
+        def turn(state: int, item: tuple[int, int]) -> tuple[int, list[Any]]:
+            calls[0] += 1
+            return state + 1, [(item[0], (item[1] * 31 + state) % 1_000_003)]
+
+        def body(stream: fc.Stream[Any]) -> Any:
+            halves = stream.flat_map(lambda item: [(item[0] - 1, item[1] * 2 + half) for half in range(2)])
+            turned = halves.key_by(lambda item: item[1] % keys).stateful_map(0, turn)
+            return turned.branch(lambda item: item[0] > 0)
+
+        flow = fc.Flow("splitting")
+        flow.source("in").map(lambda rounds: (rounds, 0)).loop(body).sink("out")
+        return flow
+
+    return draw
+
+
+def visiting(graph: dict[Any, list[Any]]) -> Flow:
+    """Breadth-first search: each vertex is visited once."""
+
+    def draw(calls: list[int]) -> fc.Flow:
+        def visit(seen: bool, item: tuple[Any, int, bool]) -> tuple[bool, list[Any]]:
+            calls[0] += 1
+            at, distance, _ = item
+            return True, [] if seen else [(at, distance, False), *((to, distance + 1, True) for to in graph[at])]
+
+        def body(stream: fc.Stream[Any]) -> Any:
+            return stream.key_by(lambda item: item[0]).stateful_map(False, visit).branch(lambda item: item[2])
+
+        flow = fc.Flow("visiting")
+        flow.source("in").map(lambda at: (at, 0, True)).loop(body).sink("out")
+        return flow
+
+    return draw
+
+
+def joining(graph: dict[Any, list[Any]]) -> Flow:
+    """Connected components: the least number that reaches a vertex."""
+
+    def draw(calls: list[int]) -> fc.Flow:
+        def lower(least: int, item: tuple[int, int, bool]) -> tuple[int, list[Any]]:
+            calls[0] += 1
+            at, number, _ = item
+            if least <= number:
+                return least, []
+            return number, [(at, number, False), *((to, number, True) for to in graph[at])]
+
+        def body(stream: fc.Stream[Any]) -> Any:
+            return stream.key_by(lambda item: item[0]).stateful_map(10**9, lower).branch(lambda item: item[2])
+
+        flow = fc.Flow("joining")
+        flow.source("in").map(lambda at: (at, at, True)).loop(body).sink("out")
+        return flow
+
+    return draw
+
+
+def nested(calls: list[int]) -> fc.Flow:
+    """A cycle in a cycle, a state in each."""
+
+    def turn(state: int, item: tuple[int, int, int]) -> tuple[int, list[Any]]:
+        calls[0] += 1
+        return state + 1, [(item[0], item[1], (item[2] * 31 + state) % 1009)]
+
+    def inner(stream: fc.Stream[Any]) -> Any:
+        once = stream.map(lambda item: (item[0], item[1] + 1, item[2]))
+        return once.key_by(lambda item: item[2] % 3).stateful_map(0, turn).branch(lambda item: item[1] < 2)
+
+    def outer(stream: fc.Stream[Any]) -> Any:
+        halves = stream.flat_map(lambda item: [(item[0] - 1, 0, item[2] * 2 + half) for half in range(2)])
+        return halves.loop(inner).key_by(lambda item: item[2] % 2).stateful_map(0, turn).branch(lambda item: item[0])
+
+    flow = fc.Flow("nested")
+    flow.source("in").map(lambda rounds: (rounds, 0, 0)).loop(outer).sink("out")
+    return flow
+
+
+def behind(calls: list[int]) -> fc.Flow:
+    """A state behind a cycle, which what has gone round reaches besides what goes past the cycle."""
+
+    def note(state: int, item: tuple[int, int]) -> tuple[int, list[Any]]:
+        calls[0] += 1
+        return state * 7 % 1009 + item[1], [(item, state)]
+
+    def body(stream: fc.Stream[Any]) -> Any:
+        halves = stream.flat_map(lambda item: [(item[0] - 1, item[1] * 3 + half) for half in range(2)])
+        return halves.branch(lambda item: item[0] > 0)
+
+    flow = fc.Flow("behind")
+    first, second = flow.source("in").map(lambda rounds: (rounds, 1)).broadcast(2)
+    first.loop(body).merge(second).key_by(lambda item: item[1] % 2).stateful_map(0, note).sink("out")
+    return flow
+
+
+def in_a_row(states: int) -> Flow:
+    """States one after the other, each by another key."""
+
+    def draw(calls: list[int]) -> fc.Flow:
+        def turn(state: int, item: tuple[int, int]) -> tuple[int, list[Any]]:
+            calls[0] += 1
+            return (state + item[1]) % 1009, [(item[0], (item[1] + state) % 1009)]
+
+        flow = fc.Flow("in-a-row")
+        stream = flow.source("in").map(lambda number: (number, number))
+        for number in range(states):
+            stream = stream.key_by(lambda item, by=number: item[0] * (2 * by + 7) // 3 % 50).stateful_map(0, turn)
+        stream.sink("out")
+        return flow
+
+    return draw
+
+
+FLOWS: dict[str, tuple[Flow, Sequence[Any], int]] = {
+    "splitting": (splitting(1), [10], 2046),
+    "splitting by key": (splitting(3), [4] * 20, 600),
+    "a search": (visiting(grid(20)), [(0, 0)], 1521),
+    "components": (joining(links(40, 2)), range(40), 0),
+    "nested cycles": (nested, [3] * 12, 504),
+    "behind a cycle": (behind, [4, 1, 3, 2] * 3, 0),
+    "seven states": (in_a_row(7), range(400), 2800),
+}
+"""With their inputs, and the calls that they need as far as they are known by themselves."""
+
+
+def needed(draw: Flow, records: Sequence[Any]) -> tuple[int, list[Any]]:
+    """The calls of a run that sees everything in order, and its outputs."""
+    calls = [0]
+    outputs = interpret(draw(calls).graph(), {"in": records})["out"]
+    return calls[0], [output.payload for output in outputs]
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_one_worker_makes_the_calls_that_are_needed(name: str) -> None:
+    draw, records, known = FLOWS[name]
+    least, wanted = needed(draw, records)
+    assert least == (known or least) > len(records)
+    for clock in ("sequence", "wall"):
+        calls = [0]
+        assert list(draw(calls).run({"in": records}, settings={"job.clock": clock})["out"]) == wanted
+        assert calls[0] == least, clock
+
+
+@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize("fronts", [2, 4])
+def test_one_worker_makes_the_calls_that_are_needed_on_several_fronts(name: str, fronts: int) -> None:
+    draw, records, _ = FLOWS[name]
+    records = [*records] * fronts
+    for seed in range(5):
+        parts = [records[part::fronts] for part in range(fronts)]
+        in_order = [record for row in zip(*parts, strict=True) for record in row]
+        least, wanted = needed(draw, in_order)
+        calls = [0]
+        graph = draw(calls).graph()
+        run = Simulation(
+            graph, {}, partitioned={"in": parts}, acker=lambda plan: Centralized(None, plan), workers=1, seed=seed
+        ).run()
+        assert run.outputs["out"] == wanted, seed
+        assert (calls[0], run.replays) == (least, 0), seed
+
+
+@pytest.mark.parametrize("clock", ["sequence", "wall"])
+@pytest.mark.parametrize("files", [1, 2, 8, 60])
+def test_files_are_read_together_without_a_repair(tmp_path: Path, files: int, clock: str) -> None:
+    """A word count in which one of two files was ahead by a batch made hundreds of calls for each that it needed."""
+    words = Random(files).choices("abcde", k=4800)
+    for file in range(files):
+        share = words[file::files]
+        lines = [" ".join(share[start : start + 4]) for start in range(0, len(share), 4)]
+        (tmp_path / f"{file:02}.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    calls = 0
+
+    def add(count: int, _: str) -> int:
+        nonlocal calls
+        calls += 1
+        return count + 1
+
+    flow = fc.Flow("words")
+    flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).fold(0, add).sink("counts")
+    settings = {"source.lines.use": "lines", "source.lines.path": str(tmp_path / "*.txt"), "job.clock": clock}
+    counts = list(flow.run(settings=settings)["counts"])
+    assert len(counts) == calls == len(words)
+    assert {word: max(count for each, count in counts if each == word) for word in "abcde"} == {
+        word: words.count(word) for word in "abcde"
+    }

@@ -1,0 +1,133 @@
+"""Records of several fronts of one worker run in the order of their times."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+import flamecore as fc
+from flamecore.model.meta import FrontId, encode_time
+from flamecore.runtime.parts.front import Front, LatestTime
+from flamecore.runtime.parts.front_merge import FrontMerge, Records, merges
+
+
+def front(number: int, source: str = "s", **settings: object) -> Front:
+    return Front(FrontId(source, number), number, **settings)  # type: ignore[arg-type]
+
+
+def read(merge: FrontMerge, one: Front, *values: object, malformed: bool = False) -> list[bytes]:
+    """A front reads some records; returns their orders."""
+    first = one.stamp(range(len(values)), 0.0)
+    orders = [encode_time(time) + one.suffix for time in range(first, first + len(values))]
+    merge.add(one.number, Records(one.name.source, orders, list(values), malformed))
+    return orders
+
+
+def taken(merge: FrontMerge, most: int = 1000) -> list[object]:
+    return [value for records in merge.take(most) for value in records.values]
+
+
+@pytest.fixture
+def two() -> tuple[FrontMerge, Front, Front]:
+    a, b = front(1), front(2)
+    return FrontMerge({1: a, 2: b}), a, b
+
+
+def test_a_record_waits_until_the_other_front_has_gone_past_it(two: tuple[FrontMerge, Front, Front]) -> None:
+    merge, a, b = two
+    read(merge, a, "a0", "a1", "a2")
+    assert taken(merge) == ["a0"], "of one time the first front comes first"
+    read(merge, b, "b0")
+    assert taken(merge) == ["b0", "a1"]
+    read(merge, b, "b1", "b2", "b3")
+    assert taken(merge) == ["b1", "a2", "b2"]
+    assert merge.first_time(1) is None
+    assert merge.first_time(2) == 3
+
+
+def test_a_front_that_has_ended_keeps_nobody_waiting(two: tuple[FrontMerge, Front, Front]) -> None:
+    merge, a, _ = two
+    read(merge, a, "a0", "a1", "a2")
+    merge.close(2)
+    assert taken(merge) == ["a0", "a1", "a2"]
+
+
+def test_no_more_is_taken_than_is_asked_for(two: tuple[FrontMerge, Front, Front]) -> None:
+    merge, a, b = two
+    read(merge, a, *range(0, 20, 2))
+    read(merge, b, *range(1, 20, 2))
+    assert taken(merge, 7) == [*range(7)]
+    assert merge.is_ready
+    assert merge.first_time(1) == merge.first_time(2) == 3
+    assert merge.moved() == [], "not before all that is ready has been taken"
+    assert taken(merge, 100) == [*range(7, 20)]
+    assert not merge.is_ready
+    assert sorted(merge.moved()) == [1, 2]
+
+
+def test_what_follows_straight_of_one_source_is_one_piece() -> None:
+    a, b = front(1, "a"), front(2, "b")
+    merge = FrontMerge({1: a, 2: b})
+    read(merge, a, "a0", "a1", "a2")
+    b.stamp([0], 0.0)
+    read(merge, b, "b1", malformed=True)
+    merge.close(1)
+    pieces = merge.take(100)
+    assert [(piece.source, piece.values) for piece in pieces] == [("a", ["a0", "a1"]), ("b", ["b1"]), ("a", ["a2"])]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_reading_gives_the_records_in_order_each_once(seed: int) -> None:
+    random = Random(seed)
+    fronts = {number: front(number, random.choice("st"), start=random.randrange(3)) for number in range(1, 5)}
+    merge = FrontMerge(fronts)
+    is_open, added, out = set(fronts), [], []
+    while is_open:
+        number = random.choice(sorted(is_open))
+        if random.random() < 0.1:
+            merge.close(number)
+            is_open.remove(number)
+        else:
+            added += read(merge, fronts[number], *range(random.randint(1, 5)))
+        for records in merge.take(random.choice((1, 3, 1000))):
+            out += records.orders
+        for other in is_open:  # nothing has run that could be late
+            assert not out or out[-1] < encode_time(fronts[other].promise()) + fronts[other].suffix
+    while some := merge.take(1000):
+        out += [order for records in some for order in records.orders]
+    assert out == sorted(added)
+
+
+def test_fronts_of_one_wall_clock_need_not_wait_for_each_other() -> None:
+    """What one reads after another has a later time, however many records share a microsecond."""
+    a, b = (front(number, clock="wall", now_us=lambda: 100) for number in (1, 2))
+    a.latest = b.latest = LatestTime()
+    merge = FrontMerge({1: a, 2: b})
+    read(merge, a, "a0", "a1", "a2")
+    assert taken(merge) == ["a0", "a1", "a2"]
+    assert read(merge, b, "b0") == [encode_time(103) + b.suffix]
+    assert taken(merge) == ["b0"]
+
+
+def test_times_that_were_given_before_are_waited_for() -> None:
+    a = front(1, clock="wall", now_us=lambda: 100)
+    b = front(2, clock="wall", now_us=lambda: 100, journal=[(50, 2)])
+    a.latest = b.latest = LatestTime()
+    merge = FrontMerge({1: a, 2: b})
+    read(merge, a, "a0")
+    assert taken(merge) == []
+    read(merge, b, "b0", "b1")
+    assert taken(merge) == ["b0", "b1", "a0"]
+
+
+def test_only_fronts_that_share_a_state_wait_for_each_other() -> None:
+    flow = fc.Flow("apart")
+    counted = flow.source("a").merge(flow.source("b")).key_by(str).count()
+    counted.sink("counts")
+    flow.source("c").key_by(str).count().sink("others")
+    flow.source("d").merge(flow.source("e")).sink("plain")
+    names = ["a", "b", "c", "d", "e", "gone"]
+    made = merges(flow.graph(), {number: front(number, name) for number, name in enumerate(names, 1)})
+    assert made.keys() == {1, 2}
+    assert made[1] is made[2]

@@ -152,6 +152,37 @@ class Graph:
         """The vertices that lie on a cycle through `head`."""
         return frozenset(_closure((head,), self._successors) & _closure((head,), self._predecessors))
 
+    def keyed_cycles(self) -> tuple[frozenset[Vertex], ...]:
+        """Return the cycles that hold keyed state, each with all that is on a cycle with it, in the order of vertices."""
+        found: dict[frozenset[Vertex], None] = {}
+        closing = self.feedback()
+        for vertex in self.vertices:
+            if vertex.stateful and closing:
+                ahead = _closure(self._successors[vertex], self._successors)
+                if vertex in ahead:
+                    found[frozenset(ahead & _closure((vertex,), self._predecessors))] = None
+        return tuple(found)
+
+    def number_segments(self) -> None:
+        """Begin a segment at each cycle that holds keyed state: what waits there waits for what leads there.
+
+        Segments that vertices have already are kept, or grow.
+        """
+        cycles = {vertex: cycle for cycle in self.keyed_cycles() for vertex in cycle}
+        if not cycles:
+            return
+        grown = True
+        while grown:
+            grown = False
+            for start, end in self.edges:
+                least = start.segment
+                if end in cycles:
+                    least = max(vertex.segment for vertex in cycles[end])
+                    if start not in cycles[end]:
+                        least = max(least, start.segment + 1)
+                if end.segment < least:
+                    end.segment, grown = least, True
+
     def check(self, *, barrier: bool = True) -> None:
         """Find what cannot work.
 

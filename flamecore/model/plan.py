@@ -63,13 +63,19 @@ class Plan:
 
     def __post_init__(self) -> None:
         owners(self.workers, self.owning)  # refuses impossible numbers
+        self.graph.number_segments()
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """Which worker owns each key group."""
+        """Which worker owns each key group.
+
+        One owns them all where a cycle holds keyed state: what goes round must meet in order, which is known on one.
+        """
         owning = owning_workers(self.graph, self.workers) if self.owning is None else self.owning
+        if self.graph.keyed_cycles():
+            owning = 1
         return owners(self.workers, owning)
 
     @property

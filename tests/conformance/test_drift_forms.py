@@ -57,8 +57,9 @@ class Bench(Compiler):
         self.heads_at_rest()
 
     def forget(self, time: int) -> None:
-        for operator in self.compiled.timed[0]:
-            operator.on_time(encode_time(time))
+        for operators in self.compiled.timed.values():
+            for operator in operators:
+                operator.on_time(encode_time(time))
 
 
 def both(build: Build, keys: int = 2) -> tuple[Bench, Bench]:

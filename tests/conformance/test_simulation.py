@@ -143,11 +143,10 @@ def specs(
 ) -> st.SearchStrategy[Spec]:
     outer = step | forks(step)
     if loops:
-        # Repairs multiply from one grouping to the next and with every round: one of them in a round is enough.
         plain = chains(
             ONE_TO_ONE | st.tuples(st.just("branch"), SMALL, chains(ONE_TO_ONE, 1), chains(ONE_TO_ONE, 1)), 2
         )
-        around = st.builds(lambda *parts: sum(parts, ()), plain, chains(STATEFUL, 1), plain)
+        around = st.builds(lambda *parts: sum(parts, ()), plain, chains(STATEFUL, 3), plain)
         copied = st.tuples(st.tuples(st.just("diamond"), plain, plain))
         turns = st.tuples(st.just("loop"), st.integers(1, 2), around | copied)
         outer = outer | turns
@@ -329,8 +328,8 @@ class Draw(NamedTuple):
 @st.composite
 def draws(draw: st.DrawFn, spec: Spec, most: int | None = None) -> Draw:
     if most is None:
-        # Guesses multiply with every round of a cycle that keeps state: a few records are enough there.
-        most = 3 if any(op[0] == "loop" for op in spec.chain) else 15
+        # What goes round multiplies: a few records are enough there.
+        most = 6 if any(op[0] == "loop" for op in spec.chain) else 15
     records = st.lists(st.builds(Item, st.integers(0, 12)), min_size=2, max_size=most)
     inputs = {
         "abc"[number]: [draw(records) for _ in range(partitions)] for number, partitions in enumerate(spec.sources)
@@ -460,6 +459,16 @@ def test_one_worker_replays_nothing(spec: Spec, is_expanded: bool, data: st.Data
         seed=given.seed,
         burst=given.burst,
     ).run()
+    assert run.replays == 0
+    compare(run, wanted, None, f"{given}")
+
+
+@settings(EXAMPLES, max_examples=simulated_runs(150))
+@given(specs(ONE_TO_ONE | ROUNDS | NESTED, loops=False), st.data())
+def test_states_in_cycles_replay_nothing_on_any_number_of_workers(spec: Spec, data: st.DataObject) -> None:
+    given = data.draw(draws(spec, 6))
+    wanted, _ = expected(spec, given.inputs)
+    run = simulated(spec, given)
     assert run.replays == 0
     compare(run, wanted, None, f"{given}")
 

@@ -16,50 +16,89 @@ from typing import Any
 from flamecore.abc.operator import Step, Way
 from flamecore.model.batch import Orders
 
+Entry = tuple[bytes, int, Step, int, bool, Any]
+"""(order, number of arrival, step, trace, alive, payload)."""
+
 
 class Agenda:
-    """What waits for its turn on one worker, by order. What is of one order keeps the sequence in which it came."""
+    """What waits for its turn on one worker, by order. What is of one order keeps the sequence in which it came.
 
-    def __init__(self) -> None:
-        self._waiting: list[tuple[bytes, int, Step, int, bool, Any]] = []
+    Args:
+        segment: What comes from outside waits for the minimum time inbound to this segment; None: it goes on at once.
+    """
+
+    def __init__(self, segment: int | None = None) -> None:
+        self.segment = segment
+        self._waiting: list[Entry] = []
         self._arrivals = count()
         self._at_work = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def lowest(self) -> bytes | None:
+        """The lowest order that waits."""
+        return self._waiting[0][0] if self._waiting else None
+
     def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """Let an item wait for its turn to take a step."""
         heappush(self._waiting, (order, next(self._arrivals), step, trace, alive, payload))
 
     def enter(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Let an item from outside take a step, and then all that comes of it; it waits if something is at work."""
-        if self._at_work:
+        """Let an item from outside take a step, and then all that comes of it, unless it has to wait."""
+        if self.segment is not None or self._at_work:
             return self.put(step, order, trace, alive, payload)
         self._at_work = True
         step(order, trace, alive, payload)
-        waiting = self._waiting
-        while waiting:
-            order, _, step, trace, alive, payload = heappop(waiting)
-            step(order, trace, alive, payload)
-        self._at_work = False
+        self._work()
         return None
 
     def gate(self, way: Way) -> Way:
-        """Return a way that lets pass what comes while nothing is at work; the rest waits for its turn."""
+        """Return a way that lets pass what need not wait, and gives the rest its turn."""
         pass_step, pass_run = way
 
         def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
-            if self._at_work:
+            if self.segment is not None or self._at_work:
                 self.put(pass_step, order, trace, alive, payload)
             else:
                 pass_step(order, trace, alive, payload)
 
         def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-            if self._at_work:
+            if self.segment is not None or self._at_work:
                 for order, payload in zip(orders, payloads, strict=True):
                     self.put(pass_step, order, trace, True, payload)
             else:
                 pass_run(orders, trace, payloads)
 
         return Way(step, run)
+
+    def drain(self, known: bytes) -> None:
+        """Let go on what waits below an order, with all that comes of it: nothing below it is to come any more."""
+        self._at_work = True
+        self._work(known)
+
+    def _work(self, known: bytes | None = None) -> None:
+        waiting = self._waiting
+        while waiting and (known is None or waiting[0][0] < known):
+            entry = heappop(waiting)
+            if waiting and waiting[0][0] == entry[0]:
+                for order, _, step, trace, alive, payload in self._without_cancelled(entry):
+                    step(order, trace, alive, payload)
+            else:
+                order, _, step, trace, alive, payload = entry
+                step(order, trace, alive, payload)
+        self._at_work = False
+
+    def _without_cancelled(self, entry: Entry) -> list[Entry]:
+        """Take all that is of the order of an entry; leave out items whose tombstones have come, and these."""
+        left, waiting = [entry], self._waiting
+        while waiting and waiting[0][0] == entry[0]:
+            entry = heappop(waiting)
+            _, _, step, trace, alive, _ = entry
+            victim = None if alive else next((one for one in left if one[2:5] == (step, trace, True)), None)
+            if victim is None:
+                left.append(entry)
+            else:
+                left.remove(victim)
+        return left

@@ -40,7 +40,7 @@ class Compiled:
         barriers: For each sink, what holds its items.
         outlets: For each sink, what it is to be sent at once when the barrier is off.
         stateful: The operations that keep history, by name of their vertex.
-        reorder_buffers: What waits to go into stateful operations, upstream ones first.
+        waiting: Where items wait to go into stateful operations, upstream ones first.
         origin: To be told by which way items come.
         timed: For each segment, the operators to be told whenever the minimum time inbound to it has risen.
         shares: What rebalances go by, as far as they go by how busy workers are; None: there are none.
@@ -53,7 +53,7 @@ class Compiled:
     barriers: dict[str, OutputBuffer] = field(default_factory=dict)
     outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
     stateful: dict[str, StatefulOperator] = field(default_factory=dict)
-    reorder_buffers: list[ReorderBuffer] = field(default_factory=list)
+    waiting: list[ReorderBuffer | Agenda] = field(default_factory=list)
     origin: Origin = field(default_factory=Origin)
     timed: dict[int, list[Operator]] = field(default_factory=dict)
     shares: LoadShares | None = None
@@ -78,13 +78,15 @@ class Compiler:
         self.owners = plan.owners
         self.feedback = plan.graph.feedback()
         self.agenda = Agenda()
+        self.homes = self.homes_here()
         self.heads = {
-            head: LoopHead(head.name, MAX_LOOP_BYTES, fail_at(head), self.agenda)
+            head: LoopHead(head.name, MAX_LOOP_BYTES, fail_at(head), self.homes.get(head, self.agenda))
             for head in plan.graph.vertices
             if any(end is head for _, end in self.feedback)
         }
         self.on_cycles = frozenset[Vertex]().union(*map(plan.graph.cycle_of, self.heads))
         self.behind_cycles = frozenset[Vertex]().union(*map(plan.graph.reach_of, self.heads)) - self.on_cycles
+        self.at_home = frozenset[Vertex]().union(*plan.graph.keyed_cycles())
         self.placed = self.placed_by_order()
         self.inputs: dict[Vertex, Way] = {}
 
@@ -136,18 +138,19 @@ class Compiler:
         """Make an operator reachable: for what arrives from other workers, and by the vertex's route."""
         way = Way(operator.step, operator.run or each(operator.step))
         alone = len(self.outboxes) == 1
+        agenda = self.homes.get(vertex, self.agenda)
         if vertex in self.heads:  # a merge
             self.heads[vertex].inside = way.step
             way = Way(self.heads[vertex].enter, each(self.heads[vertex].enter))
         elif vertex.stateful and (vertex in self.on_cycles or (alone and vertex in self.behind_cycles)):
-            way = self.agenda.gate(way)
+            way = agenda.gate(way)
         elif vertex.stateful and not alone:
             ways, late = self.ways_to(vertex), self.plan.late_per_s
             intake = ReorderBuffer(*way, self.compiled.origin, vertex.segment, late, ways, operator.undo)
-            self.compiled.reorder_buffers.insert(0, intake)  # the walk comes from the sinks
+            self.compiled.waiting.insert(0, intake)  # the walk comes from the sinks
             way = Way(intake.step, intake.run)
         if vertex in self.on_cycles:
-            self.compiled.arrivals[vertex.index] = partial(self.agenda.enter, way.step)
+            self.compiled.arrivals[vertex.index] = partial(agenda.enter, way.step)
         else:
             self.compiled.arrivals[vertex.index], self.compiled.arriving_runs[vertex.index] = way
         return routed(
@@ -158,7 +161,19 @@ class Compiler:
             outboxes=self.outboxes,
             fail=self.fail_at(vertex),
             shares=self.shares_for(vertex),
+            stays=not alone and vertex in self.at_home,
         )
+
+    def homes_here(self) -> dict[Vertex, Agenda]:
+        """Return what orders the cycles with keyed state that are at home on this worker, one of several."""
+        homes: dict[Vertex, Agenda] = {}
+        if len(self.outboxes) == 1 or self.worker != self.owners[0]:
+            return homes
+        for cycle in self.plan.graph.keyed_cycles():
+            agenda = Agenda(next(iter(cycle)).segment)
+            self.compiled.waiting.append(agenda)
+            homes.update(dict.fromkeys(cycle, agenda))
+        return homes
 
     def shares_for(self, vertex: Vertex) -> LoadShares | None:
         """What a rebalance goes by whose items come once, straight from the fronts; None: it must go by their times."""
@@ -233,4 +248,6 @@ def compile_worker(
     compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators})
     for source in plan.graph.sources:
         compiler.compiled.entries[source.name], compiler.compiled.runs[source.name] = compiler.successor(source)
+    # What leads to a cycle is of a lower segment, and what it leads to is behind it.
+    compiler.compiled.waiting.sort(key=lambda one: (one.segment or 0, isinstance(one, ReorderBuffer)))
     return compiler.compiled

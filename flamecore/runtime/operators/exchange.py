@@ -87,6 +87,7 @@ def routed(
     outboxes: Outboxes,
     fail: Fail,
     shares: LoadShares | None = None,
+    stays: bool = False,
 ) -> Way:
     """Return the step and the run that take items for `vertex` to where they are to be processed.
 
@@ -98,13 +99,14 @@ def routed(
         outboxes: What is to be sent to each worker.
         fail: Where items go whose key or hash cannot be taken.
         shares: What a rebalance goes by whose items come once; None: it goes by their times.
+        stays: Whether what is here stays here, unless its key says otherwise: in a cycle that is at home on one worker.
     """
     route = vertex.route
     workers = len(outboxes)
     if isinstance(route, ToAll):
-        step = _to_all(vertex.index, here, worker, outboxes)
+        step = _copied(here, workers) if stays else _to_all(vertex.index, here, worker, outboxes)
         return Way(step, each(step))
-    if route is None or (isinstance(route, ByTime) and workers == 1):
+    if route is None or (isinstance(route, ByTime) and (workers == 1 or stays)):
         return Way(here, run_here)
     # A stateful vertex asks for the key itself. A map does not, but a key that fails must fail on one owner too.
     if not isinstance(route, ByTime) and vertex.stateful and len(set(owners)) == 1:
@@ -291,6 +293,14 @@ def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int
         step = steps[index]
         for order, payload in zip(orders, payloads, strict=True):
             step(order, trace, alive, payload)
+
+
+def _copied(here: Step, workers: int) -> Step:
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        for owner in range(workers):
+            here(order + encode_child(owner), trace, alive, payload)
+
+    return step
 
 
 def _to_all(index: int, here: Step, worker: int, outboxes: Outboxes) -> Step:

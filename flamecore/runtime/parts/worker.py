@@ -17,11 +17,14 @@ from flamecore.abc.sink import Encode
 from flamecore.abc.source import Batch
 from flamecore.errors import JobError
 from flamecore.model.failure import Failure
+from flamecore.model.graph import Graph
 from flamecore.model.messages import CONTROL, Ack, Busy, Delivered, Failing, Items, MinTime, Outgoing, Released, Settled
 from flamecore.model.meta import MAX_TIME, MIN_TIME, decode_time, encode_time
 from flamecore.model.plan import DEAD_LETTERS, Plan
+from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
+from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.failures import Failures
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
@@ -99,7 +102,8 @@ class Worker:
         self._sink_segment = plan.sink_segment  # worked out once: it is asked for with every flush
         self._released = min(listener.min_time(self._sink_segment), 0)
         self._delivered: dict[str, int] = {}
-        self._segment_of = [*(vertex.segment for vertex in plan.graph.vertices), self._sink_segment]
+        self._segment_of = [*(handed_over_in(plan.graph)), self._sink_segment]
+        self._inbound = plan.graph.segments
         self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
         self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at, operators)
         self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last minimum time that was told
@@ -296,11 +300,15 @@ class Worker:
         reporter = self.reporter
         if self._merges:
             self._run_waiting()
-        if self.compiled.reorder_buffers:
+        if self.compiled.waiting:
             self.compiled.origin.way = None
-            for buffer in self.compiled.reorder_buffers:
-                time = self.listener.min_time(buffer.segment)
-                buffer.drain(now, encode_time(time + 1) if time < MAX_TIME else b"")
+            for waiting in self.compiled.waiting:
+                if isinstance(waiting, Agenda):
+                    if waiting and waiting.segment is not None:
+                        waiting.drain(encode_time(min(map(self.listener.min_time, self._inbound[waiting.segment]))))
+                else:
+                    time = self.listener.min_time(waiting.segment)
+                    waiting.drain(now, encode_time(time + 1) if time < MAX_TIME else b"")
             self._hand_over_to_self()
         if self.plan.workers > 1:
             for target, outbox in enumerate(self.outboxes):
@@ -342,9 +350,9 @@ class Worker:
     def _hand_over_to_self(self) -> None:
         """Report what waits to go into operations: one number for each segment, under the lowest time."""
         lowest: dict[int, bytes] = {}
-        for buffer in self.compiled.reorder_buffers:
-            if (order := buffer.lowest) is not None:
-                lowest[buffer.segment] = min(order, lowest.get(buffer.segment, order))
+        for waiting in self.compiled.waiting:
+            if (order := waiting.lowest) is not None and waiting.segment is not None:
+                lowest[waiting.segment] = min(order, lowest.get(waiting.segment, order))
         for segment in lowest.keys() | self._waiting.keys():
             before = self._waiting.get(segment)
             time = decode_time(lowest[segment]) if segment in lowest else None
@@ -360,7 +368,8 @@ class Worker:
         """When `flush` must be called again at the latest, on the clock of `now`; None when nothing waits."""
         if any(merge.is_ready for merge in self._merges):
             return 0.0
-        times = [self.reporter.due(), *[buffer.due() for buffer in self.compiled.reorder_buffers]]
+        buffers = [one.due() for one in self.compiled.waiting if isinstance(one, ReorderBuffer)]
+        times = [self.reporter.due(), *buffers]
         return min([time for time in times if time is not None], default=None)
 
     def _release(self, out: Outgoing) -> None:
@@ -416,6 +425,20 @@ class Worker:
     def min_time(self) -> int:
         """The minimum time of the sinks' segment, as this worker knows it."""
         return self.listener.min_time(self._sink_segment)
+
+
+def handed_over_in(graph: Graph) -> list[int]:
+    """Return, for each vertex, the segment of the hand-overs that lead to it.
+
+    Those to a cycle with a home are of the segment that leads there: they have not waited yet, and what waits there
+    waits for them.
+    """
+    segments = [vertex.segment for vertex in graph.vertices]
+    for cycle in graph.keyed_cycles():
+        before = max(start.segment for start, end in graph.edges if end in cycle and start not in cycle)
+        for vertex in cycle:
+            segments[vertex.index] = before
+    return segments
 
 
 def _columns(items: Sequence[tuple[bytes, Any]]) -> Columns:

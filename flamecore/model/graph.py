@@ -153,7 +153,7 @@ class Graph:
         return frozenset(_closure((head,), self._successors) & _closure((head,), self._predecessors))
 
     def keyed_cycles(self) -> tuple[frozenset[Vertex], ...]:
-        """Return the cycles that hold keyed state, each with all that is on a cycle with it, in the order of vertices."""
+        """Return the cycles that hold keyed state, each with all that is on a cycle with it."""
         found: dict[frozenset[Vertex], None] = {}
         closing = self.feedback()
         for vertex in self.vertices:

@@ -248,7 +248,7 @@ class Link:
             # Somebody is there; but its event loop may be busy with a user's function.
             async with asyncio.timeout(self.options.connect_timeout_s):
                 metadata = await call.initial_metadata()
-            instance = str(dict(metadata or ()).get(INSTANCE, ""))
+            instance = str(dict(iter(metadata or ())).get(INSTANCE, ""))  # a mapping that older ones get wrong
             if not instance:
                 raise _BrokenError(str(await call.details()), hopeless=await call.code() in _HOPELESS)
         except TimeoutError:

@@ -16,6 +16,7 @@
     ├── StoreError                a store of snapshots that cannot be read or written
     │   ├── CorruptError          stored bytes that are not what was written
     │   │   └── StateBehindError  a state that is older than what a sink holds
+    │   ├── HeldError             another run of the job is at work
     │   └── FencedError           another run of the job has taken over
     ├── RegistryError             a registry of jobs that cannot be used, or does not know one
     │   └── ClaimedError          another supervisor runs the job
@@ -134,6 +135,14 @@ class StateBehindError(CorruptError):
 
     Fields: also `sinks` (for each that is ahead the time up to which it holds its output) and `accounted` (the time up
     to which the state accounts for outputs).
+    """
+
+
+class HeldError(StoreError):
+    """Another run of the job is at work on its state.
+
+    Fields: as `StoreError`, `job`, and of the other run `pid`, `host`, `since` and `seen` (when it took the state, and
+    gave its last sign of life, in seconds since the epoch by its own clock).
     """
 
 

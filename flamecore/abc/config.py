@@ -32,6 +32,8 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         sink_timeout_s: How long a sink may take to store one batch, to make it durable, to open or to close.
         source_timeout_s: How long a source may take to leave off reading, to close, or to be told of a snapshot.
         grace_s: How long either may take, at most, once the job ends with an error.
+        take_over: Whether to take the job over from a run that is at work, which ends; without it the later start is
+            refused.
     """
 
     flow: str = ""
@@ -46,6 +48,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
     source_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     grace_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    take_over: bool = False
 
 
 class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,12 +89,14 @@ class StateTable(msgspec.Struct, frozen=True, kw_only=True):
         max_uncommitted: Most records admitted since the last snapshot, for the whole job: bounds what is kept to make
             the next one.
         commit_timeout_s: How long one snapshot may take before the job ends with an error.
+        lease_s: A run that has given no sign of life for so long has lost its state, and another may take it.
     """
 
     use: str | None = None
     interval_s: Annotated[float, msgspec.Meta(gt=0)] = 0.5
     max_uncommitted: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
     commit_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 100.0
+    lease_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 5.0
 
 
 class State(StateTable, frozen=True, kw_only=True):

@@ -56,7 +56,7 @@ def config_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the options of `config_options` said."""
+    """The options of `config_options`, and `--take-over` of `run`."""
 
     workers: int | None = None
     on: str | None = None
@@ -64,6 +64,7 @@ class Options:
     sinks: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     config_file: Path | None = None
+    take_over: bool = False
 
 
 def read_app(app: str, options: Options, problems: Problems | None = None) -> JobConfig:
@@ -76,7 +77,12 @@ def read_app(app: str, options: Options, problems: Problems | None = None) -> Jo
     """
     file = options.config_file
     command = layers.from_command(
-        options.settings, sources=options.sources, sinks=options.sinks, workers=options.workers, on=options.on
+        options.settings,
+        sources=options.sources,
+        sinks=options.sinks,
+        workers=options.workers,
+        on=options.on,
+        take_over=options.take_over,
     )
     if app.endswith(".toml"):
         if file is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from flamecore.errors import ConfigError, FlameError, GraphError, PluginError
+from flamecore.errors import ConfigError, FlameError, GraphError, HeldError, PluginError
 
 
 class Exit(IntEnum):
@@ -32,4 +32,4 @@ def exit_of(error: FlameError) -> Exit:
     """The exit code for an error."""
     if isinstance(error, PluginError):
         return Exit.PLUGIN
-    return Exit.REFUSED if isinstance(error, ConfigError | GraphError) else Exit.FAILED
+    return Exit.REFUSED if isinstance(error, ConfigError | GraphError | HeldError) else Exit.FAILED

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds between lines of progress, where stderr is not a terminal.",
 )
+@click.option("--take-over", is_flag=True, help="Take the job over from a run that is at work, which ends.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; errors are still printed.")
 @json_option
 @verbose_option

@@ -146,7 +146,9 @@ class ClusterJob:
         folder = stack.enter_context(private_folder())
         token = os.environ.get(TOKEN) or secrets.token_hex(32)
         lease = self._lease = await self._acquire_lease(stack, token)
-        history = await open_history(stack, spec.store(), graph, spec.settings, self._deadlines)
+        history = await open_history(
+            stack, spec.store(), graph, spec.settings, self._deadlines, lost=self._end, listed=spec.is_listed
+        )
         sinks = AsyncExitStack()
         transport = self._transport = spec.transport(
             TransportContext(
@@ -196,7 +198,14 @@ class ClusterJob:
         stack.push_async_callback(self._close, registry)
         await registry.open()
         lease_s = self._spec.config.registry.lease_s
-        lease = await Lease.acquire(registry, self._spec.name, lease_s=lease_s, token=token, lost=self._end)
+        lease = await Lease.acquire(
+            registry,
+            self._spec.name,
+            lease_s=lease_s,
+            token=token,
+            lost=self._end,
+            take_over=self._spec.config.job.take_over,
+        )
         return await stack.enter_async_context(lease)
 
     async def _end_nodes(self) -> None:

@@ -26,6 +26,7 @@ from flamecore.errors import ClaimedError, FlameError, RegistryError
 from flamecore.runtime.cluster.job_record import JobRecord, encode, key_of, read
 
 _LONGEST_PAUSE_S: Final = 0.25
+_TRIES: Final = 100
 
 
 class Lease:
@@ -58,6 +59,7 @@ class Lease:
         token: str,
         lost: Callable[[BaseException], None],
         above: int = 0,
+        take_over: bool = False,
     ) -> Self:
         """Claim a job. Waits for at most the lease of the one who has it, to see whether that one is still there.
 
@@ -68,6 +70,7 @@ class Lease:
             token: Secret of the job, which those who look it up must know.
             lost: Told once if the claim cannot be kept: a ClaimedError or RegistryError.
             above: The epoch will be greater than this, too.
+            take_over: Whether to take the job from a supervisor that has it, without waiting.
 
         Raises:
             ClaimedError: Another supervisor has it.
@@ -76,7 +79,7 @@ class Lease:
         key = key_of(job)
         entry = await registry.get(key)
         last = None if entry is None else read(entry.value, job)
-        if entry is not None and last is not None:
+        if entry is not None and last is not None and not take_over:
             await _wait_for_end(registry, key, entry.revision, last)
         began = time.monotonic()
         record = JobRecord(
@@ -88,6 +91,12 @@ class Lease:
         )
         value = encode(record, token)
         revision = await (registry.create(key, value) if entry is None else registry.update(key, value, entry.revision))
+        for _ in range(_TRIES if take_over else 0):  # the one that has it may renew in between
+            if revision is not None or (entry := await registry.get(key)) is None:
+                break
+            record = msgspec.structs.replace(record, epoch=max(record.epoch, read(entry.value, job).epoch + 1))
+            value = encode(record, token)
+            revision = await registry.update(key, value, entry.revision)
         if revision is None:
             quicker = await registry.get(key)
             raise _claimed(record if quicker is None else read(quicker.value, job))
@@ -193,7 +202,8 @@ async def _wait_for_end(registry: JobRegistry, key: str, revision: int, last: Jo
 def _claimed(record: JobRecord) -> ClaimedError:
     return ClaimedError(
         f"job {record.job!r} is run by {record.holder}, since epoch {record.epoch}",
-        hint="Stop that one first, or give this job another name under [job].",
+        hint="Stop that one first, or take the job over from it: --take-over, or job.take_over = true; or give this "
+        "one another name under [job].",
         registry="",
         key=key_of(record.job),
         job=record.job,

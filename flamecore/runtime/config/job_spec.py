@@ -114,6 +114,7 @@ class JobSpec:
             source_timeout_s=job.source_timeout_s,
             grace_s=job.grace_s,
             state=self._state_settings,
+            take_over=job.take_over,
         )
 
     @property
@@ -133,7 +134,7 @@ class JobSpec:
         state = self.config.state
         if state.use is None:
             return None
-        return StateSettings(state.interval_s, state.max_uncommitted, state.commit_timeout_s)
+        return StateSettings(state.interval_s, state.max_uncommitted, state.commit_timeout_s, state.lease_s)
 
     def store(self) -> Store | None:
         """Make the configured store of snapshots, if there is one; it is not open."""

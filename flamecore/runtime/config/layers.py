@@ -22,7 +22,7 @@ OWN_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "source": ("use", "phase", "on_error"),
     "sink": ("use", "phase"),
     "dead_letter": ("use",),
-    "state": ("use", "interval_s", "max_uncommitted", "commit_timeout_s"),
+    "state": ("use", "interval_s", "max_uncommitted", "commit_timeout_s", "lease_s"),
     "registry": ("use", "lease_s"),
 }
 """Keys of a table that are the job's, by section; all others there are options of the driver."""
@@ -154,6 +154,7 @@ def from_command(
     sinks: Iterable[str] = (),
     workers: int | None = None,
     on: str | None = None,
+    take_over: bool = False,
 ) -> Layer:
     """Settings of the command line.
 
@@ -163,6 +164,7 @@ def from_command(
         sinks: Texts of the form NAME=DRIVER.
         workers: Number of workers.
         on: What nodes are started on.
+        take_over: Whether to take the job over from a run that is at work.
 
     Raises:
         ConfigError: A text is not of its form.
@@ -186,6 +188,8 @@ def from_command(
         layer.put(("job", "workers"), workers, f"--workers {workers}")
     if on is not None:
         layer.put(("deploy", "on"), on, f"--on {on}")
+    if take_over:
+        layer.put(("job", "take_over"), take_over, "--take-over")
     return layer
 
 

@@ -13,11 +13,15 @@ from flamecore.runtime.state.fronts import Phases
 
 @dataclass(frozen=True, slots=True)
 class StateSettings:
-    """How a job keeps its state; see `flamecore.abc.config.StateTable`."""
+    """How a job keeps its state; see `flamecore.abc.config.StateTable`.
+
+    Without `lease_s` no other run is looked for: epochs alone keep two runs from doing harm, which simulations try.
+    """
 
     interval_s: float = 0.5
     max_uncommitted: int = 1_000_000
     commit_timeout_s: float = 100.0
+    lease_s: float | None = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class JobSettings:
         sink_timeout_s, source_timeout_s, grace_s: How long sinks and sources may take; see
             `flamecore.abc.config.JobTable`.
         state: How state is kept; None: it is not.
+        take_over: Whether to take the job over from a run that is at work.
     """
 
     name: str = "job"
@@ -58,3 +63,4 @@ class JobSettings:
     source_timeout_s: float = 60.0
     grace_s: float = 30.0
     state: StateSettings | None = None
+    take_over: bool = False

@@ -133,7 +133,7 @@ class Job:
         settings, deadlines = self.settings, self._deadlines
         self.graph.check(barrier=settings.barrier)
         async with self._shutdown.scope() as stack:
-            history = await open_history(stack, self.store, self.graph, settings, deadlines)
+            history = await open_history(stack, self.store, self.graph, settings, deadlines, lost=self._fail)
             if history is not None:
                 await history.verify()
             plan = make_plan(self.graph, self._sources, settings, history=history)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from flamecore import events
@@ -19,6 +19,7 @@ from flamecore.model.plan import Plan
 from flamecore.model.vertices import is_local, user_functions
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.settings import JobSettings, StateSettings
+from flamecore.runtime.engine.state_lease import StateLease
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
 
@@ -78,18 +79,39 @@ def make_plan(
 
 
 async def open_history(
-    stack: AsyncExitStack, store: Store | None, graph: Graph, settings: JobSettings, deadlines: Deadlines
+    stack: AsyncExitStack,
+    store: Store | None,
+    graph: Graph,
+    settings: JobSettings,
+    deadlines: Deadlines,
+    *,
+    lost: Callable[[BaseException], None] | None = None,
+    listed: bool = False,
 ) -> History | None:
-    """Open the store of a job that keeps state, and look what is there.
+    """Open the store of a job that keeps state, take the state, and look what is there.
+
+    Args:
+        stack: Gives the state back, and closes the store.
+        store: The job's; None: it keeps no state.
+        graph, settings, deadlines: The job's.
+        lost: Told if another run has taken the state; None: the state is not taken, for there is no other run.
+        listed: See `StateLease.acquire`.
 
     Raises:
+        HeldError: Another run of the job is at work.
         StoreError, JobError: As `History.scan`.
     """
     if store is None:
         return None
-    deadline = deadlines.store(store.name, (settings.state or StateSettings()).commit_timeout_s)
+    state = settings.state or StateSettings()
+    deadline = deadlines.store(store.name, state.commit_timeout_s)
     stack.push_async_callback(deadlines.close, deadline, store.aclose)
     await store.open()
+    if lost is not None and state.lease_s is not None and store.capabilities.durable:
+        lease = await StateLease.acquire(
+            store, settings.name, lease_s=state.lease_s, lost=lost, take_over=settings.take_over, listed=listed
+        )
+        await stack.enter_async_context(lease)
     history = History(store, graph, settings.workers, settings.phases, settings.clock)
     await history.scan()
     if history.unbound:

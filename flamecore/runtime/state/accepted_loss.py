@@ -20,6 +20,7 @@ from flamecore.model.graph import Graph, payload_types
 from flamecore.model.types import type_text
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.format import Binding, Manifest, seal, unseal
+from flamecore.runtime.state.holder import PREFIX
 from flamecore.runtime.state.schema import state_schema
 
 W = TypeVar("W", "AcceptedLoss", "SinksAhead")
@@ -29,7 +30,7 @@ ACCEPTED: Final = "accepted/"
 
 _AHEAD: Final = "ahead/"
 
-BESIDE: Final = (ACCEPTED, _AHEAD)
+BESIDE: Final = (ACCEPTED, _AHEAD, PREFIX)
 """What the names of blobs begin with that are of no epoch."""
 
 

@@ -179,7 +179,9 @@ class Start:
             max_in_flight=most,
             seed=seed,
             state=StateSettings(
-                interval_s=random.choice((0.001, 0.01, 0.05)), max_uncommitted=random.choice((3, 20, 1000))
+                interval_s=random.choice((0.001, 0.01, 0.05)),
+                max_uncommitted=random.choice((3, 20, 1000)),
+                lease_s=None,
             ),
         )
         return cls(job, name, Process(job.world, f"{name}/control"), Network(job.world), acker, settings)

@@ -334,3 +334,37 @@ def test_names_too_long_or_empty_for_a_key_are_refused(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         key_of(name)
     assert caught.value.path == "job.name"
+
+
+def test_a_claim_that_is_renewed_is_taken_over_if_that_is_asked_for() -> None:
+    async def main() -> None:
+        on, told = registry(), Told()
+        async with await take(on, told, lease_s=SHORT_S) as first, await take(on, take_over=True) as second:
+            assert second.epoch > first.epoch
+            assert isinstance(await told.error(), ClaimedError)
+
+    run(main())
+
+
+def test_a_takeover_wins_against_renewals_in_between() -> None:
+    """The record changes between the look at it and the attempt to change it."""
+
+    class Busy(Flaky):
+        changes = 3
+
+        async def get(self, key: str) -> Entry | None:
+            entry = await super().get(key)
+            if entry is not None and self.changes:
+                self.changes -= 1
+                self._put(key, entry.value)
+            return entry
+
+    async def main() -> None:
+        held = Held()
+        die(await take(registry(held)))
+        on = Busy(None, RegistryContext(), held)
+        async with await take(on, take_over=True) as lease:
+            assert lease.epoch == 2
+            assert not on.changes
+
+    run(main())

@@ -1,0 +1,131 @@
+"""Who holds a state, and what this host knows of that process.
+
+A process is known by the host's boot, its space of process ids, its id and the time of its start: no other process
+ever has all four. On another host, or in another container, only its signs of life tell.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from flamecore.errors import HeldError
+
+PREFIX: Final = "holder/"
+"""What the names of signs of life begin with."""
+
+Presence = Literal["gone", "stopped", "running", "unknown"]
+
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_SPACE: Final = Path("/proc/self/ns/pid")
+_DEAD: Final = "ZX"
+_STOPPED: Final = "Tt"
+
+
+def holder_blob(number: int) -> str:
+    """Return the name of a sign of life."""
+    return f"{PREFIX}{number:012d}"
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A sign of life of the run that holds a state.
+
+    Attributes:
+        job: Name of the job.
+        claim: A random text for each run.
+        host: Name of its host, for people.
+        space: The boot of its host, and its space of process ids; empty where they are not known.
+        pid: Its process.
+        born: When that was started, in ticks since the boot; 0: not known.
+        since: When it took the state, in seconds since the epoch, by its own clock.
+        seen: When it gave this sign.
+        lease_s: After so many seconds without another sign it has lost the state.
+        listed: It has also claimed the job in a registry that all hosts reach.
+    """
+
+    job: str
+    claim: str
+    host: str
+    space: str
+    pid: int
+    born: int
+    since: float
+    seen: float
+    lease_s: float
+    listed: bool = False
+
+    @property
+    def words(self) -> str:
+        """Name the process for people."""
+        return f"process {self.pid} on {self.host}"
+
+    def refusal(self, store: str, blob: str) -> HeldError:
+        """Return the error of a run that finds the state held."""
+        since, seen = _utc(self.since), _utc(self.seen)
+        return HeldError(
+            f"job {self.job!r} is at work already: {self.words} holds its state since {since}, "
+            f"and gave its last sign of life at {seen}",
+            hint="Stop that one first; or take the job over from it: --take-over, or job.take_over = true.",
+            store=store,
+            blob=blob,
+            job=self.job,
+            pid=self.pid,
+            host=self.host,
+            since=self.since,
+            seen=self.seen,
+        )
+
+
+def decode_holder(data: bytes) -> Holder | None:
+    """Return the sign of life in a blob; None if it is none that this version reads."""
+    try:
+        return msgspec.json.decode(data, type=Holder)
+    except msgspec.MsgspecError:
+        return None
+
+
+def this_process() -> tuple[str, str, int, int]:
+    """Return host, space, id and birth of this process."""
+    pid = os.getpid()
+    known = _state_and_birth(pid)
+    return platform.node(), _space(), pid, known[1] if known is not None else 0
+
+
+def presence(holder: Holder) -> Presence:
+    """Return what can be told of a holder's process from here."""
+    if not holder.space or holder.space != _space() or holder.pid == os.getpid():
+        return "unknown"
+    known = _state_and_birth(holder.pid)
+    if known is None:
+        return "gone"
+    state, birth = known
+    if birth != holder.born or state in _DEAD:
+        return "gone"
+    return "stopped" if state in _STOPPED else "running"
+
+
+def _space() -> str:
+    """Name the space in which process ids mean something; empty where the system does not tell."""
+    try:
+        return f"{_BOOT.read_text().strip()} {_SPACE.readlink()}"
+    except OSError:
+        return ""
+
+
+def _state_and_birth(pid: int) -> tuple[str, int] | None:
+    """Return the state of a process and its start, in ticks since the boot; None if there is none, or no `/proc`."""
+    try:
+        # The name of the program stands in parentheses, and may hold anything (proc_pid_stat(5)).
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return fields[0].decode(), int(fields[19])
+
+
+def _utc(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -51,9 +51,13 @@ class FlameError(Exception):
         what: What happened, with the values that matter.
         hint: What to do about it; empty when `what` says it all.
         fields: The facts in a form for programs; each becomes an attribute.
+
+    Attributes:
+        before_start: The job had not begun to read when it was found.
     """
 
     hint: str
+    before_start: bool = False
 
     def __init__(self, what: str, *, hint: str = "", **fields: Any) -> None:
         super().__init__(f"{what}\n  {hint}" if hint else what)

@@ -22,7 +22,9 @@ EPILOG: Final = """\b
 Exit codes:
   0    done, or drained after Ctrl-C or SIGTERM
   1    the job failed: data, user code, or a source or sink
-  2    nothing was started: usage, configuration, or a flow that cannot work
+  2    nothing was read: usage, configuration, a flow that cannot work, an input
+       that is missing, another run that is at work, or anything else that was
+       found before the start
   3    a plugin is missing something, broken, or provided twice
   130  stopped at once, by a second Ctrl-C
 """
@@ -32,4 +34,5 @@ def exit_of(error: FlameError) -> Exit:
     """The exit code for an error."""
     if isinstance(error, PluginError):
         return Exit.PLUGIN
-    return Exit.REFUSED if isinstance(error, ConfigError | GraphError | HeldError) else Exit.FAILED
+    refused = error.before_start or isinstance(error, ConfigError | GraphError | HeldError)
+    return Exit.REFUSED if refused else Exit.FAILED

@@ -196,7 +196,7 @@ def test_a_second_supervisor_is_refused_and_follows_when_the_first_is_gone(shell
     wait_for(lambda: shell.output("first.jsonl"), first)
     second = shell.job(transport, "short", "second.jsonl")
     _, said = second.communicate(timeout=30)
-    assert second.returncode == 1
+    assert second.returncode == 2
     assert f"(process {first.pid}), since epoch {epoch}" in said
     assert not shell.output("second.jsonl")
     assert first.poll() is None, "the first one has not been troubled"

@@ -395,7 +395,7 @@ def test_the_supervisor_names_the_workers_it_waits_for(
         *(["-q"] if quiet else []), "--set", "deploy.start=join", "--set", "deploy.acker=own",
         "--set", "deploy.start_timeout_s=0.5",
     )  # fmt: skip
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     for role in ("worker", "acker"):
         assert (f"flamestream {role} --join {here} --job words --name NAME\n" in ended.stderr) is not quiet
     assert "after 0.5 s not all workers have joined (of 2 workers: none; of 1 acker: none)" in ended.stderr

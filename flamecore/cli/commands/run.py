@@ -50,7 +50,11 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
     """
     config = read_app(app, Options(**options))
     spec = resolve(config, load_app_flow(app, config))
-    job = job_of(spec)
+    try:
+        job = job_of(spec)
+    except FlameError as error:
+        error.before_start = True
+        raise
     if verbosity(ctx):
         import logging
 

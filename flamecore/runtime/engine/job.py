@@ -21,7 +21,7 @@ from flamecore.abc.sink import Sink, encoders_of
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
 from flamecore.abc.transport import Endpoint, Transport, TransportContext
-from flamecore.errors import JobError
+from flamecore.errors import FlameError, JobError
 from flamecore.model.graph import Graph
 from flamecore.model.messages import CONTROL, Prepared
 from flamecore.model.plan import DEAD_LETTERS
@@ -87,6 +87,7 @@ class Job:
         self._observers = Observers(observers)
         self._started: float | None = None
         self._ended: float | None = None
+        self._begun = False
         self._node: Node | None = None
         self._draining = asyncio.Event()
         self._deadlines = Deadlines.of(self.settings)
@@ -112,6 +113,8 @@ class Job:
                 await self._run(self._outcome)
         except BaseException as caught:
             error = caught
+            if isinstance(caught, FlameError):
+                caught.before_start = not self._begun
             raise
         finally:
             self._ended = time.monotonic()
@@ -189,6 +192,7 @@ class Job:
                 node.stop.set()
             node.listen()
             node.begin()
+            self._begun = True
             await outcome
 
     async def _commit(self, coordinator: SnapshotCoordinator) -> None:

@@ -242,7 +242,7 @@ def test_on_error_decides_the_fate_of_failing_records() -> None:
         (("app.py:words", "--source", "lines=stdni"), 2, "Did you mean 'stdin'?"),
         (("app.py:words", "--source", "lines"), 2, "NAME=DRIVER"),
         (("app.py:words", "-w", "0"), 2, "0"),
-        (("app.py:words", "--source", "lines=lines", "--set", "source.lines.path=gone.txt"), 1, "gone.txt"),
+        (("app.py:words", "--source", "lines=lines", "--set", "source.lines.path=gone.txt"), 2, "gone.txt"),
     ],
 )
 def test_a_job_that_cannot_start_is_refused(arguments: tuple[str, ...], code: int, text: str) -> None:

@@ -258,7 +258,7 @@ def test_a_loss_must_be_accepted_before_the_next_run_goes_on_without_it(done: Pa
     assert fates(plan) == {"total": "kept", "length": "dropped", "sizes": "new"}
     assert "if it is what 'length' was, give it that name" in flame("plan", "job.toml").stdout
     refused = flame("run", "job.toml", "-q")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "part of it would be lost. 'length'" in refused.stderr
     assert facts("plan", "job.toml", "--accept")["accepted"]
     ran = flame("run", "job.toml", "-q")
@@ -343,7 +343,7 @@ def test_the_loss_of_a_source_before_its_end_must_be_accepted(job: Path) -> None
         ("lines", "new"),
     ]
     refused = flame("run", "job.toml", "-q")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "source 'late' no longer has" in refused.stderr
     assert facts("plan", "job.toml", "--accept")["accepted"]
     ran = flame("run", "job.toml", "-q")

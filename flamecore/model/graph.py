@@ -123,7 +123,15 @@ class Graph:
 
     def feedback(self) -> frozenset[tuple[Vertex, Vertex]]:
         """The edges that close cycles: without them the graph has none. Each ends at a merge."""
-        closing = set()
+        return self._walked()[0]
+
+    def sinks_first(self) -> tuple[Vertex, ...]:
+        """Every vertex, behind all those that its items go to; the edges that close cycles do not count."""
+        return self._walked()[1]
+
+    def _walked(self) -> tuple[frozenset[tuple[Vertex, Vertex]], tuple[Vertex, ...]]:
+        """Walk the graph from its sources; return the edges that close cycles, and the vertices as they are left."""
+        closing, left = set(), []
         state: dict[Vertex, int] = {}  # 1: on the path, 2: done
         for root in (*self.sources, *self.vertices):
             if root in state:
@@ -141,12 +149,17 @@ class Graph:
                         break
                 else:
                     state[vertex] = 2
+                    left.append(vertex)
                     path.pop()
-        return frozenset(closing)
+        return frozenset(closing), tuple(left)
 
     def reach_of(self, vertex: Vertex) -> frozenset[Vertex]:
         """The vertex and all that its items, and what comes of them, can get to."""
         return frozenset(_closure((vertex,), self._successors))
+
+    def upstream_of(self, vertex: Vertex) -> frozenset[Vertex]:
+        """The other vertices whose items, or what comes of them, can get to it."""
+        return frozenset(_closure((vertex,), self._predecessors) - {vertex})
 
     def cycle_of(self, head: Vertex) -> frozenset[Vertex]:
         """The vertices that lie on a cycle through `head`."""

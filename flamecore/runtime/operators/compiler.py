@@ -7,12 +7,13 @@ known here: the table says it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import xxhash
 
@@ -26,6 +27,12 @@ from flamecore.runtime.operators.exchange import Outboxes, routed
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import Origin, ReorderBuffer
 from flamecore.runtime.operators.table import OPERATORS, Operators
+
+_FRAMES: Final = 500
+"""How deep calls may be where a chain of operations begins, and in functions of the flow at its end."""
+
+_FRAMES_EACH: Final = 16
+"""How much deeper they may be for each operation: the deepest, a state that meets a late item, needs fewer."""
 
 
 @dataclass(slots=True)
@@ -179,8 +186,7 @@ class Compiler:
         """What a rebalance goes by whose items come once, straight from the fronts; None: it must go by their times."""
         if not (isinstance(vertex.route, ByTime) and len(self.outboxes) > 1):
             return None
-        graph = self.plan.graph
-        before = [other for other in graph.vertices if other is not vertex and vertex in graph.reach_of(other)]
+        before = self.plan.graph.upstream_of(vertex)
         once = all(not other.stateful and other.route is None for other in before)
         if not once or any(other in self.heads for other in before):
             return None
@@ -191,8 +197,7 @@ class Compiler:
     def ways_to(self, vertex: Vertex) -> list[str]:
         """The other workers from which items may come to a vertex."""
         plan = self.plan
-        others = [other for other in plan.graph.vertices if other is not vertex]
-        before = [other for other in others if vertex in plan.graph.reach_of(other)]
+        before = plan.graph.upstream_of(vertex)
         senders = set(range(plan.workers))
         if all(other.route is None for other in before):  # its route is the first on the way from the fronts
             sources = {other.name for other in before if isinstance(other, Source)}
@@ -246,6 +251,11 @@ def compile_worker(
         operators: Those of plugins, besides the engine's.
     """
     compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators})
+    # Each step calls the next, and each operator is made with those behind it: a long chain must not be walked so.
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _FRAMES + _FRAMES_EACH * len(plan.graph.vertices)))
+    for vertex in plan.graph.sinks_first():
+        if not isinstance(vertex, Source):
+            compiler.input_of(vertex)
     for source in plan.graph.sources:
         compiler.compiled.entries[source.name], compiler.compiled.runs[source.name] = compiler.successor(source)
     # What leads to a cycle is of a lower segment, and what it leads to is behind it.

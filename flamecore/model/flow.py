@@ -42,7 +42,9 @@ class FlowGraph(GraphBuilder):
         super().__init__(name)
         caller = sys._getframe(1)
         self.module: str = caller.f_globals.get("__name__", "")
-        """The module that made the flow; workers in other processes import it from there."""
+        """The module that made the flow."""
+        self.found_as: str | None = None
+        """Where it was found, as "module:name", if that is not a variable of `module`."""
 
     @overload
     def source(self, name: str, type: type[T]) -> Stream[T]: ...
@@ -131,7 +133,12 @@ class FlowGraph(GraphBuilder):
 
     @property
     def reference(self) -> str | None:
-        """Where another process can import this flow from, as "module:name"; None if nowhere."""
+        """Where another process finds this flow, as "module:name"; None if nowhere.
+
+        The name is that of the flow, or of a function without arguments that makes it.
+        """
+        if self.found_as is not None:
+            return self.found_as
         module = sys.modules.get(self.module)
         if module is None or self.module == "__main__":
             return None

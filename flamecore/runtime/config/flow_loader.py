@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from flamecore.errors import ConfigError, FlameError
 from flamecore.model.flow import FlowGraph
 from flamecore.suggest import suggestion
+
+T = TypeVar("T")
 
 
 def code_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> str:
@@ -78,11 +82,12 @@ def locate(reference: str, folder: Path, spare: Path) -> tuple[str, Path]:
 
 def _modules_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dict[str, Path]:
     """The modules of a flow, by name, with their files."""
-    file = getattr(sys.modules.get(flow.module), "__file__", None)
+    home = (flow.reference or flow.module).partition(":")[0]
+    file = getattr(sys.modules.get(home), "__file__", None)
     if not file:
         return {}
-    folder, top = Path(file).resolve().parent, flow.module.partition(".")[0]
-    todo = [flow.module, *(getattr(function, "__module__", None) or "" for function in functions)]
+    folder, top = Path(file).resolve().parent, home.partition(".")[0]
+    todo = [home, flow.module, *(getattr(function, "__module__", None) or "" for function in functions)]
     found: dict[str, Path] = {}
     while todo:
         name = todo.pop()
@@ -104,17 +109,19 @@ _INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
 
 
 def load_flow(reference: str, folder: Path | None = None) -> FlowGraph:
-    """Import a module or file and find the flow in it.
+    """Import a module or file and find the flow in it, or the function that makes it.
 
     A file is imported under its own name, as `import` in a script beside it would, so that the same flow can be found
-    again in another process. Its folder comes first on `sys.path`.
+    again in another process. Its folder comes first on `sys.path`. One that lies in a package, and imports relative to
+    it, is imported as a module of that package.
 
     Args:
         reference: What to load.
         folder: What the reference is relative to; the current one by default.
 
     Raises:
-        ConfigError: There is no such module or file, importing it failed, or it has no flow of that name.
+        ConfigError: There is no such module or file, importing it failed, it has no flow of that name, or the function
+            of that name makes none.
     """
     match = _REFERENCE.fullmatch(reference)
     if match is None:
@@ -128,7 +135,10 @@ def load_flow(reference: str, folder: Path | None = None) -> FlowGraph:
     else:
         _put_on_path(folder)
         module = _guarded(place, lambda: _from_module(place, folder))
-    return _flow_in(module, place, name)
+    flow, name = _flow_in(module, place, name)
+    if flow.reference is None:  # made by a function, of this module or of another
+        flow.found_as = f"{module.__name__}:{name}"
+    return flow
 
 
 def load_flow_anew(reference: str, folder: Path) -> tuple[FlowGraph, Callable[[], None]]:
@@ -186,6 +196,8 @@ def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"there is no file {path}", path="job.flow")
     path = path.resolve()
+    if (path.parent / "__init__.py").is_file() and _imports_relatively(path):
+        return _from_package(path)
     _put_on_path(path.parent)
     if path.stem.isidentifier():
         spec = importlib.util.find_spec(path.stem)
@@ -205,6 +217,25 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
+def _imports_relatively(path: Path) -> bool:
+    """Return whether a file has a `from .` somewhere; what is wrong with it otherwise shows when it is imported."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    return any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
+
+
+def _from_package(path: Path) -> ModuleType:
+    """Import a file as the module that it is of its package."""
+    names, folder = ([] if path.stem == "__init__" else [path.stem]), path.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    _put_on_path(folder)
+    return importlib.import_module(".".join(names))
+
+
 def _from_module(name: str, folder: Path) -> ModuleType:
     try:
         return importlib.import_module(name)
@@ -215,7 +246,7 @@ def _from_module(name: str, folder: Path) -> ModuleType:
         raise ConfigError(f"there is no module {name!r}", hint=hint, path="job.flow") from error
 
 
-def _guarded(place: str, load: Callable[[], ModuleType]) -> ModuleType:
+def _guarded(place: str, load: Callable[[], T]) -> T:
     try:
         return load()
     except FlameError as error:
@@ -239,21 +270,55 @@ def _user_lines(error: BaseException) -> list[str]:
     return lines[-5:]
 
 
-def _flow_in(module: ModuleType, place: str, name: str | None) -> FlowGraph:
+def _flow_in(module: ModuleType, place: str, name: str | None) -> tuple[FlowGraph, str]:
+    """Find a flow in a module, or have it made; returns it and the name it was found by."""
     flows = {key: value for key, value in vars(module).items() if isinstance(value, FlowGraph)}
     if name is not None:
         if name in flows:
-            return flows[name]
-        other = f", but a {type(getattr(module, name)).__name__}" if hasattr(module, name) else ""
+            return flows[name], name
+        there = getattr(module, name, None)
+        if callable(there):
+            return _made_by(there, place, name), name
+        other = f", but a {type(there).__name__}" if hasattr(module, name) else ""
         raise ConfigError(f"{place} has no flow {name!r}{other}", hint=suggestion(name, flows), path="job.flow")
     if not flows:
-        hint = 'Make one at the top level of the module: flow = fc.Flow("name")'
+        hint = (
+            'Make one at the top level of the module: flow = fc.Flow("name"). '
+            f"Or name a function that makes it: {place}:function"
+        )
         raise ConfigError(f"{place} has no flow", hint=hint, path="job.flow")
     own = {key: flow for key, flow in flows.items() if flow.module == module.__name__} or flows
     if len({id(flow) for flow in own.values()}) > 1:
         references = ", ".join(f"{place}:{key}" for key in own)
         raise ConfigError(f"{place} has several flows", hint=f"Say which: {references}", path="job.flow")
-    return next(iter(own.values()))
+    name, flow = next(iter(own.items()))
+    return flow, name
+
+
+def _made_by(function: Callable[..., Any], place: str, name: str) -> FlowGraph:
+    """Have a function make the flow.
+
+    Raises:
+        ConfigError: It needs arguments, fails, or returns something else.
+    """
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise ConfigError(
+            f"{place}:{name} cannot make the flow: it needs arguments ({error})",
+            hint=f"Name a function without arguments, or a variable of the module: flow = {name}(…)",
+            path="job.flow",
+        ) from error
+    except ValueError:
+        pass  # some built-in functions do not tell; the call does
+    made = _guarded(f"{place}:{name}", function)
+    if not isinstance(made, FlowGraph):
+        raise ConfigError(
+            f"{place}:{name} returns no flow, but a {type(made).__name__}",
+            hint="Return the flow: fc.Flow(…).",
+            path="job.flow",
+        )
+    return made
 
 
 def importable(flow: FlowGraph) -> tuple[str, str]:
@@ -272,6 +337,9 @@ def importable(flow: FlowGraph) -> tuple[str, str]:
         )
     module, _, name = reference.partition(":")
     file = getattr(sys.modules[module], "__file__", None)
-    if "." not in module and file:
-        return f"{Path(file).resolve()}:{name}", str(Path.cwd())
-    return reference, str(Path.cwd())
+    if not file:
+        return reference, str(Path.cwd())
+    path = Path(file).resolve()
+    if "." not in module:
+        return f"{path}:{name}", str(Path.cwd())
+    return reference, str(path.parents[module.count(".") + (path.stem == "__init__")])

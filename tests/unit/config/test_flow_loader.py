@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from flamecore.errors import ConfigError, GraphError
-from flamecore.runtime.config.flow_loader import load_flow
+from flamecore.model.vertices import user_functions
+from flamecore.runtime.config.flow_loader import code_of, copy_of, importable, load_flow
 
 FLOW = """
 import flamecore as fc
@@ -146,3 +147,109 @@ def test_a_failed_import_is_tried_again() -> None:
         load_flow("my-app.py")
     path.write_text(flow(title="mended"), "utf-8")
     assert load_flow("my-app.py").name == "mended"
+
+
+FACTORY = """
+import flamecore as fc
+import helpers
+
+def make(times: int = 2):
+    flow = fc.Flow("made")
+
+    def repeat(line: str) -> list[str]:
+        return [helpers.shout(line)] * times
+
+    flow.source("lines", str).flat_map(repeat).sink("out")
+    return flow
+
+def needs(times):
+    return make(times)
+
+def wrong():
+    return 7
+
+def failing():
+    return make(int("x"))
+"""
+HELPERS = "def shout(line: str) -> str: return line.upper()"
+
+
+def made() -> None:
+    write("factory.py", FACTORY)
+    write("helpers.py", HELPERS)
+
+
+@pytest.mark.parametrize("reference", ["factory.py:make", "factory:make"])
+def test_a_flow_is_made_by_a_function(reference: str) -> None:
+    made()
+    found = load_flow(reference)
+    assert found.reference == "factory:make"
+    assert found.run({"lines": ["a"]})["out"] == ["A", "A"]
+
+
+@pytest.mark.parametrize("reference", ["app.py", "app.py:flow", "app", "app:flow"])
+def test_a_flow_that_a_function_of_another_module_made_is_found_where_it_is_kept(reference: str) -> None:
+    made()
+    write("app.py", "import factory\nflow = factory.make(3)\n")
+    found = load_flow(reference)
+    assert found.reference == "app:flow"
+    assert found.graph().reference == "app:flow"
+    place, folder = importable(found)
+    assert load_flow(place, Path(folder)) is found
+
+
+def test_flows_that_one_function_made_are_told_apart() -> None:
+    made()
+    write("app.py", "from factory import make\none = make(1)\nfour = make(4)\n")
+    assert load_flow("app.py:four").run({"lines": ["a"]})["out"] == ["A"] * 4
+    assert load_flow("app.py:one").reference == "app:one"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("needs", r"it needs arguments \(.*'times'\)"),
+        ("wrong", "returns no flow, but a int"),
+        ("failing", r"(?s)ValueError: invalid literal.*factory.py:\d+ in failing"),
+        ("helpers", "no flow 'helpers', but a module"),
+    ],
+)
+def test_a_function_that_makes_no_flow_is_refused(name: str, text: str) -> None:
+    made()
+    with pytest.raises(ConfigError, match=text):
+        load_flow(f"factory:{name}")
+
+
+def test_the_source_of_what_makes_a_flow_is_part_of_its_fingerprint(tmp_path: Path) -> None:
+    made()
+    write("app.py", "import factory\nflow = factory.make(3)\n")
+    found = load_flow("app.py")
+    functions = [function for vertex in found.graph().vertices for function in user_functions(vertex)]
+    assert set(copy_of(found, functions)) == {"app.py", "factory.py", "helpers.py"}
+    before = code_of(found, functions)
+    for name in ("app.py", "factory.py", "helpers.py"):
+        with (tmp_path / name).open("a") as file:
+            file.write("\n# changed\n")
+        assert code_of(found, functions) != before
+        before = code_of(found, functions)
+
+
+@pytest.mark.parametrize("folder", [".", "elsewhere"])
+def test_a_file_of_a_package_may_import_relative_to_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("parcel/__init__.py", "")
+    write("parcel/inner/__init__.py", "")
+    write("parcel/inner/deep.py", HELPERS)
+    app = write("parcel/app.py", "from .inner.deep import shout\nimport flamecore as fc\n" + flow(title="of a package"))
+    path = app.resolve()
+    Path(folder).mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    found = load_flow(str(path))
+    assert (found.name, found.reference) == ("of a package", "parcel.app:flow")
+    assert importable(found) == ("parcel.app:flow", str(path.parents[1]))
+
+
+def test_a_file_of_a_package_that_imports_what_lies_beside_it_is_a_script() -> None:
+    write("parcel/__init__.py", "")
+    write("parcel/beside_it.py", "")
+    write("parcel/script_app.py", "import beside_it\n" + flow(title="script"))
+    assert load_flow("parcel/script_app.py").reference == "script_app:flow"

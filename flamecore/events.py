@@ -51,6 +51,10 @@ STATE_UNVERIFIED: Final = "state.unverified"
 would not be found. A warning, once per start, until snapshots have replaced it. Keys: `job`, how many `blobs`, and the
 `first` of them."""
 
+PHASE_SKIPPED: Final = "phase.skipped"
+"""A later phase of a source begins, and the state holds nothing of an earlier one. A warning. Keys: `job`, `source`,
+`phase`, and a `hint`."""
+
 JOB_FAULTED: Final = "job.faulted"
 """A part of a job is gone, and the job goes on from its last snapshot. A warning. Keys: `job`, `what`, `faults`."""
 
@@ -69,6 +73,7 @@ ALL: Final = frozenset(
         JOB_FAILED,
         NODE_REFUSED,
         STATE_UNVERIFIED,
+        PHASE_SKIPPED,
         JOB_FAULTED,
         JOB_RECOVERED,
         JOB_TURNED,

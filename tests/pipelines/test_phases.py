@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import flamecore as fc
+from flamecore import events
 from flamecore.errors import ConfigError, JobError
 from flamecore.model.clock import WALL_CLOCK
 from flamecore.runtime.config.layers import from_program
@@ -105,7 +107,9 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Job:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_two_phases_give_the_outputs_of_one_run(job: Job, workers: int) -> None:
     job.run(1, job__workers=workers)
-    job.run(2)
+    with capture_logs() as logs:
+        job.run(2)
+    assert not logs
     assert job.outputs() == wanted()
 
 
@@ -163,8 +167,13 @@ def test_a_phase_does_not_begin_before_the_end_of_another(job: Job) -> None:
 
 
 def test_a_phase_may_be_left_out(job: Job) -> None:
-    """Nothing says that there must have been one before."""
-    job.run(2)
+    """Nothing says that there must have been one before; but most likely there was, with another state."""
+    with capture_logs() as logs:
+        job.run(2, drain_at=200)
+    assert [(log["event"], log["source"], log["phase"]) for log in logs] == [(events.PHASE_SKIPPED, "lines", 2)]
+    with capture_logs() as logs:
+        job.run(2)
+    assert not logs, "the state holds something of the phase that goes on"
     found = interpret(flow.graph(), {"lines": LIVE})
     assert job.outputs("counts")["counts"] == json.loads(json.dumps([each.payload for each in found["counts"]]))
 

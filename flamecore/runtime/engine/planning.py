@@ -117,6 +117,11 @@ async def open_history(
     if history.unbound:
         blobs, first = len(history.unbound), history.unbound[0]
         logger().warning(events.STATE_UNVERIFIED, job=settings.name, blobs=blobs, first=first)
+    known = {front.source for front in history.fronts}
+    for source in graph.sources:
+        if (phase := settings.phases.of_source(source.name)) > 1 and source.name not in known:
+            hint = "the state holds nothing of an earlier phase; if there was one, [state] is another here"
+            logger().warning(events.PHASE_SKIPPED, job=settings.name, source=source.name, phase=phase, hint=hint)
     return history
 
 

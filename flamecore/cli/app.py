@@ -12,7 +12,7 @@ import click
 from flamecore.abc.config import JobConfig
 from flamecore.errors import ConfigError
 from flamecore.model.flow import FlowGraph
-from flamecore.runtime.config import layers
+from flamecore.runtime.config import defaults, layers
 from flamecore.runtime.config.flow_loader import load_flow
 from flamecore.runtime.config.read import read_config
 from flamecore.runtime.config.validate import Problems
@@ -29,7 +29,14 @@ def config_options(function: F) -> F:
     """The options that make a configuration."""
     for option in reversed(
         (
-            click.option("-w", "--workers", type=click.IntRange(min=1), help="How many workers share the work."),
+            click.option(
+                "-w",
+                "--workers",
+                type=click.IntRange(min=1),
+                help="How many workers share the work. In one process they take turns and make no function faster, "
+                "neither one that computes nor one that waits; a transport between processes (transport.use = "
+                f"{defaults.EXAMPLE_TRANSPORT!r}) gives each its own.",
+            ),
             click.option("--on", metavar="HOST", help="Host that workers are started on; see flamestream plugins."),
             click.option(
                 "--source", "sources", multiple=True, metavar="NAME=DRIVER", help="Read source NAME by DRIVER."

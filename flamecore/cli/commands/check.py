@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,21 +40,37 @@ def command(ctx: click.Context, /, app: str, **options: Any) -> None:
         spec = resolve(config, load_app_flow(app, config), problems=problems)
         processes = dry_run(spec)
     described = spec.described() if spec else {}
+    notes = list(_notes(spec, processes)) if spec else []
     if wants_json(ctx):
         described["processes"] = [process.described() for process in processes]
-        print_json({"ok": not problems, **described, "problems": [facts(problem) for problem in problems]})
+        wrong = [facts(problem) for problem in problems]
+        print_json({"ok": not problems, **described, "notes": notes, "problems": wrong})
     else:
         for line in _lines(spec, described) if spec else ():
             click.echo(line)
         for process in processes:
             click.echo("\n".join(_process_lines(process, described["on"]["use"])))
+        for note in notes:
+            click.echo(f"note           {note}")
         for number, problem in enumerate(problems, 1):
-            notes = getattr(problem, "__notes__", ())
-            click.echo("\n".join([f"problem {number} of {len(problems)}: {problem}", *notes]), err=True)
+            more = getattr(problem, "__notes__", ())
+            click.echo("\n".join([f"problem {number} of {len(problems)}: {problem}", *more]), err=True)
         if not problems:
             click.echo("nothing is wrong", err=True)
     if problems:
+        problems[0].before_start = True
         ctx.exit(exit_of(problems[0]))
+
+
+def _notes(spec: JobSpec, processes: Sequence[ProcessPlan]) -> Iterator[str]:
+    """What works, and may not be what was meant."""
+    workers = spec.config.job.workers
+    if workers > 1 and len(processes) == 1:
+        yield (
+            f"the {workers} workers take turns in one process, and make no function faster, neither one that computes "
+            "nor one that waits; a transport between processes "
+            f"(transport.use = {defaults.EXAMPLE_TRANSPORT!r}) gives each its own"
+        )
 
 
 def _lines(spec: JobSpec, described: dict[str, Any]) -> list[str]:

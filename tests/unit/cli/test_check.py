@@ -58,6 +58,21 @@ def test_a_right_job_passes(app: str) -> None:
     assert facts["sinks"] == {"counts": {"use": "stdout", "options": {}}}
 
 
+def test_workers_of_one_process_are_said_to_take_turns(app: str) -> None:
+    source = ("--source", "lines=lines", "--set", "source.lines.path=book.txt")
+    assert "note           the 3 workers take turns in one process" in call("check", app, "-w", "3", *source).stdout
+    assert len(checked(app, "-w", "3", *source)["notes"]) == 1
+    for other in (("-w", "1"), ("-w", "3", "--set", "transport.use=grpc")):
+        assert checked(app, *other, *source)["notes"] == []
+        assert "note " not in call("check", app, *other, *source).stdout
+
+
+def test_an_input_that_is_missing_is_refused(app: str) -> None:
+    done = call("check", app, "--source", "lines=lines", "--set", "source.lines.path=gone.txt")
+    assert done.exit_code == 2
+    assert "gone.txt" in done.stderr
+
+
 def test_all_problems_are_printed_at_once(app: str) -> None:
     job = write_job("""
 workrs = 2

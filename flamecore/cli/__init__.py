@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import click
+
 from flamecore.cli.exits import EPILOG
 from flamecore.cli.group import FlameGroup
+
+
+def _say_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from flamecore.cli.commands.version import text
+
+        click.echo(text())
+        ctx.exit()
+
 
 main = FlameGroup(
     name="flamestream",
     help="Deterministic, exactly-once, low-latency stream processing, with cycles.",
     epilog=EPILOG,
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_say_version,
+            help="Say which version this is.",
+        )
+    ],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 """The entry point."""

@@ -52,9 +52,9 @@ class Graph:
         """Add a vertex; returns it.
 
         Raises:
-            GraphError: Its name is taken.
+            GraphError: Its name is taken. An operation and a sink may have one name: nothing looks for both.
         """
-        if any(other.name == vertex.name for other in self.vertices):
+        if any(other.name == vertex.name and _alike(other, vertex) for other in self.vertices):
             raise GraphError(
                 f"two vertices are named {vertex.name!r}",
                 hint="Give one of them another name (every operation takes name=…).",
@@ -273,6 +273,11 @@ class Graph:
                     hint="Child ids must grow on every round: put a map into the cycle.",
                     vertex=head.name,
                 )
+
+
+def _alike(one: Vertex, other: Vertex) -> bool:
+    """Return whether two vertices may not have one name: all but a sink and what is neither sink nor source."""
+    return isinstance(one, Sink) == isinstance(other, Sink) or isinstance(one, Source) or isinstance(other, Source)
 
 
 def _closure(roots: Iterable[Vertex], step: dict[Vertex, list[Vertex]]) -> set[Vertex]:

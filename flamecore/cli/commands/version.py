@@ -20,4 +20,9 @@ def command(ctx: click.Context) -> None:
         versions = {"flamestream": __version__, "python": platform.python_version()}
         print_json({**versions, "platform": platform.platform(), "plugin_api": [API_FLOOR, API_CURRENT]})
     else:
-        click.echo(f"flamestream {__version__}, Python {platform.python_version()}")
+        click.echo(text())
+
+
+def text() -> str:
+    """Say the version in one line."""
+    return f"flamestream {__version__}, Python {platform.python_version()}"

@@ -12,7 +12,7 @@ from flamecore.model.failure import shorten_repr as shown
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import KEY_GROUPS
 from flamecore.model.types import TypeMatcher, returned
-from flamecore.model.vertices import ByKey, Vertex
+from flamecore.model.vertices import ByKey, Sink, Vertex
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.accepted_loss import AcceptedLoss, SinksAhead, noted_ahead
 from flamecore.runtime.state.format import FrontState, Manifest
@@ -145,7 +145,7 @@ async def plan_migration(
 
     async def compare(manifest: Manifest) -> StatePlan:
         now = state_schema(graph)
-        vertices = {vertex.name: vertex for vertex in graph.vertices}
+        vertices = {vertex.name: vertex for vertex in graph.vertices if not isinstance(vertex, Sink)}
         plans = [
             await _of_operation(store, codec, manifest, name, now.get(name), vertices.get(name))
             for name in manifest.flow

@@ -350,3 +350,24 @@ def test_the_loss_of_a_source_before_its_end_must_be_accepted(job: Path) -> None
     assert ran.returncode == 0, ran.stderr
     assert facts("state", "get", "total", "be")["value"] == [3, 6]
     assert facts("plan", "job.toml")["keeps_all"]
+
+
+def test_an_operation_and_a_sink_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("app.py").write_text(
+        "import flamecore as fc\n"
+        "flow = fc.Flow('alike')\n"
+        "flow.source('lines', str).key_by(lambda line: line).count(name='counts').sink('counts')\n"
+    )
+    Path("in.txt").write_text("a\nb\na\n")
+    job = 'schema = 1\n[job]\nflow = "app.py"\nworkers = 2\n[source.lines]\nuse = "lines"\npath = "in.txt"\n'
+    job += '[sink.counts]\nuse = "jsonl"\npath = "out.jsonl"\n[state]\nuse = "sqlite"\npath = "state"\n'
+    Path("job.toml").write_text(job)
+    for _ in range(2):
+        ran = flame("run", "job.toml", "-q")
+        assert ran.returncode == 0, ran.stderr
+        assert Path("out.jsonl").read_text() == '["a",1]\n["b",1]\n["a",2]\n'
+    plan = flame("plan", "job.toml")
+    assert plan.returncode == 0, plan.stderr
+    assert "keep         counts: drift, 2 keys" in plan.stdout
+    assert flame("state", "get", "counts", "a", "--app", "job.toml").stdout == "2\n"

@@ -54,6 +54,7 @@ def command(name: str = "greet", error: str = "JobError", fails: bool = False) -
 
 
 def test_version_is_printed() -> None:
+    assert call("--version").stdout == call("version").stdout
     done = call("version")
     assert done.exit_code == 0
     assert flamecore.__version__ in done.stdout

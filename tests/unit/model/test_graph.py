@@ -266,9 +266,21 @@ def test_a_cycle_with_a_map_is_right(inside: Vertex) -> None:
 
 def test_names_are_unique() -> None:
     graph = line(one())
-    with pytest.raises(GraphError, match="two vertices") as caught:
-        graph.add(Sink("map"))
-    assert caught.value.vertex == "map"
+    taken = {vertex.kind: vertex.name for vertex in graph.vertices}
+    for twice in (one(taken["map"]), Sink(taken["sink"]), one(taken["source"]), Sink(taken["source"])):
+        with pytest.raises(GraphError, match="two vertices") as caught:
+            graph.add(twice)
+        assert caught.value.vertex == twice.name
+
+
+def test_an_operation_and_a_sink_may_have_one_name() -> None:
+    graph = Graph()
+    graph.chain(graph.add(Source("lines")), graph.add(one("counts")), graph.add(Sink("counts")))
+    graph.check()
+    graph = Graph()
+    sink = graph.add(Sink("counts"))
+    graph.chain(graph.add(Source("lines")), graph.add(one("counts")), sink)
+    graph.check()
 
 
 def test_impossible_edges_are_refused() -> None:

@@ -20,8 +20,8 @@ def missing() -> dict[str, str]:
     By default gRPC 1.76 to 1.85 hands each read of a socket to threads of its own. Here the one thread that waits for
     its events does it: a small message takes about two thirds of the time, and of the processor.
     """
-    # Without the first it writes to stderr whenever a process closes.
-    wanted = {"GRPC_VERBOSITY": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+    # Without the first it writes lines of its own to stderr: when a handshake fails, whenever a process closes.
+    wanted = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
     try:
         major, minor, *_ = version("grpcio").split(".")
     except PackageNotFoundError:  # the import that follows says so

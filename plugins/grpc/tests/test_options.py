@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import stat
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import msgspec
@@ -339,7 +341,27 @@ def test_grpc_gets_only_settings_its_version_knows(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(environment, "version", lambda _: client)
     assert ("GRPC_EXPERIMENTS" in environment.missing()) == named
     monkeypatch.setenv("GRPC_EXPERIMENTS", "mine")
-    assert environment.missing() == {"GRPC_VERBOSITY": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+    assert environment.missing() == {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+
+
+def test_grpc_writes_no_lines_of_its_own() -> None:
+    """Errors are told by the transport, in words; gRPC would tell them too, before and in its own."""
+    code = """
+        import asyncio
+        import flamestream_grpc
+        from grpc import aio
+
+        async def main():
+            try:
+                aio.server().add_insecure_port("unix:/there/is/no/such/folder")
+            except RuntimeError:
+                print("refused")
+
+        asyncio.run(main())
+    """
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
+    done = subprocess.run([sys.executable, "-c", dedent(code)], env=environ, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("refused\n", "")
 
 
 def test_only_importing_the_transport_imports_its_client() -> None:

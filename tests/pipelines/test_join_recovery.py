@@ -91,7 +91,7 @@ def test_two_workers_of_one_name_are_told_apart(joined: Joined) -> None:
         second = joined.worker("w0")
         assert first.wait(20) == 1
         assert "another process has joined by the name of w0" in joined.said("w0")
-        assert ended(run) == 1, run.said()
+        assert ended(run) == 2, run.said()
         assert second.wait(20) == 0, joined.said("w0")
     assert "after 4 s not all workers have joined (of 2 workers: w0)" in run.said()
     assert "flamestream check says the commands" in run.said()

@@ -117,7 +117,7 @@ def test_two_workers_run_a_job_over_nats(tmp_path: Path) -> None:
         refused = subprocess.run(
             command("run", job, "-q"), capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path
         )
-        assert refused.returncode == 1
+        assert refused.returncode == 2
         assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
 
 

@@ -82,7 +82,7 @@ def test_executors_without_the_package_are_named_and_no_process_is_left(tmp_path
         timeout=200,
         check=False,
     )
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 2, done.stderr
     error = done.stderr[done.stderr.index("error: ") :].splitlines()
     assert error[0].startswith("error: the stage of the workers has ended: the Python of executor 127.0.0.1:")
     assert error[0].endswith(f" has no module 'flamecore' ({python})")

@@ -26,9 +26,11 @@ class Progress(ABC):
 
     Attributes:
         interval: Seconds from one look to the next; None: it does not look.
+        draws: It draws something that anything else which is printed would run into.
     """
 
     interval: float | None = None
+    draws: bool = False
 
     @abstractmethod
     def show(self, stats: JobStats) -> None:
@@ -87,6 +89,7 @@ class Screen(Progress):
 
     def __init__(self, job: str, *, live: bool = True) -> None:
         self.interval = REDRAW_S if live else None
+        self.draws = live
         self._job = job
         self._live: Live | None = None
         self._last = JobStats()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first drains, the second ends at once."""
+"""Ctrl-C and SIGTERM: the first drains, the second ends at once. Before anything is read the first one ends, too."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from flamecore.cli.exits import Exit
 GRACE_S: Final = 1.0
 """How long a job that is to end at once may take to close what it holds."""
 
+BUSY_S: Final = 0.5
+"""How long the event loop may be busy before a signal is answered in the midst of a table."""
+
 
 class Stop:
     """Counts the requests to stop.
@@ -23,18 +26,42 @@ class Stop:
     Args:
         drain: Asks the job to read no more, and to end when it has delivered what it has read.
         quiet: Whether to say nothing.
+        begun: Says whether there is anything to drain.
+        clear: Takes away what is drawn on the terminal, to be called in the event loop before anything is said; None:
+            nothing is drawn.
+
+    Attributes:
+        count: How many there were.
+        early: The first one came before anything was read.
     """
 
-    def __init__(self, drain: Callable[[], None], *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        drain: Callable[[], None],
+        *,
+        quiet: bool = False,
+        begun: Callable[[], bool] = lambda: True,
+        clear: Callable[[], None] | None = None,
+    ) -> None:
         self.count = 0
+        self.early = False
         self._drain = drain
         self._quiet = quiet
+        self._begun = begun
+        self._clear = clear
+        self._unsaid = b""
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Handle a signal. Runs between two instructions of anything, so it only leaves word."""
         self.count += 1
+        if self.count == 1 and not self._begun():
+            self.early = True
+            self._say(b"stopped before anything was read\n")
+            if self._task is not None:
+                self._loop.call_soon_threadsafe(self._task.cancel)
+            return
         if self.count == 1:
             self._say(b"draining; once more to stop at once\n")
             self._loop.call_soon_threadsafe(self._drain)
@@ -43,22 +70,53 @@ class Stop:
         if self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
         # User code that never returns keeps the loop from hearing of it.
-        timer = threading.Timer(GRACE_S, os._exit, (int(Exit.STOPPED),))
+        self._later(GRACE_S, self._exit)
+
+    def _say(self, text: bytes) -> None:
+        if self._quiet:
+            return
+        if self._clear is None:
+            os.write(2, text)  # printing is not safe in a handler
+            return
+        # A line in the midst of a table would leave a part of the table behind.
+        self._unsaid += text
+        self._loop.call_soon_threadsafe(self._say_below)
+        self._later(BUSY_S, self._say_now)
+
+    def _say_below(self) -> None:
+        if self._unsaid and self._clear is not None:
+            self._clear()
+            self._say_now()
+
+    def _say_now(self) -> None:
+        text, self._unsaid = self._unsaid, b""
+        if text:
+            os.write(2, text)
+
+    def _exit(self) -> None:
+        self._say_now()
+        os._exit(int(Exit.STOPPED))
+
+    @staticmethod
+    def _later(seconds: float, call: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, call)
         timer.daemon = True
         timer.start()
 
-    def _say(self, text: bytes) -> None:
-        if not self._quiet:
-            os.write(2, text)  # printing is not safe in a handler
-
 
 @contextmanager
-def stopping(drain: Callable[[], None], *, quiet: bool = False) -> Iterator[Stop]:
+def stopping(
+    drain: Callable[[], None],
+    *,
+    quiet: bool = False,
+    begun: Callable[[], bool] = lambda: True,
+    clear: Callable[[], None] | None = None,
+) -> Iterator[Stop]:
     """Within the block, which must run in the main task of an event loop, signals drain the job or cancel the task.
 
-    In a thread other than the main one signals cannot be handled, and are left as they are.
+    In a thread other than the main one signals cannot be handled, and are left as they are. Arguments: see `Stop`.
     """
-    stop = Stop(drain, quiet=quiet)
+    stop = Stop(drain, quiet=quiet, begun=begun, clear=clear)
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):

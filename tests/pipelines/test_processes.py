@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -376,6 +377,43 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    (caught,) = re.findall(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(caught, 16) >> number - 1 & 1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc for handlers of signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_waits_for_its_workers_ends_at_the_first_signal(
+    tmp_path: Path, over: list[str], number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was read, so there is nothing to drain."""
+    monkeypatch.setenv("FLAMESTREAM_TOKEN", "not a secret")
+    app = write(tmp_path, "app.py", APP)
+    lines = write(tmp_path, "lines.txt", "a\n")
+    if "transport.use=grpc" in over:
+        over = [*over, "--set", f"transport.grpc.listen=127.0.0.1:{free_port()}"]
+    job = subprocess.Popen(
+        command(
+            "run", app, "--source", "lines=lines", "--set", f"source.lines.path={lines}", *over, "-w", "2",
+            "--set", "deploy.start=join", "--set", "deploy.start_timeout_s=600",
+        ),
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert job.stderr is not None
+        assert "waits 600 s for 2 workers" in job.stderr.readline()
+        wait_for(lambda: handles(job.pid, signal.SIGTERM))
+        job.send_signal(number)
+        _, said = job.communicate(timeout=20)
+    finally:
+        job.kill()
+    assert job.returncode == 0, said
+    assert "stopped before anything was read" in said
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -19,10 +19,10 @@ from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.launch import job_of
 from flamecore.runtime.tasks.event_loop import run
+from flamecore.runtime.tasks.stats import JobReport
 
 if TYPE_CHECKING:
     from flamecore.runtime.engine.job import AnyJob
-    from flamecore.runtime.tasks.stats import JobReport
 
 
 @click.command("run")
@@ -106,11 +106,14 @@ def awaited(spec: JobSpec) -> str:
 
 async def _run(job: AnyJob, progress: Progress, *, quiet: bool) -> JobReport | None:
     """Run the job under signals; None if it was stopped at once."""
-    with stopping(job.drain, quiet=quiet) as stop:
+    clear = progress.clear if progress.draws else None
+    with stopping(job.drain, quiet=quiet, begun=lambda: job.begun, clear=clear) as stop:
         try:
             async with shown(progress, job.stats):
                 return await job.run()
         except asyncio.CancelledError:
+            if stop.early and stop.count == 1:
+                return JobReport(job.stats(), drained=True)
             if stop.count < 2:
                 raise
             return None

@@ -86,7 +86,7 @@ class ClusterJob:
         self._draining = asyncio.Event()
         self._started: float | None = None
         self._ended: float | None = None
-        self._begun = False
+        self.begun = False
         self._status = JobStatus(self.id, self._members)
         self._epochs = 0
         self._restart_policy = RestartPolicy(self._deploy.restarts, self._deploy.restart_window_s)
@@ -119,7 +119,7 @@ class ClusterJob:
         except BaseException as caught:
             error = caught
             if isinstance(caught, FlameError):
-                caught.before_start = not self._begun
+                caught.before_start = not self.begun
             raise
         finally:
             self._ended = time.monotonic()
@@ -301,7 +301,7 @@ class ClusterJob:
         for name in assigned:
             nodes.tell(name, Begin())
         epoch.begin()
-        self._begun = True
+        self.begun = True
         if self._epochs > 1:
             self._background.add(asyncio.create_task(self._downtime.tell_when_over(epoch)))
         draining = asyncio.create_task(self._tell_when_draining())

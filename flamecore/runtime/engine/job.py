@@ -40,7 +40,13 @@ from flamecore.runtime.tasks.stats import JobReport, JobStats, summed
 
 
 class AnyJob(Protocol):
-    """The face of a job, wherever it runs: in one process (`Job`), or on several (`flamecore.runtime.cluster.job`)."""
+    """The face of a job, wherever it runs: in one process (`Job`), or on several (`flamecore.runtime.cluster.job`).
+
+    Attributes:
+        begun: It has begun to read.
+    """
+
+    begun: bool
 
     async def run(self) -> JobReport: ...
 
@@ -87,7 +93,7 @@ class Job:
         self._observers = Observers(observers)
         self._started: float | None = None
         self._ended: float | None = None
-        self._begun = False
+        self.begun = False
         self._node: Node | None = None
         self._draining = asyncio.Event()
         self._deadlines = Deadlines.of(self.settings)
@@ -114,7 +120,7 @@ class Job:
         except BaseException as caught:
             error = caught
             if isinstance(caught, FlameError):
-                caught.before_start = not self._begun
+                caught.before_start = not self.begun
             raise
         finally:
             self._ended = time.monotonic()
@@ -192,7 +198,7 @@ class Job:
                 node.stop.set()
             node.listen()
             node.begin()
-            self._begun = True
+            self.begun = True
             await outcome
 
     async def _commit(self, coordinator: SnapshotCoordinator) -> None:

@@ -350,3 +350,48 @@ def test_a_job_in_a_pipe_imports_only_modules_it_uses() -> None:
     command = [sys.executable, "-c", code, "run", *PIPED, "-q"]
     done = subprocess.run(command, input="to be", capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def screen_of(written: str) -> list[str]:
+    """What a terminal shows in the end: as much of one as the table needs."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", written):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part.startswith("\x1b"):
+            count = int(re.sub(r"\D", "", part) or 1)
+            if part.endswith("A"):
+                row = max(0, row - count)
+            elif part.endswith("K"):
+                lines[row] = ""
+        else:
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
+            column += len(part)
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_no_part_of_the_table_is_left_behind_after_a_signal(number: signal.Signals) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [*COMMAND, "run", *PIPED], stdin=pipe, stdout=pipe, stderr=theirs, text=True, env=environment
+    )
+    with process:
+        os.close(theirs)
+        say(process, "to be or\nnot to be\n")
+        seen = b""
+        while seen.count(b"out counts") < 2:
+            seen += os.read(ours, 65536)
+        process.send_signal(number)
+        while b"drained" not in seen:
+            seen += os.read(ours, 65536)
+        assert process.wait(LIMIT_S) == 0
+    os.close(ours)
+    shown = screen_of(seen.decode())
+    assert shown[0].startswith("draining"), shown
+    assert [line[:13] for line in shown[1:]] == ["words drained"], shown

@@ -153,6 +153,11 @@ class DirectClient(Client):
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
+    @property
+    def has_jetstream(self) -> bool:
+        """Whether the server says of itself that it stores; others of its cluster may."""
+        return bool(self._server_info.get("jetstream"))
+
     async def _connect_to_server(self, s: Srv) -> None:
         s.last_attempt = time.monotonic()
         wire = self._transport = _Wire()  # type: ignore[no-untyped-call]  # nats-py has no hints there

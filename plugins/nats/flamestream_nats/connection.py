@@ -163,6 +163,11 @@ class Connection:
         """Of the server that it goes to."""
         return str(self._client.connected_server_version)
 
+    @property
+    def has_jetstream(self) -> bool:
+        """Whether the server that it goes to says of itself that it stores; others of its cluster may."""
+        return self._client.has_jetstream
+
     async def subscribe(self, subject: str, handle: Callable[[Heard], None]) -> int:
         """Have `handle` called with what arrives at a subject, from when this returns. Waits for a server that is away.
 

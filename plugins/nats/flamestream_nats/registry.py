@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Final, TypeVar
 
 from nats import errors
-from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import (
+    APIError,
+    BucketNotFoundError,
+    KeyNotFoundError,
+    KeyWrongLastSequenceError,
+    ServiceUnavailableError,
+)
 from nats.js.kv import KeyValue
 
 from flamecore.abc.hooks import hookimpl
@@ -125,6 +131,10 @@ class NatsRegistry(JobRegistry):
         except (errors.Error, OSError, TimeoutError) as error:
             if self._error is not None:
                 raise self._failed(self._error.what, self._error.hint, key) from error
+            if isinstance(error, ServiceUnavailableError) and not self._connection.has_jetstream:
+                raise self._failed(
+                    f"the registry at {self.options.shown} cannot keep jobs: it runs without JetStream", hint, key
+                ) from error
             what = "gives no answer" if isinstance(error, TimeoutError) else f"refuses: {reason(error)}"
             raise self._failed(f"the registry at {self.options.shown} {what}", hint, key) from error
 

@@ -30,7 +30,7 @@ from flamestream_nats.connection import Connection
 from flamestream_nats.explain import reason
 from flamestream_nats.jetstream.edge_options import SinkOptions, encoder, placed
 from flamestream_nats.jetstream.outstream import Last, Letter, Mark, OutStream
-from flamestream_nats.jetstream.stream import Changed, OtherStream, Refused, checked
+from flamestream_nats.jetstream.stream import Changed, NoJetStream, OtherStream, Refused, checked
 from flamestream_nats.options import exposed, warn
 
 _WINDOW_MESSAGES: Final = 1024
@@ -271,6 +271,8 @@ class NatsSink(Sink):
                 raise self._failed(self._error.what, self._error.hint) from error
             if isinstance(error, Refused):
                 what = f"stream {self._stream.name} of {self.options.shown} refuses: {reason(error)}"
+            elif isinstance(error, NoJetStream):
+                what = f"{self.options.shown} cannot keep outputs: {reason(error)}"
             else:
                 limit_s = self.options.request_timeout_s
                 what = f"{self.options.shown} gives no answer within {limit_s:g} s: {reason(error)}"

@@ -28,7 +28,7 @@ from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_na
 from flamecore.errors import ConnectError, CorruptError, FlameError, StoreError
 from flamestream_nats.connection import Connection
 from flamestream_nats.explain import reason
-from flamestream_nats.jetstream.stream import Changed, OtherStream, Refused, Stream, Taken
+from flamestream_nats.jetstream.stream import Changed, NoJetStream, OtherStream, Refused, Stream, Taken
 from flamestream_nats.options import StoreOptions, check, exposed, warn
 
 T = TypeVar("T")
@@ -217,6 +217,8 @@ class NatsStore(Store):
                 what = f"refuses: {text}"
                 if _FULL.search(text):
                     hint = "Make room on the server's disk, or raise its limits; what is stored already is whole."
+            elif isinstance(error, NoJetStream):
+                what = f"cannot keep state: {text}"
             else:
                 what = f"gives no answer within {self.options.request_timeout_s:g} s: {text}"
             raise self._failed(f"the NATS server at {self.options.shown} {what}", hint, name) from error

@@ -25,6 +25,8 @@ NO_STREAM: Final = 10059
 _STARTING: Final = frozenset({10008, 10076, 10118})  # what a server says of streams it has not come to yet
 _ATTEMPT_S: Final = 5.0
 _PAUSE_S: Final = 0.05
+_NO_JETSTREAM_S: Final = 1.0
+"""How long to ask for JetStream where neither has the server it nor has anybody answered yet."""
 
 
 class Refused(Exception):
@@ -45,6 +47,13 @@ class Changed(Refused):
 
 class OtherStream(Exception):
     """There is a stream of that name, and it was made for something else."""
+
+
+class NoJetStream(errors.Error):
+    """The server does not store, and nobody of its cluster does."""
+
+    def __str__(self) -> str:
+        return "it runs without JetStream"
 
 
 class Message(NamedTuple):
@@ -76,6 +85,7 @@ class Requests:
         self._limit_s = limit_s
         self._asked: set[asyncio.Future[Msg]] = set()
         self._given_up = False
+        self._answered = False
 
     async def ask(self, what: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """The answer to a request of the API, such as `STREAM.INFO.NAME`.
@@ -107,20 +117,34 @@ class Requests:
         return Message(data, headers, message["seq"], datetime.fromisoformat(message["time"]))
 
     async def request(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> bytes:
-        """The answer to a request, made again while there is none."""
+        """The answer to a request, made again while there is none.
+
+        Raises:
+            NoJetStream: There is nobody to answer it, and there was nobody before.
+            nats.errors.Error: There is no answer in time.
+        """
         clock = asyncio.get_running_loop().time
-        until = clock() + self._limit_s
+        began = clock()
+        until = began + self._limit_s
         while True:
             left_s = until - clock()
             if self._given_up:
                 raise errors.TimeoutError
             try:
                 answer = await self._ask_once(subject, data, min(left_s, _ATTEMPT_S), headers)
+                self._answered = True
                 if not _is_starting(answer.data):
                     return answer.data
                 error: Exception = Refused(10008, "JetStream has not started yet")
             except (errors.TimeoutError, errors.NoRespondersError, errors.OutboundBufferLimitError) as away:
                 error = away
+            if (
+                isinstance(error, errors.NoRespondersError)
+                and not self._answered
+                and not self._connection.has_jetstream
+                and clock() >= began + min(_NO_JETSTREAM_S, self._limit_s)
+            ):
+                raise NoJetStream from error
             if clock() + _PAUSE_S >= until:
                 raise error
             await asyncio.sleep(_PAUSE_S)

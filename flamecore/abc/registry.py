@@ -48,9 +48,11 @@ class RegistryContext:
 
     Attributes:
         node: Name of this process, for the lists of a server.
+        waits: Whether a server that is not there yet is waited for; see `flamecore.abc.transport.TransportContext`.
     """
 
     node: str = ""
+    waits: bool = True
 
 
 class JobRegistry(ABC):

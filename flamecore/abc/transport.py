@@ -83,6 +83,8 @@ class TransportContext:
             PeerGoneError if nobody ever bound it.
         lost: To be called when a process that was connected is gone without having closed: (its location, why). With
             an empty location when what all talk through is gone for good: nobody can be reached any more.
+        waits: Whether what is not there yet is waited for, as within a job, where not all start at once. Who only asks
+            does not wait: what does not listen is an error at once.
     """
 
     job: str = ""
@@ -93,6 +95,7 @@ class TransportContext:
     folder: str = ""
     locate: Callable[[str], str] | None = None
     lost: Callable[[str, Exception], None] | None = None
+    waits: bool = True
 
 
 class Endpoint(ABC):

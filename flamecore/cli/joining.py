@@ -14,6 +14,7 @@ import click
 from flamecore.errors import ConfigError
 from flamecore.runtime.cluster.address import find_job
 from flamecore.runtime.cluster.placement import TOKEN
+from flamecore.runtime.cluster.session import CLIENTS
 from flamecore.runtime.config import layers
 from flamecore.runtime.config.read import read_config
 from flamecore.toolkit.private_dir import private_folder
@@ -72,7 +73,7 @@ def joining(
             path=TOKEN,
         )
     config = read_config(config_file, command=layers.from_command(settings, sources=(), sinks=(), workers=None))
-    place = find_job(address, job, config, token)
+    place = find_job(address, job, config, token, waits=role not in CLIENTS)
     with private_folder() as folder:
         yield {
             **place._asdict(),

@@ -372,6 +372,26 @@ def test_a_client_that_reaches_no_job_fails_at_once(tmp_path: Path, name: str) -
     assert "nobody answers" in ended.stderr
 
 
+@pytest.mark.parametrize("scheme", ["grpc", "nats", "unix"])
+@pytest.mark.parametrize("name", ["status", "rescale"])
+def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path, scheme: str, name: str) -> None:
+    if find_spec("nats" if scheme == "nats" else "grpc") is None:
+        pytest.skip(f"the client of {scheme} is not installed")
+    place = f"unix://{tmp_path}/none.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:{free_port()}"
+    more = [] if scheme == "nats" else ["--set", "transport.grpc.connect_timeout_s=3600"]
+    done = subprocess.run(
+        command(name, place, "--job", "none", *(["-w", "3"] if name == "rescale" else []), *more),
+        env={**os.environ, "FLAMESTREAM_TOKEN": "not a secret"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: nothing listens at "), done.stderr
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -42,7 +42,7 @@ class JobPlace(NamedTuple):
     control: str
 
 
-def find_job(address: str, job: str, config: JobConfig, token: str) -> JobPlace:
+def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bool = True) -> JobPlace:
     """Find where a job is. Waits for a registry that is configured, `WAIT_S` at most.
 
     A registry that has the scheme of the address is asked for the job. If it is not the configured one, and cannot be
@@ -53,6 +53,7 @@ def find_job(address: str, job: str, config: JobConfig, token: str) -> JobPlace:
         job: Name of the job.
         config: Options of the transport and the registry; they go before those that the address stands for.
         token: Secret of the job.
+        waits: Whether a registry, and a job in it, that are not there yet are waited for.
 
     Raises:
         ConfigError: The address cannot be used.
@@ -66,7 +67,7 @@ def find_job(address: str, job: str, config: JobConfig, token: str) -> JobPlace:
         needed = transport is None or name == config.registry.use
         config = structs.replace(config, registry=structs.replace(config.registry, use=name))
         options = registry_options(config, driver, driver.address_of(address))
-        record = asyncio.run(_look_until_there(driver, options, job, token, needed=needed))
+        record = asyncio.run(_look_until_there(driver, options, job, token, needed=needed, waits=waits))
         if record is not None:
             reached = plugins.get("transport", record.transport)
             stands_for = reached.address_of(address).options if has_scheme(reached, address) else {}
@@ -84,21 +85,21 @@ def _configured(config: JobConfig, transport: str) -> Mapping[str, Any]:
 
 
 async def _look_until_there(
-    driver: type[JobRegistry], options: Any, job: str, token: str, *, needed: bool
+    driver: type[JobRegistry], options: Any, job: str, token: str, *, needed: bool, waits: bool
 ) -> JobRecord | None:
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + (WAIT_S if waits else 0.0)
+    context = RegistryContext(node=f"{socket.gethostname()}-{os.getpid()}", waits=waits)
     while True:
         try:
-            return await _look(driver, options, job, token, needed=needed)
+            return await _look(driver(options, context), job, token, needed=needed)
         except RegistryError:
             if not needed or time.monotonic() > end:
                 raise
         await asyncio.sleep(_AGAIN_S)
 
 
-async def _look(driver: type[JobRegistry], options: Any, job: str, token: str, *, needed: bool) -> JobRecord | None:
+async def _look(registry: JobRegistry, job: str, token: str, *, needed: bool) -> JobRecord | None:
     """The record of a job. None if nobody needs the registry to have it, and it has none or cannot be asked."""
-    registry = driver(options, RegistryContext(node=f"{socket.gethostname()}-{os.getpid()}"))
     try:
         try:
             await registry.open()

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from flamecore._version import __version__
 from flamecore.abc.transport import Transport, TransportContext
@@ -22,6 +22,9 @@ from flamecore.runtime.config.options import options_of
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.tasks.epoch_transport import plain
 from flamecore.runtime.tasks.sender import Sender
+
+CLIENTS: Final = ("observer", "operator")
+"""Roles of those who only ask for something: how the job is, or a change."""
 
 
 class ControlSession:
@@ -51,6 +54,11 @@ class ControlSession:
         self._bootstrap = bootstrap
         self._lost_peer = lost
 
+    @property
+    def _asks(self) -> bool:
+        """Whether it only asks for something, and does not belong to the job."""
+        return self._bootstrap["role"] in CLIENTS
+
     @asynccontextmanager
     async def joined(self, codec: Codec) -> AsyncIterator[tuple[Transport, Sender]]:
         """Listen, and tell the control where. Leaves at the end.
@@ -62,14 +70,14 @@ class ControlSession:
         transport = self._make_transport(codec)
         try:
             location = await transport.start()
-            role = self._bootstrap["role"]
             # One of the same name may have been here before, and may still be.
             address = f"node/{self.name}.{secrets.token_hex(4)}"
-            if role in ("observer", "operator"):
+            if self._asks:
                 address = f"client/{self.name}"
             sender = Sender(await transport.bind(address), self.end)
             try:
                 attempt, site = self._bootstrap.get("attempt", 0), self._bootstrap.get("site", "")
+                role = self._bootstrap["role"]
                 sender.send(CONTROL, Join(self.name, role, location, os.getpid(), __version__, attempt, site))
                 yield transport, sender
             finally:
@@ -90,6 +98,7 @@ class ControlSession:
             folder=bootstrap["folder"],
             locate=self._locate,
             lost=self._lost,
+            waits=not self._asks,
         )
         return driver(options, context)
 

@@ -7,6 +7,7 @@ were waiting for the one before to be written.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from typing import Any, Final, Protocol
 
@@ -40,6 +41,10 @@ _HOPELESS: Final = frozenset(
 """Answers that would be the same again."""
 
 
+_NOBODY: Final = re.compile(r"Connection refused|No such file")
+"""What the system says where nothing listens, as gRPC hands it on."""
+
+
 class Home(Protocol):
     """What a link needs of its transport."""
 
@@ -47,6 +52,10 @@ class Home(Protocol):
     framing: Framing
     location: str
     instance: str
+
+    @property
+    def waits(self) -> bool:
+        """Whether a process that is not there yet is waited for."""
 
     def dial(self, location: str) -> aio.Channel:
         """A gRPC channel to a location."""
@@ -225,6 +234,9 @@ class Link:
                 await channel.close()
                 if error.hopeless:
                     raise self._unreachable(f"{self.location} does not let this process in: {error}") from error
+                if not self._home.waits and not self.instance:
+                    what = "nothing listens" if _NOBODY.search(str(error)) else "nobody answers"
+                    raise self._unreachable(f"{what} at {self.location}: {error}") from error
                 if clock() + pause_s >= deadline:
                     text = f"nobody answers at {self.location}, tried {attempts} times: {error}"
                     raise self._unreachable(text) from error

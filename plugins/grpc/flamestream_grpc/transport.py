@@ -209,6 +209,10 @@ class GrpcTransport(Transport):
 
     # -- for links and the server ------------------------------------------------------------------------------------
 
+    @property
+    def waits(self) -> bool:
+        return self.context.waits
+
     def dial(self, location: str) -> aio.Channel:
         options = [
             *self._common(),

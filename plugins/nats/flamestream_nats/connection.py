@@ -38,12 +38,20 @@ class Connection:
         name: What the server calls this process in its own lists.
         up: Called when a broken connection is mended.
         failed: Called once, when it cannot be mended or when the server refuses something.
+        waits: Whether a server that is just being started is waited for.
     """
 
     def __init__(
-        self, options: ServerOptions, name: str, *, up: Callable[[], None], failed: Callable[[FlameError], None]
+        self,
+        options: ServerOptions,
+        name: str,
+        *,
+        up: Callable[[], None],
+        failed: Callable[[FlameError], None],
+        waits: bool = True,
     ) -> None:
         self.options = options
+        self._waits = waits
         self.name = name
         self.is_up = False
         self._up = up
@@ -96,7 +104,7 @@ class Connection:
             try:
                 return await self._attempt(arguments)
             except ConnectionRefusedError:
-                if asyncio.get_running_loop().time() > starts_until:
+                if not self._waits or asyncio.get_running_loop().time() > starts_until:
                     raise
                 await asyncio.sleep(_START_PAUSE_S)
             except (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF):

@@ -44,7 +44,7 @@ class NatsRegistry(JobRegistry):
         super().__init__(options or RegistryOptions(), context)
         check(self.options)
         name = context.node or "registry"
-        self._connection = Connection(self.options, name, up=lambda: None, failed=self._given_up)
+        self._connection = Connection(self.options, name, up=lambda: None, failed=self._given_up, waits=context.waits)
         self._is_open = False
         self._error: FlameError | None = None
 

@@ -52,7 +52,9 @@ class Exchange:
         self._subjects = Subjects(options.prefix, context.job, context.epoch)
         self.home = self._subjects.node(self.location, "-")
         self._envelope = Envelope(Framing(context.job, context.epoch), context.token)
-        self._connection = Connection(options, self.location, up=self._mended, failed=self._server_lost)
+        self._connection = Connection(
+            options, self.location, up=self._mended, failed=self._server_lost, waits=context.waits
+        )
         self._peers = Peers(options, beat=self._beat, lost=self._lost)
         self._channels: dict[str, Outgoing] = {}
         self._keys = 0

@@ -10,6 +10,10 @@ from typing import Final
 JOB_STARTED: Final = "job.started"
 """A job is about to start; said with -v. Keys: `job`, what is configured for it, and the driver of each part."""
 
+JOB_AWAITED: Final = "job.awaited"
+"""A job waits for its workers; said as text where the log is not JSON. Keys: `job`, `start_timeout_s`, and the
+`commands` that start them."""
+
 JOB_PROGRESSED: Final = "job.progressed"
 """How far a job is, once per interval. Keys: `job` and those of `flamecore.runtime.tasks.stats.JobStats`."""
 
@@ -21,6 +25,13 @@ JOB_ENDED: Final = "job.ended"
 
 JOB_FAILED: Final = "job.failed"
 """A job has ended with an error, which is printed after this line. Keys: as for `job.progressed`, and `error`."""
+
+COMMAND_FAILED: Final = "command.failed"
+"""The error that a command ends with; printed as text where the log is not JSON. Keys: `error`, its `message` and
+`hint`, its own facts, and `exit_code`."""
+
+LIBRARY_LOGGED: Final = "library.logged"
+"""A line of a library's own log, with -v, where the log is JSON. Keys: `logger`, `message`."""
 
 JOB_DELAYED: Final = "job.delayed"
 """A job ends with an error, and that takes a while. A warning. Keys: `job`, `error`, what it `waits_for`, if that is
@@ -67,6 +78,9 @@ JOB_TURNED: Final = "job.turned"
 ALL: Final = frozenset(
     {
         JOB_STARTED,
+        JOB_AWAITED,
+        COMMAND_FAILED,
+        LIBRARY_LOGGED,
         JOB_PROGRESSED,
         JOB_DRAINED,
         JOB_ENDED,

@@ -5,13 +5,22 @@ The log is imported when there is something to say: commands start without it.
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
+VARIABLE: Final = "FLAMESTREAM_LOG"
+"""Name of the environment variable that says how commands, and what they start, log: `json` or `text`."""
+
 _to_stderr = False
+
+
+def as_json() -> bool:
+    """Return whether commands log lines of JSON."""
+    return os.environ.get(VARIABLE, "").lower() == "json"
 
 
 def to_stderr() -> None:
@@ -25,11 +34,12 @@ def logger() -> FilteringBoundLogger:
     import structlog
 
     if _to_stderr and not structlog.is_configured():
+        text = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
         structlog.configure(
             processors=[
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
-                structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+                structlog.processors.JSONRenderer(ensure_ascii=False) if as_json() else text,
             ],
             logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import traceback
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
 
+from flamecore import events, logs
 from flamecore.cli.exits import exit_of
 from flamecore.errors import FlameError
 
@@ -34,6 +37,29 @@ def verbose_option(function: F) -> F:
     """The option -v."""
     help = "Say more; errors come with the whole traceback. Twice: debug messages too."
     return click.option("-v", "--verbose", count=True, callback=_remember, expose_value=False, help=help)(function)
+
+
+def _choose_log(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        os.environ[logs.VARIABLE] = value  # the processes that are started log the same way
+
+
+def log_option(function: F) -> F:
+    """The option --log."""
+    help = f"How to log: lines of text, or of JSON. By default as ${logs.VARIABLE} says, or text."
+    kind = click.Choice(["text", "json"])
+    return click.option("--log", type=kind, callback=_choose_log, expose_value=False, help=help)(function)
+
+
+class JsonLines(logging.Formatter):
+    """Lines of the logs of libraries, as JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        facts = {"logger": record.name, "message": record.getMessage(), "event": events.LIBRARY_LOGGED}
+        if record.exc_info:
+            facts["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({**facts, "level": record.levelname.lower(), "timestamp": record.created}, default=str)
 
 
 def wants_json(ctx: click.Context) -> bool:
@@ -66,7 +92,12 @@ def facts(error: FlameError) -> dict[str, Any]:
 
 def print_error(ctx: click.Context, error: FlameError) -> None:
     """Print an error on stderr: its text, or its traceback with -v. With --json print it as an object too."""
-    if verbosity(ctx):
+    if logs.as_json():
+        known = {key: value for key, value in facts(error).items() if key != "type"}
+        more = {"traceback": "".join(traceback.format_exception(error))} if verbosity(ctx) else {}
+        kind, code = type(error).__name__, int(exit_of(error))
+        logs.logger().error(events.COMMAND_FAILED, error=kind, **{**known, **more, "exit_code": code})
+    elif verbosity(ctx):
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     else:
         click.echo("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)

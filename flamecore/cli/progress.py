@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from flamecore import events
-from flamecore.logs import logger
+from flamecore.logs import as_json, logger
 from flamecore.runtime.tasks.stats import JobStats
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _flat(stats: JobStats) -> dict[str, Any]:
 
 
 def chosen(job: str, *, quiet: bool, interval: float, data_on_stdout: bool) -> Progress:
-    """The progress that fits: nothing when quiet, a table on a terminal, lines elsewhere.
+    """The progress that fits: nothing when quiet, a table on a terminal, lines elsewhere and where the log is JSON.
 
     Args:
         job: Name of the job.
@@ -177,7 +177,7 @@ def chosen(job: str, *, quiet: bool, interval: float, data_on_stdout: bool) -> P
     """
     if quiet:
         return Silence()
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not as_json():
         return Screen(job, live=not (data_on_stdout and sys.stdout.isatty()))
     return Lines(job, interval)
 

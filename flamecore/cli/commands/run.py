@@ -10,11 +10,20 @@ import click
 from flamecore import events
 from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
 from flamecore.cli.exits import Exit
-from flamecore.cli.output import json_option, leave_stdout, print_json, verbose_option, verbosity, wants_json
+from flamecore.cli.output import (
+    JsonLines,
+    json_option,
+    leave_stdout,
+    log_option,
+    print_json,
+    verbose_option,
+    verbosity,
+    wants_json,
+)
 from flamecore.cli.progress import Progress, chosen, shown
 from flamecore.cli.stop import stopping
 from flamecore.errors import FlameError
-from flamecore.logs import logger
+from flamecore.logs import as_json, logger
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.launch import job_of
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option("--take-over", is_flag=True, help="Take the job over from a run that is at work, which ends.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; errors are still printed.")
+@log_option
 @json_option
 @verbose_option
 @click.pass_context
@@ -58,7 +68,9 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
     if verbosity(ctx):
         import logging
 
-        logging.basicConfig(level=logging.DEBUG if verbosity(ctx) > 1 else logging.INFO)
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonLines() if as_json() else logging.Formatter(logging.BASIC_FORMAT))
+        logging.basicConfig(level=logging.DEBUG if verbosity(ctx) > 1 else logging.INFO, handlers=[handler])
         described = spec.described()
         plain = {key: described[key] for key in ("job", "flow", "workers", "clock", "guarantee", "on_error")}
         logger().info(events.JOB_STARTED, **plain, **spec.drivers)
@@ -66,7 +78,7 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
     if data_on_stdout:
         leave_stdout(ctx)
     if not quiet and spec.config.deploy.start == "join":
-        click.echo(awaited(spec), err=True)
+        say_awaited(spec)
     progress = chosen(spec.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
     try:
         report = run(_run(job, progress, quiet=quiet))
@@ -88,26 +100,26 @@ def writes_to_stdout(spec: JobSpec) -> bool:
     return any(sink.writes_to_stdout for sink in filter(None, (*spec.sinks.values(), spec.dead_letter)))
 
 
-def awaited(spec: JobSpec) -> str:
-    """Who is waited for, and what starts them."""
+def say_awaited(spec: JobSpec) -> None:
+    """Say what is waited for, and what starts it."""
     from flamecore.runtime.cluster.dry_run import outlook_of
     from flamecore.runtime.cluster.placement import join_command
 
     deploy, workers = spec.config.deploy, spec.settings.workers
-    roles = ["worker", *(["acker"] if deploy.acker == "own" else [])]
     address = outlook_of(spec).join
-    return "\n".join(
-        [
-            f"job {spec.name} waits {deploy.start_timeout_s:g} s for {workers} worker{'s' * (workers > 1)}:",
-            *(f"  {join_command(role, spec.name, address)}" for role in roles),
-        ]
-    )
+    roles = ["worker", *(["acker"] if deploy.acker == "own" else [])]
+    commands = [join_command(role, spec.name, address) for role in roles]
+    if as_json():
+        logger().info(events.JOB_AWAITED, job=spec.name, start_timeout_s=deploy.start_timeout_s, commands=commands)
+        return
+    first = f"job {spec.name} waits {deploy.start_timeout_s:g} s for {workers} worker{'s' * (workers > 1)}:"
+    click.echo("\n".join([first, *(f"  {command}" for command in commands)]), err=True)
 
 
 async def _run(job: AnyJob, progress: Progress, *, quiet: bool) -> JobReport | None:
     """Run the job under signals; None if it was stopped at once."""
     clear = progress.clear if progress.draws else None
-    with stopping(job.drain, quiet=quiet, begun=lambda: job.begun, clear=clear) as stop:
+    with stopping(job.drain, quiet=quiet or as_json(), begun=lambda: job.begun, clear=clear) as stop:
         try:
             async with shown(progress, job.stats):
                 return await job.run()

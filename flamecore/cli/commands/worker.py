@@ -8,7 +8,10 @@ from typing import Any, Final
 
 import click
 
+from flamecore import events
 from flamecore.cli.joining import join_options, joining
+from flamecore.cli.output import log_option
+from flamecore.logs import as_json, logger
 from flamecore.runtime.cluster.address import WAIT_S
 
 LEAVE_S: Final = 5.0
@@ -19,6 +22,7 @@ LEAVE_S: Final = 5.0
 @click.option("--join", "address", required=True, metavar="ADDRESS", help="Where the job's supervisor listens.")
 @click.option("--name", help="Name of this worker; its place among the workers goes by it.")
 @join_options
+@log_option
 def command(address: str, name: str | None, **options: Any) -> None:
     """Join a job as one of its workers, and run until the job ends.
 
@@ -52,7 +56,10 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
                 if process.welcome or time.monotonic() > until:
                     raise
         if not told:
-            click.echo(f"nobody runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
+            if as_json():
+                logger().info(events.JOB_AWAITED, job=job, start_timeout_s=WAIT_S, commands=[])
+            else:
+                click.echo(f"nobody runs job {job!r} yet; waiting for {WAIT_S:g} s", err=True)
             told = True
 
 

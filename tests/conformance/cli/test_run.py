@@ -299,6 +299,51 @@ def test_progress_is_printed_in_lines() -> None:
         assert {"timestamp", "level", "items_in", "min_time", "replays", "latency_p50_ms", "elapsed_s"} <= keys.keys()
 
 
+def logged(said: str) -> list[dict[str, Any]]:
+    """Lines of JSON, all of them events with a time and a level."""
+    lines: list[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
+    assert all({"timestamp", "level", "event"} <= line.keys() for line in lines)
+    assert {line["event"] for line in lines} <= events.ALL
+    return lines
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_the_log_may_be_lines_of_json(variable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    option = ("--log", "json")
+    if variable:
+        monkeypatch.setenv("FLAMESTREAM_LOG", "json")
+        option = ()
+    done = run(*PIPED, *option, "-vv", given="to be")
+    assert (done.returncode, done.stdout) == (0, "to 1\nbe 1\n")
+    lines = {line["event"]: line for line in logged(done.stderr)}
+    assert lines[events.JOB_STARTED]["source.lines"] == "stdin"
+    assert lines[events.JOB_ENDED]["items_out.counts"] == 2
+    assert lines[events.LIBRARY_LOGGED]["logger"] == "asyncio"
+    failed = run("app.py:inverse", *option, "--source", "lines=stdin", given="0")
+    assert failed.returncode == 1
+    error = logged(failed.stderr)[-1]
+    assert (error["event"], error["error"], error["exit_code"]) == (events.COMMAND_FAILED, "OperationError", 1)
+    assert "ZeroDivisionError" in error["message"]
+    refused = run("gone.py", *option)
+    (error,) = logged(refused.stderr)
+    assert (error["level"], error["error"], error["exit_code"]) == ("error", "ConfigError", 2)
+
+
+def test_a_terminal_gets_lines_of_json_too() -> None:
+    _, seen = on_terminal(*PIPED, "--log", "json", "--progress-interval", "0.05", given="to be\n", stdout=False)
+    assert {line["event"] for line in logged(seen)} == {events.JOB_PROGRESSED, events.JOB_ENDED}
+
+
+def test_a_signal_is_answered_by_an_event_where_the_log_is_json() -> None:
+    with started(*PIPED, "--log", "json") as process:
+        assert process.stderr is not None
+        say(process, "to be or\n")
+        assert line_of(process.stdout) == "to 1\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+        assert [line["event"] for line in logged(process.stderr.read())] == [events.JOB_DRAINED]
+
+
 def on_terminal(*arguments: str, given: str, stdout: bool) -> tuple[str, str]:
     """Run with a terminal as stderr (and stdout); returns what was written to stdout, and to the terminal."""
     ours, theirs = pty.openpty()
@@ -312,9 +357,13 @@ def on_terminal(*arguments: str, given: str, stdout: bool) -> tuple[str, str]:
         os.close(theirs)
         say(process, given)
         seen = b""
-        while b"drained" not in seen and b"done" not in seen:
+        while not any(end in seen for end in (b"drained", b"done", events.JOB_ENDED.encode())):
             seen += os.read(ours, 65536)
-            if b"0/s" in seen and process.stdin is not None and not process.stdin.closed:
+            if (
+                (b"0/s" in seen or events.JOB_PROGRESSED.encode() in seen)
+                and process.stdin is not None
+                and not process.stdin.closed
+            ):
                 process.stdin.close()
         written = process.stdout.read() if process.stdout else ""
         assert process.wait(LIMIT_S) == 0

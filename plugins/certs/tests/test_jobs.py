@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -145,6 +147,56 @@ def started(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         for process in processes:
             process.kill()
             process.communicate()
+
+
+def speaks(location: str, folder: Path, version: ssl.TLSVersion) -> bool:
+    """Return whether one with a good certificate is answered that knows no TLS above `version`."""
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    context.load_cert_chain(folder / "worker.pem", folder / "worker.key")
+    context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    host, _, port = location.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname=host) as connection:
+                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+                return connection.recv(1) != b""
+        except OSError:
+            return False
+
+
+def test_no_port_of_a_job_speaks_tls_below_1_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the control's nor those that the workers' data goes to."""
+    need("grpc")
+    monkeypatch.delenv("GRPC_SSL_CIPHER_SUITES", raising=False)  # a test in this process may have set it
+    folder, here = tmp_path / "certs", f"127.0.0.1:{free_port()}"
+    job = job_file(tmp_path, "grpc", certs(folder).replace('listen = "127.0.0.1"', f'listen = "{here}"'))
+    (tmp_path / "linger").touch()
+    files = {"tls_ca": "ca.pem", "tls_certificate": "client.pem", "tls_key": "client.key"}
+    as_client = [part for key, file in files.items() for part in ("--set", f"transport.grpc.{key}={folder / file}")]
+    with started(tmp_path) as start:
+        run = start("run", job, "-q")
+        nodes: dict[str, Any] = {}
+        end = time.monotonic() + LIMIT_S
+        while len(nodes) < 2:
+            assert run.poll() is None, run.communicate()[1]
+            assert time.monotonic() < end, "nobody has come"
+            look = ("status", f"grpc://{here}", "--job", "lengths", "--json", *as_client)
+            status = subprocess.run(
+                command(*look, "--set", "transport.grpc.listen=127.0.0.1"),
+                env={**os.environ, "FLAMESTREAM_TOKEN": "not a secret"},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+            nodes = json.loads(status.stdout)["nodes"] if status.returncode == 0 else {}
+        for location in (here, *(node["location"] for node in nodes.values())):
+            assert speaks(location, folder, ssl.TLSVersion.TLSv1_3), location
+            assert not speaks(location, folder, ssl.TLSVersion.TLSv1_2), location
+        (tmp_path / "linger").unlink()
+        assert run.wait(LIMIT_S) == 0
+    check_counts(tmp_path)
 
 
 CLIENT = """

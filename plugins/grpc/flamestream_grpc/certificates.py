@@ -4,19 +4,14 @@ Both sides show certificates, and take only those that `tls_ca` has issued; a cl
 that it has connected to. New files count for every connection that is made after they are there; connections that
 are open stay as they are. Files that cannot be used, such as a certificate whose key is not there yet, change
 nothing: the former stay, and a warning says so.
-
-The floor is TLS 1.3. gRPC for Python has no option for that; what it has is a list of ciphers, and those of TLS 1.3
-are not subject to it. So the list names only one that needs a key that both sides know beforehand. Nobody here has
-such a key: no handshake of TLS 1.2 can succeed. gRPC reads the list once in the life of a process.
 """
 
 from __future__ import annotations
 
-import os
 import ssl
 from pathlib import Path
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import grpc
 
@@ -24,9 +19,6 @@ from flamecore.errors import ConfigError
 from flamecore.events import CERTIFICATES_REFUSED, CERTIFICATES_REPLACED
 from flamecore.logs import logger
 from flamestream_grpc.options import Options, wrong
-
-_CIPHERS: Final = "GRPC_SSL_CIPHER_SUITES"
-_NONE_BELOW_1_3: Final = "ECDHE-PSK-CHACHA20-POLY1305"
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file: when it was written, which one it is, its size; None: it is not there."""
@@ -51,7 +43,6 @@ class Certificates:
     """
 
     def __init__(self, options: Options) -> None:
-        os.environ.setdefault(_CIPHERS, _NONE_BELOW_1_3)
         self._options = options
         self._lock = Lock()
         self._stamp = self._refused = _stamp(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from flamecore.events import TRANSPORT_EXPOSED
 from flamecore.logs import logger
 from flamecore.toolkit.frames import HEADER_BYTES, Framing
 from flamestream_grpc.endpoint import GrpcEndpoint
+from flamestream_grpc.environment import CIPHERS, REFUSING_CIPHER
 from flamestream_grpc.incoming import HELLO as HELLO_FRAME
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, TOKEN, Link
 from flamestream_grpc.options import Options, check, joined, parse
@@ -119,10 +121,38 @@ class GrpcTransport(Transport):
         host, port = parse(self.options.listen)
         missing = exposed(joined(host, port), self.options, self.context.token)
         port = await self._listen(joined(host, port), credentials)
+        if credentials is not None:
+            await self._check_floor(host, port)
         self.location = joined(*self._advertised(host, port))
         if missing:
             logger().warning(TRANSPORT_EXPOSED, location=self.location, missing=" and ".join(missing))
         return self.location
+
+    async def _check_floor(self, host: str, port: int) -> None:
+        """Listen no more if clients of TLS 1.2 are answered.
+
+        Raises:
+            TransportError: They are, or whether they are cannot be told.
+        """
+        from flamestream_grpc.tls_floor import speaks_tls_1_2
+
+        hint = ""
+        try:
+            spoken = await speaks_tls_1_2(host, port, self.options.connect_timeout_s)
+        except OSError as error:
+            what = f"whether TLS 1.2 is spoken there cannot be told: {error or type(error).__name__}"
+        else:
+            if not spoken:
+                return
+            what = "gRPC would speak TLS 1.2 there, and 1.3 is the least"
+            hint = f"{CIPHERS} is set otherwise: unset it."
+            if os.environ.get(CIPHERS) == REFUSING_CIPHER:
+                hint = (
+                    "gRPC was imported before flamestream_grpc and reads its environment only then: "
+                    f"import flamestream_grpc first, or start the program with {CIPHERS}={REFUSING_CIPHER}."
+                )
+        await self._server.aclose()
+        raise TransportError(f"cannot listen at {joined(host, port)}: {what}", hint=hint, address="", peer="")
 
     def _advertised(self, host: str, port: int) -> tuple[str, int]:
         """Where others are to connect to, when this is where it listens."""

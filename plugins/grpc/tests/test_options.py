@@ -336,12 +336,16 @@ def test_an_address_that_is_not_bound_is_an_error(mesh: Any) -> None:
 
 @pytest.mark.parametrize(("client", "named"), [("1.76.0", True), ("1.85.1", True), ("1.86.0", False), ("2.0", False)])
 def test_grpc_gets_only_settings_its_version_knows(monkeypatch: pytest.MonkeyPatch, client: str, named: bool) -> None:
-    for name in ("GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT", "GRPC_EXPERIMENTS"):
+    for name in ("GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT", "GRPC_EXPERIMENTS", environment.CIPHERS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(environment, "version", lambda _: client)
     assert ("GRPC_EXPERIMENTS" in environment.missing()) == named
     monkeypatch.setenv("GRPC_EXPERIMENTS", "mine")
-    assert environment.missing() == {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+    assert environment.missing() == {
+        "GRPC_VERBOSITY": "NONE",
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+        environment.CIPHERS: environment.REFUSING_CIPHER,
+    }
 
 
 def test_grpc_writes_no_lines_of_its_own() -> None:

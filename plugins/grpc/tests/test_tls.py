@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import ssl
+import subprocess
+import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -40,6 +45,8 @@ async def spoken(location: str, certificates: Any, version: ssl.TLSVersion) -> s
         _, writer = await asyncio.open_connection(host, int(port), ssl=context)
     found: str = writer.get_extra_info("ssl_object").version()
     writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
     return found
 
 
@@ -56,6 +63,84 @@ def test_nothing_below_tls_1_3_is_spoken(pair: Any, certificates: Any) -> None:
             await there.wire.later("aclose")
 
     asyncio.run(run())
+
+
+LISTENER = """
+    import asyncio, sys
+
+    exec(sys.argv[1])
+
+    from flamecore.abc.transport import TransportContext
+    from flamecore.runtime.codec.codec import Codec
+    from flamestream_grpc import GrpcTransport, Options
+
+
+    async def main() -> None:
+        authority, certificate, key = sys.argv[2:]
+        options = Options(listen="127.0.0.1", tls_ca=authority, tls_certificate=certificate, tls_key=key)
+        transport = GrpcTransport(options, TransportContext(job="tests", epoch=1, codec=Codec(), node="n", token="t"))
+        print(await transport.start(), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        await transport.aclose()
+
+
+    asyncio.run(main())
+"""
+"""Listens until its input ends; before that it runs a line of Python."""
+
+
+def listener(first: str, certificates: Any, **environment: str) -> subprocess.Popen[str]:
+    """Start a process in which a line of Python runs first, with no word of gRPC in its environment but these."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
+    files = map(str, (certificates.authority, certificates.certificate, certificates.key))
+    return subprocess.Popen(
+        [sys.executable, "-c", dedent(LISTENER), first, *files],
+        env=kept | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("first", ["pass", "import flamestream_grpc, grpc"])
+def test_a_new_process_speaks_tls_1_3_only(certificates: Any, first: str) -> None:
+    process = listener(first, certificates)
+    try:
+        assert process.stdout is not None
+        location = process.stdout.readline().strip()
+        assert asyncio.run(spoken(location, certificates, ssl.TLSVersion.TLSv1_3)) == "TLSv1.3"
+        with pytest.raises((OSError, ssl.SSLError)):
+            asyncio.run(spoken(location, certificates, ssl.TLSVersion.TLSv1_2))
+    finally:
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("first", "environment", "hint"),
+    [
+        ("import grpc", {}, "import flamestream_grpc first"),
+        ("import grpc; grpc.ssl_channel_credentials()", {}, "import flamestream_grpc first"),
+        ("pass", {"GRPC_SSL_CIPHER_SUITES": "ECDHE-ECDSA-AES128-GCM-SHA256"}, "unset it"),
+    ],
+)
+def test_a_process_that_would_speak_tls_1_2_does_not_listen(
+    certificates: Any, first: str, environment: dict[str, str], hint: str
+) -> None:
+    said, error = listener(first, certificates, **environment).communicate(timeout=LIMIT_S)
+    assert said == ""
+    assert "TransportError: cannot listen at 127.0.0.1:" in error
+    assert "gRPC would speak TLS 1.2 there, and 1.3 is the least" in error
+    assert hint in error
+
+
+def test_the_environment_may_refuse_tls_1_2_for_whoever_imports_grpc_first(certificates: Any) -> None:
+    process = listener("import grpc", certificates, GRPC_SSL_CIPHER_SUITES="ECDHE-PSK-CHACHA20-POLY1305")
+    assert process.stdout is not None
+    location = process.stdout.readline().strip()
+    process.communicate(timeout=LIMIT_S)
+    assert location.startswith("127.0.0.1:")
 
 
 STRANGERS: dict[str, Any] = {

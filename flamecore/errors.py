@@ -21,6 +21,7 @@
     ├── RegistryError             a registry of jobs that cannot be used, or does not know one
     │   └── ClaimedError          another supervisor runs the job
     ├── CodecError                a payload that cannot cross a process boundary, or bytes that are none
+    │   └── TooLargeError         an item that alone costs more than a message may
     ├── JobError                  a job that cannot go on (a stuck stream, a dead worker)
     │   └── RunawayLoopError      an item that goes round a cycle without end
     ├── TransportError            hand-over between addresses failed
@@ -171,13 +172,17 @@ class CodecError(FlameError):
 
     def going_to(self, vertex: str, where: str) -> CodecError:
         """The same error, of a payload on its way to an operation or sink, which is named in words by `where`."""
-        return CodecError(
+        return type(self)(
             f"on the way to {where}: {self.what}",
             hint=self.hint,
             type_name=self.type_name,
             path=self.path,
             vertex=vertex,
         )
+
+
+class TooLargeError(CodecError):
+    """A payload that costs more to decode than a receiver allows. Fields: as of `CodecError`."""
 
 
 class JobError(FlameError):

@@ -91,7 +91,7 @@ class Collector:
             reached = self.time if failure is None else failure.at.time
             return self._complete(reached, orders, payloads, failure, reached)
         last = orders[-1] if orders else b""
-        if len(self._through) > 1:
+        if len(self._through) > 1 or self._pending[0] or (last and last >= encode_time(time)):
             if orders:
                 self._pending[message.worker].append((orders, payloads))
             if time <= self.time:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from flamecore.abc.transport import Endpoint
-from flamecore.errors import CodecError, JobError
+from flamecore.errors import CodecError, FlameError, FrameError, JobError
 from flamecore.model.messages import Outgoing
+from flamecore.runtime.tasks.parting import is_too_large, parted, told
 
 _BACKLOG: Final = 1_000_000
 """Most messages kept for one address that gives no room."""
@@ -37,8 +38,11 @@ class Sender:
     def send(self, to: str, message: Any) -> None:
         """Send now if there is room, later if not; never before what was sent to that address earlier.
 
+        What is too large for one message is sent in parts.
+
         Raises:
             JobError: The receiver has given no room for too much.
+            TooLargeError: An item alone is too large.
             TransportError: As `Endpoint.send_nowait`.
         """
         self.sent[type(message).__name__] += 1
@@ -47,8 +51,14 @@ class Sender:
             try:
                 if self.endpoint.send_nowait(to, message):
                     return
-            except CodecError as error:
-                raise _on_the_way(error, to) from error
+            except (CodecError, FrameError) as error:
+                parts = parted(message) if is_too_large(error) else []
+                if not parts:
+                    raise _on_the_way(error, to, message) from error
+                self.sent[type(message).__name__] -= 1
+                for part in parts:
+                    self.send(to, part)
+                return
             waiting = self._backlog[to] = deque()
             task = asyncio.get_running_loop().create_task(self._drain(to, waiting))
             self._senders.add(task)
@@ -63,10 +73,19 @@ class Sender:
     async def _drain(self, to: str, waiting: deque[Any]) -> None:
         try:
             while waiting:
-                await self.endpoint.send(to, waiting[0])
-                waiting.popleft()
-        except CodecError as error:
-            self.fail(_on_the_way(error, to))
+                message = waiting[0]
+                try:
+                    await self.endpoint.send(to, message)
+                except (CodecError, FrameError) as error:
+                    parts = parted(message) if is_too_large(error) else []
+                    if not parts:
+                        raise _on_the_way(error, to, message) from error
+                    self.sent[type(message).__name__] += len(parts) - 1
+                    waiting.extend(parts)
+                    waiting.rotate(len(parts))  # to the front, before the one they are parts of
+                    del waiting[len(parts)]
+                else:
+                    waiting.popleft()
         except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
             self.fail(error)
         finally:  # after an error this is not for whoever has the address next
@@ -86,7 +105,10 @@ class Sender:
         await self.endpoint.aclose()
 
 
-def _on_the_way(error: CodecError, to: str) -> CodecError:
+def _on_the_way(error: CodecError | FrameError, to: str, message: Any) -> FlameError:
     """The error of a message that cannot be encoded, with where its payload was to go, if it does not say so itself."""
+    known = told(error, message) if is_too_large(error) else error
     kind, _, name = to.partition("/")
-    return error.going_to(name, f"sink {name!r}") if kind == "rear" and error.vertex is None else error
+    if isinstance(known, CodecError) and known.vertex is None and kind == "rear":
+        return known.going_to(name, f"sink {name!r}")
+    return known

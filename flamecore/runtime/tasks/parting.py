@@ -1,0 +1,80 @@
+"""Messages that are too large to be sent: in which parts they go, or which of their items is too large alone."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+from flamecore.errors import FlameError, FrameError, TooLargeError
+from flamecore.model.batch import Orders
+from flamecore.model.messages import Items, Piece, Released
+from flamecore.model.meta import decode_time
+
+
+def is_too_large(error: FlameError) -> bool:
+    """Return whether an error says that less of the same message could be sent."""
+    return isinstance(error, TooLargeError) or (isinstance(error, FrameError) and error.reason == "oversized")
+
+
+def parted(message: Any) -> list[Any]:
+    """Return two messages that say the same one after the other; none if there are no two items in it."""
+    if type(message) is Items:
+        return _parted_items(message)
+    if type(message) is Released and len(message.payloads) > 1:
+        return _parted_release(message)
+    return []
+
+
+def told(error: FlameError, message: Any) -> FlameError:
+    """Return the error of a message that cannot be parted, with the item that is too large."""
+    orders, payloads = _items(message)
+    if len(payloads) != 1:
+        return error
+    what = f"{error.what}: {reprlib.repr(payloads[0])}, an item of time {decode_time(orders[0])}"
+    facts = {name: getattr(error, name, TooLargeError.path) for name in ("type_name", "path")}
+    facts["type_name"] = facts["type_name"] or type(payloads[0]).__qualname__
+    return TooLargeError(what, hint=error.hint, vertex=getattr(error, "vertex", None), **facts)
+
+
+def _items(message: Any) -> tuple[Orders, Sequence[Any]]:
+    if type(message) is Released:
+        return message.orders, message.payloads
+    if type(message) is Items:
+        pieces = [piece for piece in message.pieces if len(piece[3])]
+        if len(pieces) == 1:
+            return pieces[0][3], pieces[0][4]
+    return (), ()
+
+
+def _parted_items(message: Items) -> list[Items]:
+    """Part the items in the middle. The acks go with the last: the receiver owes them once it has processed all."""
+    counts = [len(piece[3]) for piece in message.pieces]
+    half = sum(counts) // 2
+    if not half:
+        return []
+    first: list[Piece] = []
+    for at, (piece, count) in enumerate(zip(message.pieces, counts, strict=True)):
+        if count > half:
+            index, trace, alive, orders, payloads = piece
+            first.append((index, trace, alive, orders[:half], payloads[:half]))
+            rest: Piece = (index, trace, alive, orders[half:], payloads[half:])
+            return [Items(first, ()), Items([rest, *message.pieces[at + 1 :]], message.acks)]
+        first.append(piece)
+        half -= count
+    raise AssertionError("half of the items are more than all")
+
+
+def _parted_release(message: Released) -> list[Released]:
+    """Part the items in the middle. The first part goes no further than the earliest time of what is still to come.
+
+    A record that ends the job is told with the first: nothing behind it may be delivered.
+    """
+    worker, time, orders, payloads, failures = message
+    half = len(payloads) // 2
+    rest = orders[half:]
+    reached = min(time, decode_time(min(rest)))
+    return [
+        Released(worker, reached, orders[:half], payloads[:half], failures),
+        Released(worker, time, rest, payloads[half:], []),
+    ]

@@ -17,20 +17,27 @@ from typing import Any, Final
 
 import msgspec
 
-from flamecore.errors import CodecError
-from flamecore.model.batch import Note, concat, pack, unpack
-from flamecore.model.failure import shorten_repr
+from flamecore.errors import CodecError, TooLargeError
+from flamecore.model.batch import DerivedOrders, Note, concat, pack, unpack
+from flamecore.model.failure import Failure, shorten_repr
 from flamecore.model.graph import Graph, payload_types
 from flamecore.model.messages import Ack, Delivered, Items, MinTime, Released, Report
 from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import wire as lay
-from flamecore.runtime.codec.decode import ByteCursor, Read, SchemaCompiler
-from flamecore.runtime.codec.encode import Writer
+from flamecore.runtime.codec.checked import MESSAGES, checked
+from flamecore.runtime.codec.decode import ByteCursor, CountingCursor, Read, SchemaCompiler
+from flamecore.runtime.codec.encode import BatchWriter, StateWriter, Writer
 from flamecore.runtime.codec.types import NAMES, TypeTable
 from flamecore.runtime.codec.wire import unreadable
 
+_MESSAGE: Final = lay.MESSAGE
+_LARGE_BYTES: Final = lay.LARGE_BYTES
+_MAX_TOLD_BYTES: Final = lay.MAX_TOLD_BYTES
 _MOST_SCHEMAS: Final = 512
 _LONGEST_SCHEMA_KEPT: Final = 4096
+_MOST_SCHEMA_BYTES_KEPT: Final = 2**18
+_SPELLED_OUT: Final = 4096
+"""So many orders may be spelled out for free."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _items_head: Final = msgspec.msgpack.Decoder(tuple[tuple[Ack, ...], list[tuple[int, int, bool, Note]]]).decode
@@ -60,6 +67,7 @@ class Codec:
         self._types = TypeTable()
         self._vertices: list[tuple[str, str]] = []
         self._readers: dict[bytes, Callable[[ByteCursor], Any]] = {}
+        self._kept_bytes = 0
         for kind, (name, *formerly) in own.items():
             self._types.reserve(kind, name, formerly)
         for codec in codecs:
@@ -111,11 +119,17 @@ class Codec:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, limits: lay.Limits = lay.MESSAGE) -> bytes:
         """Bytes of a value.
+
+        Args:
+            value: What is written.
+            limits: What it may cost whoever decodes it: `MESSAGE` or `STORED`. Of a message with several payloads that
+                is `TOGETHER`.
 
         Raises:
             CodecError: A type cannot cross; the text names the type and says how to declare it.
+            TooLargeError: It costs too much.
         """
         kind = type(value)
         if kind in _told:
@@ -124,7 +138,7 @@ class Codec:
             return self._guarded(self._items, value)
         if kind is Released:
             return self._guarded(self._released, value)
-        return self._guarded(self._value, value)
+        return self._guarded(self._stored if limits is lay.STORED else self._value, value)
 
     def _guarded(self, write: Callable[[Any], bytes], value: Any) -> bytes:
         try:
@@ -140,22 +154,36 @@ class Codec:
         writer = Writer(self._types)
         return writer.bytes_of(writer.column((value,)))
 
+    def _stored(self, value: Any) -> bytes:
+        writer = StateWriter(self._types)
+        return writer.bytes_of(writer.column((value,)))
+
     def _items(self, message: Items) -> bytes:
-        writer = Writer(self._types)
         pieces = message.pieces
-        heads = [(*piece[:3], pack(piece[3])) for piece in pieces]
-        writer.columns.append(_encode((message.acks, heads)))
+        head = _encode((message.acks, [(*piece[:3], pack(piece[3])) for piece in pieces]))
         payloads = concat([piece[4] for piece in pieces])
+        count = len(payloads)
+        writer = Writer(self._types) if count < 2 else BatchWriter(self._types)
+        writer.columns.append(head)
+        if count > _SPELLED_OUT:
+            writer.spend(_spelled_out(pieces) + len(head))
         try:
             return writer.bytes_of([lay.ITEMS, writer.column(payloads)])
+        except TooLargeError as error:
+            if count > 1:  # each by itself may be sent
+                raise
+            raise self._at_vertex(message, error) from error
         except CodecError as error:
             raise self._at_vertex(message, error) from error
 
     def _released(self, message: Released) -> bytes:
-        writer = Writer(self._types)
         worker, time, orders, payloads, failures = message
+        writer = Writer(self._types) if len(payloads) < 2 else BatchWriter(self._types)
         failing, failed = zip(*failures, strict=True) if failures else ((), ())
-        writer.columns.append(_encode((worker, time, pack(orders), failing)))
+        head = _encode((worker, time, pack(orders), failing))
+        writer.columns.append(head)
+        if len(payloads) > _SPELLED_OUT:
+            writer.spend(_spelled_out([(0, 0, True, orders)]) + len(head))
         node = [lay.RELEASED, writer.column(payloads)]
         node.append(writer.column(failed))
         return writer.bytes_of(node)
@@ -177,26 +205,36 @@ class Codec:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes, limits: lay.Limits = _MESSAGE) -> Any:
         """The value of some bytes.
+
+        Args:
+            data: What is read.
+            limits: What it may cost, counted before anything is made.
 
         Raises:
             CodecError: They are no bytes of this codec, name what was not declared, or are beyond a limit.
         """
         try:
             schema, columns = lay.split(data)
-            read = self._readers.get(schema) or self._reader(schema)
-            cursor = ByteCursor(columns)
-            value = read(cursor)
-            cursor.end()
+            read = self._readers.get(schema) or self._reader(schema, limits)
+            left = iter(columns)
+            if len(data) > _LARGE_BYTES or limits is not _MESSAGE:
+                value = read(CountingCursor(left, limits.units - 2 * len(data) // lay.UNIT_BYTES))  # columns are copies
+            else:
+                value = read(ByteCursor(left))
+            for _ in left:
+                raise unreadable("bytes with a column too many")
         except CodecError:
             raise
         except Exception as error:  # made-up bytes can be wrong in any way, and end in one way
             raise unreadable(f"bytes that cannot be decoded: {error!r}") from error
         return value
 
-    def _reader(self, schema: bytes) -> Callable[[ByteCursor], Any]:
+    def _reader(self, schema: bytes, limits: lay.Limits) -> Callable[[ByteCursor], Any]:
         """What reads the columns of a schema, kept for the next time."""
+        if len(schema) > limits.schema_bytes:
+            raise unreadable(f"bytes with a schema of {len(schema)} bytes; {limits.schema_bytes} is the limit")
         compiler = SchemaCompiler(self._types, schema)
         root = compiler.root
         kind = root[0] if type(root) is list else root
@@ -208,10 +246,13 @@ class Codec:
         elif kind == lay.TOLD:
             reader = _teller(_tellers[root[1]])
         else:
-            reader = _value_reader(compiler.compile(root))
+            read, said = compiler.compile(root), compiler.made_of(root)
+            reader = _message_reader(read) if said in MESSAGES else _value_reader(read)
         if len(schema) <= _LONGEST_SCHEMA_KEPT:
-            if len(self._readers) >= _MOST_SCHEMAS:
+            self._kept_bytes += len(schema)
+            if len(self._readers) >= _MOST_SCHEMAS or self._kept_bytes > _MOST_SCHEMA_BYTES_KEPT:
                 self._readers.clear()
+                self._kept_bytes = len(schema)
             self._readers[schema] = reader
         return reader
 
@@ -220,19 +261,46 @@ def _value_reader(read: Read) -> Callable[[ByteCursor], Any]:
     return lambda cursor: read(cursor, 1)[0]
 
 
+def _message_reader(read: Read) -> Callable[[ByteCursor], Any]:
+    return lambda cursor: checked(read(cursor, 1)[0])
+
+
 def _teller(decode: Callable[[bytes], Any]) -> Callable[[ByteCursor], Any]:
-    return lambda cursor: decode(cursor.raw())
+    def tell(cursor: ByteCursor) -> Any:
+        column = cursor.raw()
+        if len(column) > _MAX_TOLD_BYTES:
+            raise unreadable(f"a message of {len(column)} bytes; {lay.MAX_TOLD_BYTES} are the limit")
+        return decode(column)
+
+    return tell
+
+
+def _failure(value: Any) -> Failure:
+    if type(value) is not Failure:
+        raise unreadable(f"bytes with a {type(value).__name__} where a failure belongs")
+    checked(value)
+    return value
+
+
+def _spelled_out(pieces: Iterable[Sequence[Any]]) -> int:
+    """Return what it costs to spell out the orders of pieces that are noted as made of others."""
+    return sum([lay.ORDER_UNITS * len(piece[3]) for piece in pieces if type(piece[3]) is DerivedOrders])
 
 
 def _items_reader(read: Read) -> Callable[[ByteCursor], Items]:
     def read_items(cursor: ByteCursor) -> Items:
-        acks, heads = _items_head(cursor.raw())
+        acks, heads = _items_head(cursor.head())
         pieces = [(*head[:3], unpack(head[3])) for head in heads]
-        ends = list(accumulate([len(orders) for _, _, _, orders in pieces], initial=0))
-        payloads = read(cursor, ends[-1])
-        if len(payloads) != ends[-1]:
-            raise ValueError(f"{ends[-1]} orders for {len(payloads)} payloads")
-        parts = [payloads] if len(pieces) == 1 else [payloads[start:end] for start, end in pairwise(ends)]
+        counts = [len(orders) for _, _, _, orders in pieces]
+        count = sum(counts)
+        if count > _SPELLED_OUT:
+            cursor.spend(_spelled_out(pieces))
+        payloads = read(cursor, count)
+        if len(payloads) != count:
+            raise ValueError(f"{count} orders for {len(payloads)} payloads")
+        parts = [payloads]
+        if len(pieces) != 1:
+            parts = [payloads[start:end] for start, end in pairwise(accumulate(counts, initial=0))]
         return Items([(*piece, part) for piece, part in zip(pieces, parts, strict=True)], acks)
 
     return read_items
@@ -240,12 +308,15 @@ def _items_reader(read: Read) -> Callable[[ByteCursor], Items]:
 
 def _released_reader(read: Read, read_failures: Read) -> Callable[[ByteCursor], Released]:
     def read_released(cursor: ByteCursor) -> Released:
-        worker, time, note, failing = _released_head(cursor.raw())
+        worker, time, note, failing = _released_head(cursor.head())
         orders = unpack(note)
+        if len(orders) > _SPELLED_OUT:
+            cursor.spend(_spelled_out([(0, 0, True, orders)]))
         payloads = read(cursor, len(orders))
         if len(payloads) != len(orders):
             raise ValueError(f"{len(orders)} orders for {len(payloads)} payloads")
-        failures = list(zip(failing, read_failures(cursor, len(failing)), strict=True))
+        failed = [_failure(value) for value in read_failures(cursor, len(failing))]
+        failures = list(zip(failing, failed, strict=True))
         return Released(worker, time, orders, payloads, failures)
 
     return read_released

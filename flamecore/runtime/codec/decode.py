@@ -1,13 +1,14 @@
 """From columns to values. A schema is compiled once into functions; a job has few schemas and many messages.
 
 Whatever the bytes claim is checked against what is there before room is made for it: how many values a column has is
-known from its parent, and must be what the column says; lengths must add up to what has room; all of a value's columns
-must be used. What comes of bytes that are not the codec's is an error and nothing else.
+known from its parent, and must be what the column says; all of a value's columns must be used. What values will cost is
+known from their number and their node, and taken out of a budget (`flamecore.runtime.codec.wire.Limits`) before they
+are made. What comes of bytes that are not the codec's is an error and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Any, Final, NoReturn
 
@@ -19,7 +20,7 @@ from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import numpy as arrays
 from flamecore.runtime.codec import wire as lay
 from flamecore.runtime.codec.classes import Enumeration, FieldCodec
-from flamecore.runtime.codec.stdlib import Standard
+from flamecore.runtime.codec.stdlib import TEXTS, Standard, Texts
 from flamecore.runtime.codec.types import TypeTable
 from flamecore.runtime.codec.wire import unreadable
 
@@ -47,29 +48,31 @@ _texts: Final = _decoders[lay.STR]
 _schema: Final = msgspec.msgpack.Decoder(tuple[list[list[Any]], Any]).decode
 
 
+_CONTAINER_UNITS, _ELEMENT_UNITS, _SIMPLE_UNITS = lay.CONTAINER_UNITS, lay.ELEMENT_UNITS, lay.SIMPLE_UNITS
 _HEADS: Final = tuple(map(lay.array_head, range(100)))
 
 
 class ByteCursor:
-    """Gives out the columns of one value, in order.
+    """Gives out the columns of one value, in order, as long as there is budget for what is made of them.
 
     Args:
-        columns: All of them.
+        columns: All of them; of no more than `LARGE_BYTES`.
     """
 
-    def __init__(self, columns: Sequence[bytes]) -> None:
-        self._columns = iter(columns)
-        self._room = lay.MAX_VALUES
+    _units = lay.MESSAGE.units
 
-    def enter(self, count: int) -> None:
-        """Note that as many values are to be made.
+    def __init__(self, columns: Iterator[bytes]) -> None:
+        self._columns = columns
+
+    def spend(self, units: int) -> None:
+        """Take what is to be made next out of the budget.
 
         Raises:
-            CodecError: They are too many.
+            CodecError: It costs more than is left.
         """
-        self._room -= count
-        if self._room < 0:
-            raise unreadable(f"bytes that claim more than {lay.MAX_VALUES} values")
+        self._units -= units
+        if self._units < 0:
+            raise unreadable("bytes of more values than the budget of a message allows")
 
     def raw(self) -> bytes:
         """The next column, as it is."""
@@ -84,17 +87,69 @@ class ByteCursor:
             raise unreadable(f"bytes with {lay.array_length(column)} values where {count} belong")
         return column
 
-    def lengths(self, count: int) -> list[int]:
-        """The next column, which must be lengths of what there is room for."""
-        lengths: list[int] = _integers(self.column(count))
-        if lengths and (min(lengths) < 0 or sum(lengths) > self._room):
-            raise unreadable("bytes with impossible lengths")
-        return lengths
+    text = column
+    """The next column, which must be an array of that length, of texts."""
 
-    def end(self) -> None:
-        """Check that everything has been used."""
-        for _ in self._columns:
-            raise unreadable("bytes with a column too many")
+    lines = raw
+    """The next column, which must be one text."""
+
+    head = raw
+    """The next column, of values of known types, in whatever number."""
+
+    def parsed(self, find: Texts, made: Sequence[Any]) -> None:
+        """Note that a function is to read texts, in time in proportion to their lengths.
+
+        Args:
+            find: Finds the texts.
+            made: Values that they are found in.
+        """
+
+    def lengths(self, count: int, element_units: int) -> tuple[list[int], int]:
+        """The next column, which must be lengths of containers, and their sum; containers and places are paid for.
+
+        Args:
+            count: How many there must be.
+            element_units: What the place of an element costs.
+        """
+        self.spend(count * (_CONTAINER_UNITS + element_units))
+        lengths: list[int] = _integers(self.column(count))
+        total = sum(lengths)
+        if total > self._units or (lengths and min(lengths) < 0):
+            raise unreadable("bytes with impossible lengths")
+        if element_units:
+            self.spend(total * element_units)
+        return lengths, total
+
+
+class CountingCursor(ByteCursor):
+    """The columns of a long value, or under another budget: also texts, heads and what functions read are counted.
+
+    Args:
+        columns: As of a `ByteCursor`.
+        units: The budget.
+    """
+
+    def __init__(self, columns: Iterator[bytes], units: int) -> None:
+        super().__init__(columns)
+        self._units = units
+
+    def text(self, count: int) -> bytes:
+        column = self.column(count)
+        self.spend(lay.text_units(column))
+        return column
+
+    def lines(self) -> bytes:
+        column = self.raw()
+        self.spend(lay.text_units(column))
+        return column
+
+    def head(self) -> bytes:
+        column = self.raw()
+        self.spend(len(column))
+        return column
+
+    def parsed(self, find: Texts, made: Sequence[Any]) -> None:
+        self.spend(sum(map(len, find(made))) // 2)
 
 
 class SchemaCompiler:
@@ -122,13 +177,20 @@ class SchemaCompiler:
         kind, *parts = node
         return _COMPILE[kind](self, parts, depth + 1)
 
+    def made_of(self, node: Any) -> type | None:
+        """Return the class whose values a node is, if they are made of fields."""
+        if type(node) is not list or node[0] != lay.RECORD:
+            return None
+        entry = self._types.named(self._named(node[1])[0])
+        return entry.kind if isinstance(entry, FieldCodec) else None
+
     def _tuple(self, nodes: list[Any], depth: int) -> Read:
         if not nodes:
             raise unreadable("bytes with tuples of no width")
         reads = [self.compile(node, depth) for node in nodes]
 
         def read(cursor: ByteCursor, count: int) -> list[tuple[Any, ...]]:
-            cursor.enter(count)
+            cursor.spend(count)
             return list(zip(*[one(cursor, count) for one in reads], strict=True))
 
         return read
@@ -142,7 +204,7 @@ class SchemaCompiler:
         reads = [self.compile(inner, 1) for inner in node[1:]]
 
         def read(cursor: ByteCursor, count: int) -> Rows:
-            cursor.enter(count)
+            cursor.spend(count)
             columns = [one(cursor, count) for one in reads]
             if set(map(len, columns)) != {count}:
                 raise ValueError(f"columns of {[*map(len, columns)]} values, not {count}")
@@ -152,8 +214,10 @@ class SchemaCompiler:
 
     def _union(self, nodes: list[Any], depth: int) -> Read:
         reads = [self.compile(node, depth) for node in nodes]
+        units = lay.UNION_UNITS
 
         def read(cursor: ByteCursor, count: int) -> list[Any]:
+            cursor.spend(count * units)
             labels = _integers(cursor.column(count))
             counts = [0] * len(reads)
             for label in labels:
@@ -169,9 +233,7 @@ class SchemaCompiler:
         read_keys, read_values = [self.compile(node, depth) for node in nodes]
 
         def read(cursor: ByteCursor, count: int) -> list[dict[Any, Any]]:
-            cursor.enter(count)
-            lengths = cursor.lengths(count)
-            total = sum(lengths)
+            lengths, total = cursor.lengths(count, _ELEMENT_UNITS)
             keys = read_keys(cursor, total)
             pairs = zip(keys, read_values(cursor, total), strict=True)
             made = [dict(islice(pairs, length)) for length in lengths]
@@ -187,8 +249,10 @@ class SchemaCompiler:
         if not keys or len(set(keys)) != len(keys) or len(keys) != len(nodes) or set(map(type, keys)) != {str}:
             raise unreadable("bytes with impossible keys of dictionaries")
 
+        units = lay.CONTAINER_UNITS + lay.ELEMENT_UNITS * len(keys)
+
         def read(cursor: ByteCursor, count: int) -> list[dict[str, Any]]:
-            cursor.enter(count)
+            cursor.spend(count * units)
             rows = zip(*[one(cursor, count) for one in reads], strict=True)
             return list(map(dict, map(zip, repeat(keys), rows)))
 
@@ -204,9 +268,10 @@ class SchemaCompiler:
         reads = [self.compile(node, depth) for node in nodes]
         if len(reads) != len(fields) or len(set(fields)) != len(fields):
             raise unreadable("bytes with a class of impossible fields")
+        units = lay.RECORD_UNITS + len(field_codec.fields)
 
         def read(cursor: ByteCursor, count: int) -> list[Any]:
-            cursor.enter(count)
+            cursor.spend(count * units)
             if not reads:
                 cursor.column(count)
             return make(count, [one(cursor, count) for one in reads])
@@ -217,8 +282,8 @@ class SchemaCompiler:
         kind = self._enumeration(parts[0], flags=False)
 
         def read(cursor: ByteCursor, count: int) -> list[Any]:
-            cursor.enter(count)
-            members = list(map(kind.member, _texts(cursor.raw())))
+            cursor.spend(count)
+            members = list(map(kind.member, _texts(cursor.head())))
             places = _integers(cursor.column(count))
             if places and min(places) < 0:
                 raise unreadable("bytes with an unknown member of an enum")
@@ -230,7 +295,12 @@ class SchemaCompiler:
         number, node = parts
         make = self._enumeration(number, flags=True).kind
         read_values = self.compile(node, depth)
-        return lambda cursor, count: list(map(make, read_values(cursor, count)))
+
+        def read(cursor: ByteCursor, count: int) -> list[Any]:
+            cursor.spend(count * lay.MADE_UNITS)
+            return list(map(make, read_values(cursor, count)))
+
+        return read
 
     def _enumeration(self, number: int, *, flags: bool) -> Enumeration:
         (name,) = self._named(number)
@@ -243,8 +313,9 @@ class SchemaCompiler:
         number, node = parts
         name, version = self._named(number)
         codec = self._types.named(name)
+        units, texts = lay.MADE_UNITS, None
         if isinstance(codec, Standard):
-            decode = codec.decode
+            decode, units, texts = codec.decode, codec.units, TEXTS.get(codec.made_of)
             if version != codec.version or codec.made_of not in (node, node[0] if type(node) is list else None):
                 raise _otherwise(name, f"in version {version}, or of other parts")
         elif isinstance(codec, TypeCodec):
@@ -254,7 +325,10 @@ class SchemaCompiler:
         read_made = self.compile(node, depth)
 
         def read(cursor: ByteCursor, count: int) -> list[Any]:
+            cursor.spend(count * units)
             made = read_made(cursor, count)
+            if texts is not None:
+                cursor.parsed(texts, made)
             try:
                 return list(map(decode, made))
             except CodecError:
@@ -271,7 +345,7 @@ class SchemaCompiler:
         arrays.restore(description)
 
         def read(cursor: ByteCursor, count: int) -> list[Any]:
-            cursor.enter(count)
+            cursor.spend(count * lay.PACKED_UNITS)
             return arrays.unpack(cursor.raw(), description, count)
 
         return read
@@ -284,15 +358,20 @@ class SchemaCompiler:
 
 def _leaf(decode: Callable[[bytes], list[Any]]) -> Read:
     def read(cursor: ByteCursor, count: int) -> list[Any]:
-        cursor.enter(count)
+        cursor.spend(count)
         return decode(cursor.column(count))
 
     return read
 
 
+def _read_texts(cursor: ByteCursor, count: int) -> list[str]:
+    cursor.spend(count)
+    return _texts(cursor.text(count))
+
+
 def _read_simple(cursor: ByteCursor, count: int) -> list[Any]:
-    cursor.enter(count)
     column = cursor.column(count)
+    cursor.spend(len(column) * _SIMPLE_UNITS)
     if len(column) > lay.MAX_SIMPLE_BYTES:
         raise unreadable(f"bytes with {len(column)} bytes where {lay.MAX_SIMPLE_BYTES} are the limit")
     values = _simple(column)
@@ -307,20 +386,16 @@ def _nothing(cursor: ByteCursor, count: int) -> Sequence[Any]:
     return ()
 
 
-def _sequences(
-    make: Callable[[Any], Any], *, distinct: bool = False
-) -> Callable[[SchemaCompiler, list[Any], int], Read]:
+def _sequences(make: Callable[[Any], Any], element_units: int = 0) -> Callable[[SchemaCompiler, list[Any], int], Read]:
     def compile_(compiler: SchemaCompiler, nodes: list[Any], depth: int) -> Read:
         (node,) = nodes
         read_parts = compiler.compile(node, depth)
 
         def read(cursor: ByteCursor, count: int) -> list[Any]:
-            cursor.enter(count)
-            lengths = cursor.lengths(count)
-            total = sum(lengths)
+            lengths, total = cursor.lengths(count, element_units)
             parts = iter(read_parts(cursor, total))
             made = [make(islice(parts, length)) for length in lengths]
-            if distinct and sum(map(len, made)) != total:
+            if element_units and sum(map(len, made)) != total:
                 raise unreadable("bytes with a set that has an element twice")
             return made
 
@@ -330,8 +405,8 @@ def _sequences(
 
 
 def _read_lines(cursor: ByteCursor, count: int) -> Lines:
-    cursor.enter(count)
-    lines = Lines(str(cursor.raw(), "utf-8"))
+    cursor.spend(2 * count)
+    lines = Lines(str(cursor.lines(), "utf-8"))
     if len(lines) != count:
         raise unreadable(f"bytes with {len(lines)} lines where {count} belong")
     return lines
@@ -361,13 +436,14 @@ _LEAVES: Final[dict[int, Read]] = {
     lay.NOTHING: _nothing,
     lay.SIMPLE: _read_simple,
     **{node: _leaf(decode) for node, decode in _decoders.items()},
+    lay.STR: _read_texts,
 }
 _COMPILE: Final[dict[int, Callable[[SchemaCompiler, list[Any], int], Read]]] = {
     lay.TUPLE: SchemaCompiler._tuple,
     lay.LIST: _sequences(list),
     lay.TUPLES: _sequences(tuple),
-    lay.SET: _sequences(set, distinct=True),
-    lay.FROZENSET: _sequences(frozenset, distinct=True),
+    lay.SET: _sequences(set, lay.ELEMENT_UNITS),
+    lay.FROZENSET: _sequences(frozenset, lay.ELEMENT_UNITS),
     lay.DICT: SchemaCompiler._dict,
     lay.SHAPE: SchemaCompiler._shape,
     lay.UNION: SchemaCompiler._union,

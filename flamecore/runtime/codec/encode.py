@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from flamecore.errors import CodecError
+from flamecore.errors import CodecError, TooLargeError
 from flamecore.model.batch import Lines, Rows
 from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import numpy as arrays
 from flamecore.runtime.codec import wire as lay
 from flamecore.runtime.codec.classes import Dataclasses, Enumeration, FieldCodec, Structs, Tuples, unset
-from flamecore.runtime.codec.stdlib import INTEGERS, Standard
+from flamecore.runtime.codec.stdlib import INTEGERS, TEXTS, Standard
 from flamecore.runtime.codec.types import TypeTable
 
 Path = tuple[()] | tuple["Path", int | str | tuple[str]]
@@ -37,9 +37,14 @@ _NARROW, _WIDE = 4, 64
 _FEW: Final = 4
 """Fewer dictionaries than this are not worth a column for each key."""
 
+_SHORT, _FEW_COLUMNS = 4096, 256
+"""Schemas and numbers of columns that are below every limit."""
+_LARGE_BYTES: Final = lay.LARGE_BYTES
+
 _LONGEST_PATH: Final = 80
 """In characters, in errors."""
 
+_VERSION: Final = bytes((lay.VERSION,))
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -48,22 +53,52 @@ class Writer:
 
     Args:
         types: What may cross.
+
+    Attributes:
+        limits: What it may cost whoever reads it.
     """
+
+    limits = lay.MESSAGE
+    _room = limits.units
 
     def __init__(self, types: TypeTable) -> None:
         self.types = types
         self.columns: list[bytes] = []
         self.table: list[list[Any]] = []
         self._numbers: dict[str, int] = {}
-        self._room = lay.MAX_VALUES
 
     def bytes_of(self, node: Node) -> bytes:
         """What has been written, under its root.
 
         Raises:
-            CodecError: It is too much.
+            TooLargeError: It is too much.
         """
-        return lay.join([self.table, node], self.columns)
+        schema = _encode([self.table, node])
+        if len(schema) > _SHORT or len(self.columns) > _FEW_COLUMNS:
+            self._check_parts(len(schema))
+        data: bytes = _VERSION + _encode([schema, *self.columns])
+        if self._room < 0 or len(data) > _LARGE_BYTES:
+            self._check_size(len(data))
+        return data
+
+    def _check_parts(self, schema_bytes: int) -> None:
+        most = self.limits.schema_bytes
+        if schema_bytes > most or len(self.columns) > lay.MAX_COLUMNS:
+            raise TooLargeError(
+                f"a value of too many different parts: {len(self.columns)} columns, {schema_bytes} bytes of schema",
+                hint=f"Make it of fewer types; {lay.MAX_COLUMNS} columns and {most} bytes are the limits.",
+            )
+
+    def _check_size(self, size: int) -> None:
+        self._room -= 2 * size // lay.UNIT_BYTES + sum(
+            [lay.text_units(one) for one in self.columns if lay.is_text(one)]
+        )
+        if self._room < 0 or size > self.limits.size_bytes:
+            raise _too_costly(self.limits)
+
+    def spend(self, units: int) -> None:
+        """Note what it costs whoever reads this. Too much is found out with the next column, or at the end."""
+        self._room -= units
 
     def column(self, values: Sequence[Any], depth: int = 0, path: Path = ()) -> Node:
         """Write values that stand at one place of what is written; returns their node.
@@ -75,10 +110,11 @@ class Writer:
 
         Raises:
             CodecError: One of them cannot cross; the text says which, and what to do.
+            TooLargeError: They cost too much.
         """
         self._room -= len(values)
         if self._room < 0 or depth > lay.MAX_DEPTH:
-            raise _beyond(values, depth, path)
+            raise _too_deep(values, path) if depth > lay.MAX_DEPTH else _too_costly(self.limits)
         if type(values) is Lines:
             return self._lines(values, depth, path)
         if type(values) is Rows and values:
@@ -116,6 +152,7 @@ class Writer:
             self.columns.append(lines.text.encode())
         except UnicodeEncodeError:
             return self._plain(lay.STR, list(lines), depth, path)  # tells of the one
+        self._room -= len(lines)
         return lay.LINES
 
     def _union(self, values: Sequence[Any], depth: int, path: Path) -> Node:
@@ -125,6 +162,7 @@ class Writer:
     def _parted(self, values: Sequence[Any], labels: list[Any], known: Iterable[Any], depth: int, path: Path) -> Node:
         """Values of several kinds, told by a label for each: a column for each label."""
         parts: dict[Any, list[Any]] = {label: [] for label in known}
+        self._room -= len(values) * lay.UNION_UNITS
         numbers = {label: number for number, label in enumerate(parts)}
         self.columns.append(_encode(list(map(numbers.__getitem__, labels))))
         for label, value in zip(labels, values, strict=True):
@@ -142,21 +180,25 @@ class Writer:
         return [lay.TUPLE, *[self.column(part, depth + 1, (path, place)) for place, part in parts]]
 
     def _lists(self, values: Sequence[list[Any]], depth: int, path: Path) -> Node:
-        lengths = self._lengths(values, depth, path)
+        lengths = self._lengths(values)
         parts = _joined(values)
         if self._simple(values, parts):
             return lay.SIMPLE
+        self._room -= len(values) * lay.CONTAINER_UNITS
         self.columns.append(_encode(lengths))
         return [lay.LIST, self.column(parts, depth + 1, (path, "[…]"))]
 
     def _sequences(self, kind: int, values: Sequence[Sequence[Any]], depth: int, path: Path) -> Node:
-        self.columns.append(_encode(self._lengths(values, depth, path)))
+        lengths = self._lengths(values)
+        each = lay.ELEMENT_UNITS if kind in (lay.SET, lay.FROZENSET) else 0
+        self._room -= len(values) * lay.CONTAINER_UNITS + (len(values) + sum(lengths)) * each
+        self.columns.append(_encode(lengths))
         return [kind, self.column(_joined(values), depth + 1, (path, "[…]"))]
 
-    def _lengths(self, values: Sequence[Any], depth: int, path: Path) -> list[int]:
+    def _lengths(self, values: Sequence[Any]) -> list[int]:
         lengths = list(map(len, values))
         if sum(lengths) > self._room:  # before it is made room for: few lists can be many elements
-            raise _beyond(values, depth, path)
+            raise _too_costly(self.limits)
         return lengths
 
     def _simple(self, values: Sequence[Any], parts: Sequence[Any]) -> bool:
@@ -169,6 +211,12 @@ class Writer:
             return False
         if len(column) > lay.MAX_SIMPLE_BYTES:
             return False
+        units = len(column) * lay.SIMPLE_UNITS
+        if units > self._room:
+            if self.limits is lay.TOGETHER:  # rather fewer payloads
+                raise _too_costly(self.limits)
+            return False
+        self._room -= units
         self.columns.append(column)
         return True
 
@@ -209,7 +257,7 @@ class Writer:
         return writer.bytes_of(writer.column((value,)))
 
     def _dicts(self, values: Sequence[dict[Any, Any]], depth: int, path: Path) -> Node:
-        lengths = self._lengths(values, depth, path)
+        lengths = self._lengths(values)
         keys, parts = _joined(values), _joined([*map(dict.values, values)])
         kinds = set(map(type, keys))
         if kinds <= _SCALARS and self._simple(values, parts):
@@ -217,9 +265,11 @@ class Writer:
         # Equal keys may be of several types: 1 and True, a text and a member of an enum.
         some = kinds == {str} and len(values) >= _FEW and len(values[0]) <= _WIDE
         if some and len(set(map(tuple, values))) == 1:
+            self._room -= len(values) * (lay.CONTAINER_UNITS + lay.ELEMENT_UNITS * len(values[0]))
             columns = zip(values[0], zip(*map(dict.values, values), strict=True), strict=True)
             nodes = [self.column(part, depth + 1, (path, (key,))) for key, part in columns]
             return [lay.SHAPE, list(values[0]), *nodes]
+        self._room -= len(values) * lay.CONTAINER_UNITS + (len(values) + len(keys)) * lay.ELEMENT_UNITS
         self.columns.append(_encode(lengths))
         node = self.column(keys, depth + 1, (path, ".keys()"))
         return [lay.DICT, node, self.column(parts, depth + 1, (path, ".values()"))]
@@ -234,12 +284,14 @@ class Writer:
             raise _at(path, unset(field_codec, values, error)) from error
         if not field_codec.fields:  # no value comes of no bytes
             self.columns.append(_encode([None] * len(values)))
+        self._room -= len(values) * (lay.RECORD_UNITS + len(field_codec.fields))
         columns = zip(field_codec.places, parts, strict=True)
         return [lay.RECORD, number, *[self.column(part, depth + 1, (path, place)) for place, part in columns]]
 
     def _members(self, kind: Enumeration, values: Sequence[Any], depth: int, path: Path) -> Node:
         number = self._number(kind.name)
         if kind.flags:
+            self._room -= len(values) * lay.MADE_UNITS
             return [lay.FLAGS, number, self.column(list(map(attrgetter("_value_"), values)), depth + 1, path)]
         names = list(map(attrgetter("_name_"), values))
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
@@ -255,6 +307,9 @@ class Writer:
         except Exception as error:
             what = f"the codec {codec.name!r} failed on a {codec.type.__qualname__}: {type(error).__name__}: {error}"
             raise _refused(what, "", codec.type.__qualname__, path) from error
+        self._room -= len(values) * (codec.units if isinstance(codec, Standard) else lay.MADE_UNITS)
+        if isinstance(codec, Standard) and codec.made_of in TEXTS:
+            self.spend(sum(map(len, TEXTS[codec.made_of](made))) // 2)
         return [lay.CODED, self._number(codec.name, codec.version), self.column(made, depth + 1, path)]
 
     def _scalars(self, scalars: arrays.Scalars, values: Sequence[Any], depth: int, path: Path) -> Node:
@@ -265,6 +320,7 @@ class Writer:
         known = dict.fromkeys(types)
         if len(known) > 1:
             return self._parted(values, types, known, depth, path)
+        self._room -= len(values) * lay.PACKED_UNITS
         self.columns.append(arrays.pack(values))
         return [lay.PACKED, types[0]]
 
@@ -274,6 +330,20 @@ class Writer:
         if number == len(self.table):
             self.table.append([name, *facts])
         return number
+
+
+class BatchWriter(Writer):
+    """Writes several payloads at once, which could be sent one by one."""
+
+    limits = lay.TOGETHER
+    _room = limits.units
+
+
+class StateWriter(Writer):
+    """Writes what this job stores."""
+
+    limits = lay.STORED
+    _room = limits.units
 
 
 _BY_TYPE: Final[dict[type, Callable[[Writer, Any, int, Path], Node]]] = {
@@ -295,13 +365,18 @@ def _joined(values: Sequence[Iterable[Any]]) -> list[Any]:
     return list(values[0]) if len(values) == 1 else list(chain.from_iterable(values))
 
 
-def _beyond(values: Sequence[Any], depth: int, path: Path) -> CodecError:
-    if depth > lay.MAX_DEPTH:
-        what = f"a value that is nested more than {lay.MAX_DEPTH} deep, or contains itself,"
-    else:
-        what = f"a value of more than {lay.MAX_VALUES} parts"
+def _too_deep(values: Sequence[Any], path: Path) -> CodecError:
+    what = f"a value that is nested more than {lay.MAX_DEPTH} deep, or contains itself,"
     kind = type(values[0]).__qualname__
-    return _refused(f"{what} cannot cross a process boundary", "Make it smaller, or flatter.", kind, path)
+    return _refused(f"{what} cannot cross a process boundary", "Make it flatter.", kind, path)
+
+
+def _too_costly(limits: lay.Limits) -> TooLargeError:
+    return TooLargeError(
+        f"a value cannot cross a process boundary: what is made of it there could take more than "
+        f"{limits.units * lay.UNIT_BYTES // 2**20} MiB",
+        hint="Make it smaller: hand on its parts one by one, or a large text or table as bytes.",
+    )
 
 
 def _at(path: Path, error: CodecError) -> CodecError:

@@ -21,6 +21,8 @@ from flamecore.runtime.codec.wire import BYTES, STR, TUPLE, unreadable
 _MODULE: Final = "numpy"
 _NAMES: Final = ("numpy.ndarray", "numpy.str_", "numpy.bytes_")
 _KINDS: Final = frozenset("biufcmMSUV")
+_ARRAY_UNITS: Final = 256
+"""What an array costs besides its bytes: its data type is looked at closely."""
 _MOST_DIMENSIONS: Final = 64
 _MOST_TEXT: Final = 2**16
 
@@ -61,7 +63,7 @@ def entry_named(name: str) -> Standard | None:
 def _entry(name: str) -> Standard:
     np = _numpy()
     if name == "numpy.ndarray":
-        return Standard(np.ndarray, name, TUPLE, _take_apart, _put_together)
+        return Standard(np.ndarray, name, TUPLE, _take_apart, _put_together, units=_ARRAY_UNITS)
     if name == "numpy.str_":  # an array would cut it at its last zero
         return Standard(np.str_, name, STR, str.__str__, np.str_)
     return Standard(np.bytes_, name, BYTES, bytes, np.bytes_)

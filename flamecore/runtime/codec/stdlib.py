@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from functools import partial
@@ -14,7 +14,7 @@ from uuid import UUID
 from flamecore.errors import CodecError
 from flamecore.model.drift import MISSING
 from flamecore.model.failure import shorten_repr
-from flamecore.runtime.codec.wire import BYTES, NONE, STR, TUPLE
+from flamecore.runtime.codec.wire import BYTES, MADE_UNITS, NONE, STR, TUPLE
 
 _UTC_OFFSET: Final = "="
 _ZONE_KEY: Final = "@"
@@ -24,7 +24,7 @@ class Standard(NamedTuple):
     """A codec of the engine's: as `flamecore.model.type_codec.TypeCodec`, for types that need no declaration.
 
     `made_of` is the kind of node that `decode` may be given the values of, and no other: `bytearray(2**40)` is not what
-    it looks like.
+    it looks like. `units` are what making one costs.
     """
 
     type: type
@@ -33,6 +33,7 @@ class Standard(NamedTuple):
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
     version: int = 1
+    units: int = MADE_UNITS
 
 
 def _int_bytes(value: int) -> bytes:
@@ -111,3 +112,14 @@ STANDARD: Final = (
     Standard(WindowsPath, "WindowsPath", STR, str, WindowsPath),
     Standard(type(MISSING), "!MISSING", NONE, lambda _: None, _missing),
 )
+
+Texts = Callable[[Sequence[Any]], Iterable[str]]
+"""Finds texts among what a codec decodes."""
+
+
+def _texts_among(made: Sequence[Any]) -> Iterable[str]:
+    return [part for parts in made for part in parts if type(part) is str]
+
+
+TEXTS: Final[dict[int, Texts]] = {STR: iter, TUPLE: _texts_among}
+"""Finds what a codec reads that is text, in time in proportion to its length, by what it is made of."""

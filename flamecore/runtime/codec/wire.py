@@ -15,8 +15,9 @@ new version; readers keep reading all versions there have been.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -62,33 +63,64 @@ MAX_DEPTH: Final = 200
 """Deepest nesting of nodes."""
 MAX_COLUMNS: Final = 2**18
 """Most columns in one value."""
-MAX_SCHEMA_BYTES: Final = 2**21
-"""Longest schema."""
-MAX_VALUES: Final = 2**25
-"""Most values, counting containers and what they contain, each once."""
+
+UNIT_BYTES: Final = 64
+"""Memory that one unit of a budget stands for. A plain value costs one; what is larger, or slower to make, more."""
+
+
+class Limits(NamedTuple):
+    """Budget of one value: what its bytes may cost whoever decodes them, counted before anything is made of them.
+
+    Attributes:
+        units: Most units of `UNIT_BYTES` that the values cost.
+        schema_bytes: Longest schema.
+        size_bytes: Most bytes of all columns, where a writer could have sent less at once.
+    """
+
+    units: int
+    schema_bytes: int
+    size_bytes: int = 2**40
+
+
+MESSAGE: Final = Limits(11 * 2**18, 2**18)
+"""Budget of what comes from other processes: with what is not counted of a small message, less than 256 MiB."""
+TOGETHER: Final = Limits(MESSAGE.units // 2, MESSAGE.schema_bytes // 2, 2**23)
+"""Budget of several payloads in one message. One payload by itself may cost what a message may."""
+STORED: Final = Limits(2**28, 2**21)
+"""Budget of what this job has stored itself."""
+
+LARGE_BYTES: Final = 2**20
+"""Longest message of which only the values are counted: all else that comes of so few bytes is small."""
+MAX_TOLD_BYTES: Final = 2**22
+"""Longest column of a message that carries no payloads."""
+
+RECORD_UNITS, CONTAINER_UNITS = 4, 4
+"""Cost of an object with fields and of a container, without what they hold. A tuple of known width is a plain value."""
+ELEMENT_UNITS: Final = 2
+"""Cost of the place of an element in a set, or of an entry in a dictionary."""
+UNION_UNITS: Final = 3
+"""Cost of telling one value's kind."""
+MADE_UNITS: Final = 16
+"""Cost of a value that a function makes."""
+PACKED_UNITS: Final = 2
+"""Cost of a scalar of numpy."""
+SIMPLE_UNITS: Final = 2
+"""Cost of a byte of what is written as SIMPLE: it may be an empty container."""
+ORDER_UNITS: Final = 5
+"""Cost of spelling out an order that is noted as made of another."""
 
 MAX_SIMPLE_DEPTH: Final = 100
 MAX_SIMPLE_BYTES: Final = 2**24
 """Deepest and longest of what is written as SIMPLE; what is more is written otherwise."""
 
+_WIDE: Final = re.compile(rb"[\xf0-\xf4]")
+_HALF_WIDE: Final = re.compile(rb"[\xc4-\xef]")
+_LONG_TEXTS: Final = {b"\xd9": 2, b"\xda": 3, b"\xdb": 5}
+"""First bytes of texts of more than 31 bytes, and the lengths of their heads."""
+
 _VERSION: Final = bytes((VERSION,))
 _encode: Final = msgspec.msgpack.Encoder().encode
 _split: Final = msgspec.msgpack.Decoder(list[bytes]).decode
-
-
-def join(schema: Any, columns: Sequence[bytes]) -> bytes:
-    """The bytes of a schema and its columns.
-
-    Raises:
-        CodecError: They are more than a reader would take.
-    """
-    head = _encode(schema)
-    if len(head) > MAX_SCHEMA_BYTES or len(columns) > MAX_COLUMNS:
-        raise CodecError(
-            f"a value of too many different parts: {len(columns)} columns, {len(head)} bytes of schema",
-            hint=f"Make it of fewer types; {MAX_COLUMNS} columns and {MAX_SCHEMA_BYTES} bytes are the limits.",
-        )
-    return frame(head, columns)
 
 
 def frame(schema: bytes, columns: Sequence[bytes]) -> bytes:
@@ -110,9 +142,27 @@ def split(data: bytes) -> tuple[bytes, list[bytes]]:
     if data[1:2] > b"\x9f" and array_length(data, 1) > MAX_COLUMNS + 1:
         raise unreadable(f"bytes that claim {array_length(data, 1)} columns; {MAX_COLUMNS} is the limit")
     schema, *columns = _split(memoryview(data)[1:])
-    if len(schema) > MAX_SCHEMA_BYTES:
-        raise unreadable(f"bytes with a schema of {len(schema)} bytes; {MAX_SCHEMA_BYTES} is the limit")
     return schema, columns
+
+
+def is_text(column: bytes) -> bool:
+    """Return whether a column holds texts, or is one."""
+    start = _first(column)
+    return start == 0 or b"\xa0" <= column[start : start + 1] <= b"\xbf" or column[start : start + 1] in _LONG_TEXTS
+
+
+def text_units(column: bytes) -> int:
+    """Return what the texts of a column cost beyond its bytes: wide characters take two or four bytes each."""
+    start = _first(column)
+    start += _LONG_TEXTS.get(column[start : start + 1], 1) if start else 0
+    if _WIDE.search(column, start):
+        return 3 * len(column) // UNIT_BYTES
+    return len(column) // UNIT_BYTES if _HALF_WIDE.search(column, start) else 0
+
+
+def _first(column: bytes) -> int:
+    """Return where the first element of a column is; 0 if it is no array."""
+    return 0 if array_length(column) < 0 else {0xDC: 3, 0xDD: 5}.get(column[0], 1)
 
 
 def array_head(length: int) -> bytes:

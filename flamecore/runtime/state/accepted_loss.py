@@ -19,6 +19,7 @@ from flamecore.errors import CodecError, CorruptError
 from flamecore.model.graph import Graph, payload_types
 from flamecore.model.types import type_text
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.codec.wire import STORED
 from flamecore.runtime.state.format import Binding, Manifest, seal, unseal
 from flamecore.runtime.state.holder import PREFIX
 from flamecore.runtime.state.schema import state_schema
@@ -91,7 +92,7 @@ async def accept(store: Store, identity: str, graph: Graph, loss: AcceptedLoss) 
         StoreError: It cannot be written.
     """
     name = accepted_blob(identity, graph)
-    await _replace(store, name, seal(_codec.encode(loss), name, Binding(identity)))
+    await _replace(store, name, seal(_codec.encode(loss, STORED), name, Binding(identity)))
     return name
 
 
@@ -124,7 +125,7 @@ async def note_ahead(store: Store, identity: str, ahead: SinksAhead) -> None:
         StoreError: It cannot be written.
     """
     name = ahead_blob(identity)
-    await _replace(store, name, seal(_codec.encode(ahead), name, Binding(identity)))
+    await _replace(store, name, seal(_codec.encode(ahead, STORED), name, Binding(identity)))
 
 
 async def noted_ahead(store: Store, identity: str) -> SinksAhead | None:
@@ -141,7 +142,7 @@ async def _read(store: Store, name: str, identity: str, kind: type[W]) -> W | No
     if blob is None:
         return None
     try:
-        word = _codec.decode(unseal(blob, name, Binding(identity)))
+        word = _codec.decode(unseal(blob, name, Binding(identity)), STORED)
     except CodecError as error:
         raise CorruptError(f"blob {name} cannot be used: {error.what}", store=store.name, blob=name) from error
     if not isinstance(word, kind):

@@ -29,6 +29,7 @@ import xxhash
 from flamecore.errors import CodecError, CorruptError
 from flamecore.model.hashing import KEY_GROUPS
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.codec.wire import STORED
 
 R = TypeVar("R", "Manifest", "EpochRecord")
 
@@ -375,7 +376,7 @@ def _checksum(stored_format: int, *data: bytes | memoryview) -> bytes:
 
 def encode_record(record: Manifest | EpochRecord) -> bytes:
     """The blob of a manifest or of an epoch."""
-    return seal(_codec.encode(record), record.blob, Binding(record.identity, record.run))
+    return seal(_codec.encode(record, STORED), record.blob, Binding(record.identity, record.run))
 
 
 def decode_manifest(blob: bytes | None, name: str, expected: Binding) -> Manifest:
@@ -398,7 +399,7 @@ def decode_epoch(blob: bytes | None, name: str, expected: Binding) -> EpochRecor
 
 def _decode(blob: bytes | None, name: str, expected: Binding, kind: type[R]) -> R:
     try:
-        record = _codec.decode(unseal(blob, name, expected))
+        record = _codec.decode(unseal(blob, name, expected), STORED)
     except CodecError as error:
         raise _corrupt(name, error.what) from error
     if not isinstance(record, kind):
@@ -413,12 +414,12 @@ def _decode(blob: bytes | None, name: str, expected: Binding, kind: type[R]) -> 
 
 def encode_section(codec: Codec, section: Section) -> bytes:
     """Bytes of a section, without its operation."""
-    return codec.encode(section[1:])
+    return codec.encode(section[1:], STORED)
 
 
 def encode_part(codec: Codec, rows: Sequence[Row], name: str, binding: Binding) -> bytes:
     """The blob of a part."""
-    return seal(codec.encode(list(rows)), name, binding)
+    return seal(codec.encode(list(rows), STORED), name, binding)
 
 
 def decode_part(
@@ -438,7 +439,11 @@ def decode_part(
     """
     data = unseal(blob, name, expected)
     try:
-        return [Section(vertex, *codec.decode(row)) for vertex, row in codec.decode(data) if vertex in operations]
+        return [
+            Section(vertex, *codec.decode(row, STORED))
+            for vertex, row in codec.decode(data, STORED)
+            if vertex in operations
+        ]
     except CodecError as error:  # the bytes are what was written, so another snapshot would do no better
         what = f"blob {name} of the state cannot be read: {error.what}"
         hint = f"{error.hint} What of the state could be kept: flamestream plan."

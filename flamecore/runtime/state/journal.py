@@ -9,6 +9,7 @@ from flamecore.abc.store import Store
 from flamecore.errors import CodecError, CorruptError
 from flamecore.model.messages import Resume
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.codec.wire import STORED
 from flamecore.runtime.state.format import RESTORE, Binding, journal_blob, seal, unseal
 
 
@@ -79,7 +80,7 @@ def missing_journals(epoch: int, blobs: Iterable[str], first: Sequence[int]) -> 
 
 def encode_journal(times: Sequence[GivenTimes], name: str, binding: Binding) -> bytes:
     """The blob of times that were given."""
-    return seal(_codec.encode([tuple(entry) for entry in times]), name, binding)
+    return seal(_codec.encode([tuple(entry) for entry in times], STORED), name, binding)
 
 
 def decode_journal(blob: bytes | None, name: str, expected: Binding) -> list[GivenTimes]:
@@ -89,14 +90,14 @@ def decode_journal(blob: bytes | None, name: str, expected: Binding) -> list[Giv
         CorruptError: It is none, or not the expected one.
     """
     try:
-        return [GivenTimes(*entry) for entry in _codec.decode(unseal(blob, name, expected))]
+        return [GivenTimes(*entry) for entry in _codec.decode(unseal(blob, name, expected), STORED)]
     except (CodecError, TypeError) as error:
         raise CorruptError(f"journal {name} cannot be read: {error}", hint=RESTORE, store="", blob=name) from error
 
 
 def encode_sync(time: int, name: str, binding: Binding) -> bytes:
     """Return the blob that announces the time of a snapshot."""
-    return seal(_codec.encode(time), name, binding)
+    return seal(_codec.encode(time, STORED), name, binding)
 
 
 def decode_sync(blob: bytes | None, name: str, expected: Binding) -> int:
@@ -106,7 +107,7 @@ def decode_sync(blob: bytes | None, name: str, expected: Binding) -> int:
         CorruptError: It announces none, or is not the expected one.
     """
     try:
-        time = _codec.decode(unseal(blob, name, expected))
+        time = _codec.decode(unseal(blob, name, expected), STORED)
     except CodecError as error:
         raise CorruptError(f"blob {name} cannot be read: {error}", hint=RESTORE, store="", blob=name) from error
     if type(time) is not int:

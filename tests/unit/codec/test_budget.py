@@ -1,0 +1,248 @@
+"""Few bytes can claim to be a great deal: no message costs more than its budget, whatever it is made of."""
+
+from __future__ import annotations
+
+import enum
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from flamecore.errors import CodecError, TooLargeError
+from flamecore.model.batch import Lines, Rows, children
+from flamecore.model.messages import Ack, Items, Released
+from flamecore.model.meta import encode_time
+from flamecore.runtime.codec import wire as lay
+from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.codec.types import full_name
+
+encode = msgspec.msgpack.encode
+
+
+class Pair(NamedTuple):
+    one: int
+
+
+@dataclass
+class Grown:
+    one: int
+    more: list[int] = field(default_factory=list)
+
+
+class Right(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+CODEC = Codec([Pair, Grown, Right, Colour])
+
+
+def claimed(node: Any, *columns: bytes, table: tuple[Any, ...] = ()) -> bytes:
+    """Bytes of a schema and columns as given."""
+    return b"\x01" + encode([encode([list(table), node]), *columns])
+
+
+def array(count: int, element: bytes) -> bytes:
+    """A column of equal values."""
+    return lay.array_head(count) + element * count
+
+
+def several(node: Any, count: int, *columns: bytes, table: tuple[Any, ...] = ()) -> bytes:
+    """Bytes of a list of as many values of a node."""
+    return claimed([lay.LIST, node], encode([count]), *columns, table=table)
+
+
+def nested(kind: int, depth: int) -> Any:
+    node: Any = lay.NONE
+    for _ in range(depth):
+        node = [kind, node]
+    return node
+
+
+def items(node: Any, count: int, note: list[Any], *columns: bytes) -> bytes:
+    """Bytes of a hand-over of as many payloads, with one note of their orders."""
+    return claimed([lay.ITEMS, node], encode([[], [[0, 0, True, note]]]), *columns)
+
+
+NILS = b"\xc0"
+FORMS: dict[str, Callable[[int], bytes]] = {
+    "nils": lambda n: several(lay.NONE, n, array(n, NILS)),
+    "numbers": lambda n: several(lay.INT, n, array(n, b"\xcd\xff\xfe")),
+    "texts": lambda n: several(lay.STR, n, array(n, b"\xa2ab")),
+    "wide texts": lambda n: several(lay.STR, n, array(n, b"\xa5a\xf0\x9f\x98\x80")),
+    "sets": lambda n: several([lay.SET, lay.NOTHING], n, array(n, b"\0")),
+    "sets of one": lambda n: several([lay.FROZENSET, lay.INT], n, array(n, b"\1"), array(n, b"\1")),
+    "dictionaries": lambda n: several([lay.DICT, 1, 1], n, array(n, b"\1"), array(n, NILS), array(n, NILS)),
+    "one dictionary": lambda n: claimed([lay.DICT, lay.INT, 1], encode([n]), encode([*range(n)]), array(n, NILS)),
+    "lists": lambda n: several([lay.LIST, lay.NOTHING], n, array(n, b"\0")),
+    "lists in lists": lambda n: several(nested(lay.LIST, 20), n, *[array(n, b"\1")] * 20, array(n, NILS)),
+    "tuples in tuples": lambda n: several(nested(lay.TUPLE, 190), n, array(n, NILS)),
+    "shapes": lambda n: several([lay.SHAPE, ["a", "b"], 1, 1], n, array(n, NILS), array(n, NILS)),
+    "unions": lambda n: several([lay.UNION, 1, 1], n, array(n, b"\0"), array(n, NILS), array(0, b"")),
+    "named tuples": lambda n: several([lay.RECORD, 0, 1], n, array(n, NILS), table=([full_name(Pair), "one"],)),
+    "defaults": lambda n: several([lay.RECORD, 0, 1], n, array(n, NILS), table=([full_name(Grown), "one"],)),
+    "flags": lambda n: several([lay.FLAGS, 0, lay.INT], n, array(n, b"\3"), table=([full_name(Right)],)),
+    "names of members": lambda n: several(
+        [lay.ENUM, 0], 1, array(n, b"\xa3RED"), encode([0]), table=([full_name(Colour)],)
+    ),
+    "dates": lambda n: several([lay.CODED, 0, lay.STR], n, array(n, b"\xaa2020-01-01"), table=(["date", 1],)),
+    "identifiers": lambda n: several(
+        [lay.CODED, 0, lay.BYTES], n, array(n, b"\xc4\x10" + b"a" * 16), table=(["UUID", 1],)
+    ),
+    "a long path": lambda n: claimed([lay.CODED, 0, lay.STR], encode(["ab/" * n]), table=(["PurePosixPath", 1],)),
+    "simple lists": lambda n: several(lay.SIMPLE, 1, encode([[[]] * n])),
+    "simple dictionaries": lambda n: several(lay.SIMPLE, 1, encode([[{"": {"": {"": 1}}}] * n])),
+    "an order of many": lambda n: items(lay.NONE, n, [[b"o"], [n], 0, b""], array(n, NILS)),
+    "an order of many lines": lambda n: items(lay.LINES, n, [[b"o"], [n], 0, b""], b"\n" * n),
+    "orders": lambda n: items(lay.NONE, n, [[b"oo"] * n, None, 0, b""], array(n, NILS)),
+}
+UNITS = 2**13
+SLACK_BYTES = 2**18
+
+
+def most(form: Callable[[int], bytes], limits: lay.Limits) -> bytes:
+    """The bytes of the most values of a form that are within limits."""
+    low, high = 0, 2 * limits.units
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            CODEC.decode(form(middle), limits)
+        except CodecError:
+            high = middle
+        else:
+            low = middle
+    assert low, "not one is accepted"
+    return form(low)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_no_more_is_made_of_bytes_than_their_budget_allows(form: Callable[[int], bytes]) -> None:
+    limits = lay.Limits(UNITS, 2**18)
+    data = most(form, limits)
+    tracemalloc.start()
+    try:
+        value = CODEC.decode(data, limits)
+        if type(value) is Items:
+            spelled = [list(value.pieces[0][3]), list(value.pieces[0][4])]
+            assert all(spelled)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < UNITS * lay.UNIT_BYTES * 4 // 3 + SLACK_BYTES, f"{len(data)} bytes made {peak} bytes"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        several(lay.NONE, 33_000_000, array(33_000_000, NILS)),
+        several([lay.SET, lay.NOTHING], 33_000_000, array(33_000_000, b"\0")),
+        items(lay.NONE, 33_000_000, [[b"o"], [33_000_000], 0, b""], array(33_000_000, NILS)),
+        claimed(lay.SIMPLE, b"\x91" + array(16_000_000, b"\x90")),
+        claimed([lay.TOLD, "Report"], encode([0, 0, [], [[1, 1]] * 2_000_000, []])),
+        claimed([lay.TUPLE, *[[lay.LIST, lay.NOTHING]] * 200_000], *[b"\x91\0"] * 200_000),
+    ],
+    ids=["nils", "sets", "an order of many", "simple lists", "a report", "a schema"],
+)
+def test_what_costs_too_much_is_refused_before_it_is_made(data: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(CodecError):
+            CODEC.decode(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(data) + 2**24
+
+
+def sent_one_by_one(value: Any) -> Iterator[Items]:
+    yield Items([(0, 0, True, [encode_time(7)], [value])], (Ack(0, 7, 1),))
+    yield Items([(0, 0, True, [encode_time(7)], Rows([[value]]))], (Ack(0, 7, 1),))
+
+
+PAYLOADS: dict[str, Callable[[int], Any]] = {
+    "numbers": lambda n: [*range(n)],
+    "mixed": lambda n: [number if number % 2 else str(number) for number in range(n)],
+    "sets": lambda n: [{number} for number in range(n)],
+    "pairs": lambda n: [(number, "x") for number in range(n)],
+    "dictionaries": lambda n: [{"a": number, (1, 2): None} for number in range(n)],
+    "trees": lambda n: [{"a": [number, {"b": "x"}]} for number in range(n)],
+    "classes": lambda n: [Grown(number) for number in range(n)],
+    "flags": lambda n: [Right.READ] * n,
+    "dates": lambda n: [date(2020, 1, 1)] * n,
+    "identifiers": lambda n: [UUID(int=number) for number in range(n)],
+    "paths": lambda n: [PurePosixPath("a/b")] * n,
+    "wide texts": lambda n: ["\N{SNOWMAN}" * 100] * n,
+    "one wide text": lambda n: "\U0001f600" * 4 * n,
+    "bytes": lambda n: [b"x" * 100] * n,
+}
+
+
+@pytest.mark.parametrize("make", PAYLOADS.values(), ids=PAYLOADS)
+def test_whatever_the_writer_accepts_the_reader_accepts(
+    make: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With budgets so small that both refuse, at nearly the same size; also as several payloads of one message."""
+    small = lay.Limits(2**12, 2**18)
+    monkeypatch.setattr("flamecore.runtime.codec.encode._LARGE_BYTES", 0)
+    monkeypatch.setattr("flamecore.runtime.codec.codec._SPELLED_OUT", 0)
+    monkeypatch.setattr("flamecore.runtime.codec.encode.Writer.limits", small)
+    monkeypatch.setattr("flamecore.runtime.codec.encode.Writer._room", small.units)
+    monkeypatch.setattr("flamecore.runtime.codec.encode.BatchWriter._room", small.units)
+    accepted = refused = 0
+    for size in (*range(1, 1200, 37), 5_000, 10_000):
+        payload = make(size)
+        several_orders = [encode_time(place) for place in range(size)]
+        messages = [*sent_one_by_one(payload)]
+        if type(payload) is list:
+            messages.append(Items([(0, 0, True, several_orders, payload)], ()))
+        for message in messages:
+            try:
+                data = CODEC.encode(message)
+            except TooLargeError:
+                refused += 1
+            else:
+                assert CODEC.decode(data, small) == message
+                accepted += 1
+    assert accepted
+    assert refused
+
+
+def test_a_payload_that_alone_is_too_large_is_told_with_its_way() -> None:
+    codec = Codec()
+    message = Items([(3, 0, True, [encode_time(17)], [[None] * (lay.MESSAGE.units + 1)])], ())
+    with pytest.raises(TooLargeError) as caught:
+        codec.encode(message)
+    assert caught.value.vertex == "3"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Items([(0, 0, True, [encode_time(time) for time in range(9)], [[None] * (lay.TOGETHER.units // 8)] * 9)], ()),
+        Released(0, 9, [encode_time(time) for time in range(9)], [b"x" * 2**20] * 9, []),
+        Items([(0, 0, True, children([encode_time(1)], [10**6]), Lines("x\n" * 10**6))], ()),
+    ],
+    ids=["values", "bytes", "orders"],
+)
+def test_several_payloads_cost_less_than_one_may(message: Any) -> None:
+    with pytest.raises(TooLargeError):
+        CODEC.encode(message)
+
+
+def test_state_may_be_larger_than_messages() -> None:
+    value = [None] * (lay.MESSAGE.units + 1)
+    data = CODEC.encode(value, lay.STORED)
+    assert CODEC.decode(data, lay.STORED) == value
+    with pytest.raises(CodecError):
+        CODEC.decode(data)

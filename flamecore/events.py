@@ -57,6 +57,10 @@ CERTIFICATES_REFUSED: Final = "certificates.refused"
 NODE_REFUSED: Final = "node.refused"
 """A process that wanted to join a job was turned away; the job goes on. A warning. Keys: `job`, `node`, `why`."""
 
+MESSAGE_REFUSED: Final = "message.refused"
+"""A part of a job was sent something that it does not understand, and goes on without it. A warning, once for each
+sender. Keys: `address` of the part, `sender`, `kind` of what came."""
+
 STATE_UNVERIFIED: Final = "state.unverified"
 """Some of the stored state is of format 2, whose blobs do not say where they belong: one that was exchanged for another
 would not be found. A warning, once per start, until snapshots have replaced it. Keys: `job`, how many `blobs`, and the
@@ -86,6 +90,7 @@ ALL: Final = frozenset(
         JOB_ENDED,
         JOB_FAILED,
         NODE_REFUSED,
+        MESSAGE_REFUSED,
         STATE_UNVERIFIED,
         PHASE_SKIPPED,
         JOB_FAULTED,

@@ -8,17 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from flamecore import events
 from flamecore._version import __version__
 from flamecore.errors import FlameError, JobError, TransportError
 from flamecore.logs import logger
-from flamecore.model.messages import Halted, Join, Left, NodeFailed, NodeReport, Opened, Ready, Refusal
+from flamecore.model.messages import (
+    CONTROL,
+    Halted,
+    Join,
+    Left,
+    NodeFailed,
+    NodeReport,
+    Opened,
+    Ready,
+    Refusal,
+    Rescale,
+    Upgrade,
+)
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
 from flamecore.runtime.engine.epoch import Epoch, FaultError
+from flamecore.runtime.tasks.door import Door, Fits, anything
 from flamecore.runtime.tasks.stats import NodeStats
 
 ENDED: Final = "the job has come to its end"
@@ -35,6 +50,22 @@ _FAULTS: Final = frozenset(
     ("PeerGoneError", "SendTimeout", "TransportClosedError", "ConnectError", "FrameError", "CorruptError")
 )
 """Errors of a node that a new epoch may mend."""
+
+
+def _has_stats(report: NodeReport) -> bool:
+    try:
+        msgspec.convert(report.stats, NodeStats)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+_OF_CLIENTS: Final = dict.fromkeys((Join, Rescale, Upgrade, NodeReport), anything)
+_OF_NODES: Final[Mapping[type, Fits]] = {
+    **dict.fromkeys((Join, Opened, Ready, Halted, Left, NodeFailed), anything),
+    NodeReport: _has_stats,
+}
+"""What clients say, and what nodes say."""
 
 
 class ControlledJob(Protocol):
@@ -75,13 +106,18 @@ class ControlPlane:
         self.members = members
         self._job = job
         self._nodes: NodeManager | None = None
+        self.door = Door(CONTROL, {**_OF_CLIENTS, **_OF_NODES})
 
     async def listen(self, nodes: NodeManager) -> None:
         """Hear of them, for as long as the job lasts."""
         self._nodes = nodes
         while True:
             sender, message = await nodes.sender.endpoint.receive()
-            if nodes.leaving:
+            if not self.door.admits(sender, message):
+                continue
+            if type(message) not in (_OF_CLIENTS if sender.startswith("client/") else _OF_NODES):
+                self.door.refuse(sender, message)
+            elif nodes.leaving:
                 self._come_too_late(sender, message, nodes)
             elif sender.startswith("client/"):
                 if isinstance(message, Join):
@@ -144,7 +180,7 @@ class ControlPlane:
         now = epoch.name if epoch is not None else ""
         if isinstance(message, NodeReport):
             if message.stats:
-                members.reports[message.node] = NodeStats(**message.stats)
+                members.reports[message.node] = msgspec.convert(message.stats, NodeStats)
         elif isinstance(message, Opened) and message.epoch == now:
             members.opened.add(message.node)
         elif isinstance(message, Ready) and message.epoch == now:

@@ -38,6 +38,7 @@ from flamecore.runtime.cluster.node_epoch import NodeContext, NodeEpoch
 from flamecore.runtime.cluster.session import ControlSession
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.engine.job import relaxed_gc
+from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import exit_without_waiting, run
 from flamecore.runtime.tasks.sender import Sender
 
@@ -66,6 +67,8 @@ class NodeProcess:
         self._node_epoch: NodeEpoch | None = None
         self._failed: BaseException | None = None
         self._sender: Sender | None = None
+        kinds = (Assignment, Begin, Halt, Load, Refusal, Stop)
+        self.door = Door(f"node/{self.name}", dict.fromkeys(kinds, anything))
 
     @property
     def welcome(self) -> bool:
@@ -112,9 +115,14 @@ class NodeProcess:
         while True:
             try:
                 async with asyncio.timeout(limit):
-                    message = (await sender.endpoint.receive()).message
+                    delivery = await sender.endpoint.receive()
             except TimeoutError:
                 raise self._failed or JobError(f"{self.name} was given nothing to do for {limit:g} s") from None
+            message = delivery.message
+            if delivery.sender != CONTROL or not self.door.admits(*delivery):
+                if delivery.sender != CONTROL:
+                    self.door.refuse(*delivery)
+                continue
             limit = None
             self._session.welcome = True
             if isinstance(message, Refusal):
@@ -148,8 +156,6 @@ class NodeProcess:
             node_epoch.node.begin()
         elif isinstance(message, Stop):
             node_epoch.node.stop.set()
-        else:
-            raise JobError(f"{self.name} does not know what to do with a {type(message).__name__}")
 
     async def _leave(self, *, orderly: bool) -> None:
         node_epoch, self._node_epoch = self._node_epoch, None

@@ -11,7 +11,7 @@ from flamecore.abc.hooks import Observers
 from flamecore.abc.sink import Sink
 from flamecore.abc.transport import Transport
 from flamecore.errors import FlameError, TransportError
-from flamecore.model.messages import CONTROL, Prepared
+from flamecore.model.messages import CONTROL, Delivered, Failing, FrontEnded, Prepared, Reached
 from flamecore.model.plan import Plan
 from flamecore.runtime.engine.node import Node
 from flamecore.runtime.engine.planning import acker_plan
@@ -20,6 +20,7 @@ from flamecore.runtime.parts.completion import Completion
 from flamecore.runtime.state.format import Manifest
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.epoch_transport import EpochTransport
 from flamecore.runtime.tasks.sender import Sender
 
@@ -85,6 +86,7 @@ class Epoch:
         self._spec = spec
         self._epoch_transport = EpochTransport(transport, name)
         self._completion = Completion(plan)
+        self.door = _door(plan)
         self._failing, self._taken = failing, taken
         self._coordinator: SnapshotCoordinator | None = None
         self.begun = False
@@ -152,7 +154,10 @@ class Epoch:
                     self._failing(error)
             if completion.stored > self.plan.start:
                 self.moved.set()
-            message = (await sender.endpoint.receive()).message
+            delivery = await sender.endpoint.receive()
+            if not self.door.admits(*delivery):
+                continue
+            message = delivery.message
             if self._coordinator is not None and type(message) is Prepared:
                 self._coordinator.receive(message)
             else:
@@ -229,6 +234,20 @@ class Epoch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _door(plan: Plan) -> Door:
+    """Return the door of what hears of a job's progress."""
+    return Door(
+        CONTROL,
+        {
+            Delivered: lambda message: message.rear in plan.rears,
+            Reached: lambda message: message.rear in plan.rears,
+            FrontEnded: lambda message: 0 < message.front <= len(plan.fronts),
+            Failing: anything,
+            Prepared: lambda message: 0 <= message.worker < plan.workers,
+        },
+    )
 
 
 def _heed(outcome: asyncio.Future[None]) -> None:

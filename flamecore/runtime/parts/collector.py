@@ -75,6 +75,7 @@ class Collector:
         self.delivered_up_to = delivered_up_to
         self.barrier = barrier
         self.time = MIN_TIME
+        self.workers = workers
         self._through = [MIN_TIME] * workers
         self._pending: list[deque[Columns]] = [deque() for _ in range(workers)]
         self._failures: list[tuple[bytes, Failure]] = []

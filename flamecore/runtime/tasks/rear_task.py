@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from flamecore.abc.sink import Sink, encoders_of
 from flamecore.abc.transport import Delivery
-from flamecore.errors import JobError
 from flamecore.model.batch import Lines
 from flamecore.model.messages import CONTROL, Delivered, Reached, Released
 from flamecore.model.meta import MIN_TIME
 from flamecore.model.plan import Plan
 from flamecore.runtime.parts.collector import Collector, Complete, joined
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
+from flamecore.runtime.tasks.door import Door
 from flamecore.runtime.tasks.event_loop import monotonic
 from flamecore.runtime.tasks.sender import Sender
 
@@ -59,6 +59,7 @@ class RearTask:
         self.deadline.known, self.deadline.overdue = self._known, sender.fail
         self.sink = sink
         self.sender = sender
+        self.door = Door(sender.endpoint.address, {Released: lambda released: 0 <= released.worker < collector.workers})
         self.count = 0
         self.reached = collector.delivered_up_to
         """Everything below this time is in the sink."""
@@ -117,9 +118,7 @@ class RearTask:
             self._delivered(self.collector.name, complete.time, len(payloads))
 
     def _receive(self, delivery: Delivery) -> Complete | None:
-        if type(delivery.message) is not Released:
-            raise JobError(f"{self.sender.endpoint.address} was sent a {type(delivery.message).__name__}")
-        return self.collector.receive(delivery.message)
+        return self.collector.receive(delivery.message) if self.door.admits(*delivery) else None
 
     async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
         if self.deadline.error is not None:

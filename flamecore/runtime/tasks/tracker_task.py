@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flamecore.abc.acker import Tracker
 from flamecore.abc.transport import Delivery
-from flamecore.errors import JobError
 from flamecore.model.messages import MinTime, Report
+from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.sender import Sender
 
 
@@ -15,6 +15,7 @@ class TrackerTask:
     def __init__(self, tracker: Tracker, sender: Sender) -> None:
         self.tracker = tracker
         self.sender = sender
+        self.door = Door(sender.endpoint.address, {Report: anything})
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -23,9 +24,8 @@ class TrackerTask:
             delivery: Delivery | None = await sender.endpoint.receive()
             latest: dict[int, MinTime] = {}
             while delivery is not None:
-                if type(delivery.message) is not Report:
-                    raise JobError(f"{sender.endpoint.address} was sent a {type(delivery.message).__name__}")
-                for news in tracker.receive(delivery.message):
+                reports = [delivery.message] if self.door.admits(*delivery) else []
+                for news in [news for report in reports for news in tracker.receive(report)]:
                     if news.vector:  # its listeners must hear of every step
                         self._tell(news)
                     else:

@@ -13,9 +13,10 @@ from typing import Final, Protocol
 from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
 from flamecore.model.clock import STOPWATCH
-from flamecore.model.messages import Busy, Committed, Delivered, Items, Prepare
+from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTime, Prepare, Settled
 from flamecore.model.meta import MIN_TIME
 from flamecore.runtime.parts.worker import STEP_RECORDS, Worker
+from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import monotonic
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import DeliveryTimes, Histogram
@@ -61,6 +62,15 @@ class WorkerTask:
         self._timer: asyncio.TimerHandle | None = None
         dealing = worker.compiled.shares is not None
         self._load = LoadMeter(self._tell_load) if dealing else None
+        rears, segments = worker.plan.rears, len(worker.plan.graph.segments)
+        self.door = Door(
+            sender.endpoint.address,
+            {
+                **dict.fromkeys((Items, Settled, Busy, Prepare, Committed), anything),
+                MinTime: lambda news: 0 <= news.segment < segments,
+                Delivered: lambda word: word.rear in rears,
+            },
+        )
         self._working = self._load or nullcontext()
 
     def greet(self) -> None:
@@ -126,7 +136,8 @@ class WorkerTask:
             taken = 0
             with self._working:
                 while delivery is not None:
-                    self._handle(delivery)
+                    if self.door.admits(*delivery):
+                        self._handle(delivery)
                     taken += 1
                     now = monotonic()
                     delivery = endpoint.receive_nowait() if taken < _BURST and now < end else None

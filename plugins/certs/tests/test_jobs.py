@@ -199,6 +199,83 @@ def test_no_port_of_a_job_speaks_tls_below_1_3(tmp_path: Path, monkeypatch: pyte
     check_counts(tmp_path)
 
 
+ROGUE = """
+    import asyncio, os, sys
+
+    from flamecore import __version__
+    from flamecore.abc.transport import TransportContext
+    from flamecore.model.messages import Begin, Join, Left, NodeReport, Opened, Rescale, Stop
+    from flamecore.runtime.codec.codec import Codec
+    from flamestream_grpc import GrpcTransport, Options
+
+    NONSENSE = (
+        [[]],
+        5,
+        None,
+        {"node": "w1"},
+        Begin(),
+        Stop(True),
+        NodeReport("rogue", {"items_in": "many"}),
+        NodeReport("rogue", {"no such": 1}),
+        Opened("rogue", "no epoch"),
+        Join("rogue", "worker", "no location", 1, "no version"),
+    )
+
+
+    async def main(control: str, address: str) -> None:
+        token = os.environ["FLAMESTREAM_TOKEN"]
+        context = TransportContext(
+            job="lengths", epoch=1, codec=Codec(), node="x", token=token, locate=lambda _: control
+        )
+        transport = GrpcTransport(Options(listen="127.0.0.1"), context)
+        await transport.start()
+        endpoint = await transport.bind(address)
+        for message in NONSENSE:
+            await endpoint.send("job", message)
+        if address.startswith("node/"):
+            await endpoint.send("job", Rescale(1))
+        await transport.aclose()
+
+
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_a_job_goes_on_when_a_process_with_its_token_talks_nonsense(tmp_path: Path) -> None:
+    """What it says is refused, and told of with who has said it."""
+    need("grpc")
+    here = f"127.0.0.1:{free_port()}"
+    job = job_file(tmp_path, "grpc", f'\n[transport.grpc]\nlisten = "{here}"\n')
+    (tmp_path / "linger").touch()
+    (tmp_path / "rogue.py").write_text(dedent(ROGUE))
+    out = tmp_path / "counts.jsonl"
+    with started(tmp_path) as start:
+        run = start("run", job, "-q")
+        end = time.monotonic() + LIMIT_S
+        while not (out.exists() and out.stat().st_size):
+            assert run.poll() is None, run.communicate()[1]
+            assert time.monotonic() < end, "nothing has come out"
+            time.sleep(0.02)
+        for address in ("node/rogue", "client/rogue"):
+            done = subprocess.run(
+                [sys.executable, tmp_path / "rogue.py", here, address],
+                env={**os.environ, "FLAMESTREAM_TOKEN": "not a secret"},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+        assert run.poll() is None, run.communicate()[1]
+        (tmp_path / "linger").unlink()
+        _, said = run.communicate(timeout=LIMIT_S)
+        assert run.returncode == 0, said
+        for address in ("node/rogue", "client/rogue"):
+            (line,) = [line for line in said.splitlines() if "message.refused" in line and address in line]
+            assert "kind=list" in line
+    check_counts(tmp_path)
+
+
 CLIENT = """
     import asyncio, os, signal, sys
 

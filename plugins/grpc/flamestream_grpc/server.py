@@ -25,6 +25,8 @@ from flamestream_grpc.safety import is_location, speaks_as
 
 _PEERS: Final = 1024
 """Most connections at a time."""
+_BURST: Final = 256
+"""Most frames that are taken before others have their turn: a message of gRPC may hold a million."""
 _LAST_WORD_S: Final = 1.0
 
 
@@ -232,10 +234,12 @@ class Server:
         """
         unwrap_all = self._house.framing.unwrap_all
         while (data := await call.read()) is not aio.EOF:
-            for frame in unwrap_all(data):
+            for number, frame in enumerate(unwrap_all(data), 1):
                 if frame == GOODBYE:
                     return True
                 self._take(peer, frame)
+                if not number % _BURST:
+                    await asyncio.sleep(0)
         self._house.refused["broken"] += 1
         return False
 

@@ -22,7 +22,7 @@ from flamestream_grpc.incoming import HELLO as HELLO_FRAME
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, TOKEN, Link
 from flamestream_grpc.options import Options, check, joined, parse
 from flamestream_grpc.outgoing import Outgoing
-from flamestream_grpc.safety import exposed, keep_private, socket_path
+from flamestream_grpc.safety import exposed, is_location, keep_private, socket_path
 from flamestream_grpc.server import Server
 from flamestream_grpc.waking import unclog
 
@@ -221,7 +221,7 @@ class GrpcTransport(Transport):
         link = self._homes.get(receiver)
         if link is None:
             location = self.context.locate(receiver) if self.context.locate is not None else ""
-            if location in ("", self.location):
+            if location in ("", self.location) or not is_location(location):
                 raise PeerGoneError(f"nobody is bound to {receiver}", address=sender, peer=receiver)
             if (error := self._gone.get(location)) is not None:
                 raise error

@@ -44,6 +44,16 @@ def private_folder() -> Iterator[str]:
             os.close(lock)
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only this user can read, unless it is there already.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+
+
 def remove_left(place: str) -> None:
     """Remove the private folders there whose owners are gone.
 

@@ -64,7 +64,7 @@ class PositionFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
         self._image = b""
         self._number = 0
         self._turn = [0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,17 @@ class TestSource:
             made(path="x", stream=True)
         with pytest.raises(ConfigError, match=r"cannot be ordered by columns"):
             made(path="x", stream=True, order_by=("n",), spool="x")
+
+
+def test_nobody_else_can_read_a_spool(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        spool = filled(tmp_path / "deep" / "spool", 3, 2)
+        spool.announce(Order())
+    finally:
+        os.umask(before)
+    found = {path: path.stat().st_mode & 0o777 for path in spool.folder.rglob("*")}
+    assert len(found) == 7, "two folders, with one part each, what they consist of, and the order"
+    assert spool.folder.stat().st_mode & 0o777 == 0o700
+    for path, mode in found.items():
+        assert mode == (0o700 if path.is_dir() else 0o600), path

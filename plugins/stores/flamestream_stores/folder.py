@@ -138,7 +138,7 @@ class Folder:
         """A new file to write to, and its path; locked as long as it is open."""
         while True:
             path = f"{self._folder}/{_APART}{secrets.token_hex(16)}"
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_nlink:

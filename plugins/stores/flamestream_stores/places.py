@@ -28,7 +28,7 @@ def file_name(job: str) -> str:
 
 
 def make_folder(folder: Path, *, sync: bool) -> None:
-    """Make a folder and those above it, as far as they are missing.
+    """Make a folder and those above it, as far as they are missing, for this user alone.
 
     Args:
         folder: Which.
@@ -42,7 +42,7 @@ def make_folder(folder: Path, *, sync: bool) -> None:
         missing.append(folder)
         folder = folder.parent
     for made in reversed(missing):
-        made.mkdir(exist_ok=True)
+        made.mkdir(mode=0o700, exist_ok=True)
         if sync:
             sync_folder(made.parent)
 

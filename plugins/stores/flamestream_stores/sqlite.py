@@ -17,6 +17,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, TypeVar
 
@@ -168,6 +169,8 @@ class Sqlite(Store):
             raise no_state(self.name, self._path, self.context.job)
         if self._database is None:
             make_folder(self._path.parent, sync=durable)
+            with suppress(FileExistsError):  # files that SQLite makes beside it are for the same users
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
             self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None)
         database = self._database
         (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()

@@ -110,6 +110,7 @@ class Part:
         self.name = f"part-{about['partition']:06d}-{uuid.uuid4().hex}{SUFFIX}"
         self._path = f"{folder}/{self.name}"
         self._aside = f"{folder}/.{self.name}"
+        os.close(os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # Arrow has no word for the mode
         self._file = pa.OSFile(self._aside, "wb")
         self._writer: Any = None
         self._force = force

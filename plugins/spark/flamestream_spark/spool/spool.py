@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from flamecore.errors import SourceError
+from flamecore.toolkit.private_dir import write_private
 from flamestream_spark.spool.parts import force
 
 
@@ -106,7 +107,7 @@ class Spool:
             SourceError: It cannot be made.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise self.error(f"{self.folder} cannot be made: {error.strerror}", "Name another folder.") from error
 
@@ -127,7 +128,7 @@ class Spool:
     def batch(self, number: int) -> Path:
         """The folder for the parts of a batch, made."""
         path = self.folder / f"batch-{number:020d}"
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
 
     def complete(self, number: int, parts: Sequence[tuple[str, int]], query: str = "") -> bool:
@@ -152,7 +153,7 @@ class Spool:
                 force(str(self.batch(number)))
             made = Batch(first, tuple(parts), query)
             aside = self.folder / f".{number}-{token_hex(4)}"
-            aside.write_bytes(msgspec.json.encode(made))
+            write_private(aside, msgspec.json.encode(made))
             if self.durable:
                 force(str(aside))
             try:
@@ -256,7 +257,7 @@ class Spool:
 
     def _say(self, name: str, value: Any) -> None:
         aside = self.folder / f".{name}-{token_hex(4)}"
-        aside.write_bytes(msgspec.json.encode(value))
+        write_private(aside, msgspec.json.encode(value))
         if self.durable:
             force(str(aside))
         aside.replace(self.folder / name)

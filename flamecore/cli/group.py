@@ -13,6 +13,7 @@ from flamecore import logs
 from flamecore.cli.exits import Exit, exit_of
 from flamecore.cli.output import print_error
 from flamecore.errors import FlameError
+from flamecore.model.failure import memory_error
 from flamecore.runtime.config.plugins import PluginRegistry, Provider
 from flamecore.suggest import nearest
 
@@ -82,11 +83,18 @@ class FlameGroup(click.Group):
         logs.to_stderr()
         try:
             return super().invoke(ctx)
+        except MemoryError as error:
+            known = memory_error(error, f"flamestream {ctx.invoked_subcommand}")
+            known.__cause__ = error
+            self._end(ctx, known)
         except FlameError as error:
-            print_error(ctx, error)
-            ctx.exit(exit_of(error))
+            self._end(ctx, error)
         except KeyboardInterrupt:
             ctx.exit(Exit.STOPPED)
+
+    def _end(self, ctx: click.Context, error: FlameError) -> None:
+        print_error(ctx, error)
+        ctx.exit(exit_of(error))
 
 
 def _words_of(provider: Provider) -> str:

@@ -95,6 +95,22 @@ def exit_error(error: SystemExit) -> JobError:
     )
 
 
+def memory_error(error: MemoryError, during: str) -> JobError:
+    """Return the error of a process that is given no more memory.
+
+    Args:
+        error: Where it was noticed.
+        during: What the process was about.
+    """
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    where = f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"[:_WIDTH]
+    return JobError(
+        f"memory ran out during {during}:\n    {where}",
+        hint="Lower max_in_flight under [job], have more workers on more machines, or give the process more memory "
+        "(ulimit -v, the limit of its container).",
+    )
+
+
 def shorten_repr(value: Any) -> str:
     """A value on one line of at most 160 characters. A failing `repr` of user code is told, not raised."""
     try:

@@ -82,7 +82,7 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
     progress = chosen(spec.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
     try:
         report = run(_run(job, progress, quiet=quiet))
-    except FlameError as error:
+    except (FlameError, MemoryError) as error:
         if getattr(error, "reader_gone", False):
             ctx.exit(Exit.FAILED)  # `| head` has seen enough: that is no news to anybody
         progress.end(events.JOB_FAILED, job.stats(), error=type(error).__name__)

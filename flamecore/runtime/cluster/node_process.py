@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from flamecore import logs
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
+from flamecore.model.failure import memory_error
 from flamecore.model.messages import (
     CONTROL,
     Assignment,
@@ -233,10 +234,14 @@ def main() -> int:
     try:
         with relaxed_gc():
             run(NodeProcess(bootstrap).run())
+    except MemoryError as error:
+        known: FlameError = memory_error(error, f"the work of {bootstrap['node']}")
     except FlameError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    return 0
+        known = error
+    else:
+        return 0
+    print(f"{type(known).__name__}: {known}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from flamecore.abc.sink import Encode, Sink
 from flamecore.abc.source import Reader, Source
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import SinkError
-from flamecore.model.failure import Failure, exit_error
+from flamecore.model.failure import Failure, exit_error, memory_error
 from flamecore.model.messages import CONTROL
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import DEAD_LETTERS, Plan
@@ -355,3 +355,5 @@ async def _run(part: Part) -> None:
         await part.run()
     except SystemExit as error:  # asyncio would let it through, and nobody would hear why the process is gone
         raise exit_error(error) from error
+    except MemoryError as error:
+        raise memory_error(error, f"the work of a {type(part).__name__}") from error

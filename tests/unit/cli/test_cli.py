@@ -176,6 +176,20 @@ def test_an_error_gives_its_text_and_an_exit_code(distributions: Distributions, 
     assert done.stderr == "error: it is broken\n  Mend it.\n"
 
 
+def test_a_process_without_memory_says_so_in_short(distributions: Distributions) -> None:
+    source = command(fails=True).replace('JobError("it is broken", hint="Mend it.", number=7)', "MemoryError")
+    add_command(distributions, source)
+    done = call("greet")
+    assert done.exit_code == Exit.FAILED
+    first, where, hint = done.stderr.splitlines()
+    assert first == "error: memory ran out during flamestream greet:"
+    assert where.endswith("in command: raise MemoryError")
+    assert "max_in_flight" in hint
+    facts = json.loads(call("greet", "--json").stdout.removeprefix("hello\n"))
+    assert (facts["error"]["type"], facts["exit_code"]) == ("JobError", 1)
+    assert "Traceback" in call("greet", "-v").stderr
+
+
 def test_errors_may_be_json_and_have_a_traceback(distributions: Distributions) -> None:
     add_command(distributions, command(fails=True))
     done = call("greet", "--json")

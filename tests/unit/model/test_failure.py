@@ -252,6 +252,20 @@ def test_a_function_that_calls_exit_ends_the_job_and_not_the_program(code: Any, 
     assert "in leave: sys.exit(code)" in caught.value.what
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_part_without_memory_ends_the_job_and_says_what_it_was_at(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("flamecore.runtime.parts.worker.Worker.flush", full)
+    with pytest.raises(JobError, match=r"memory ran out during the work of a \w+Task") as caught:
+        flow(lambda stream: stream.map(abs)).run({"numbers": [1, 2, 3]}, workers=workers)
+    assert "in full: raise MemoryError" in caught.value.what
+    assert caught.value.hint
+
+
 def test_reprs_and_errors_are_shortened() -> None:
     assert shorten_repr("a\nb") == r"'a\nb'"
     assert len(shorten_repr("x" * 1000)) < 200

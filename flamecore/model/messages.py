@@ -241,6 +241,10 @@ class Join(NamedTuple):
     site: str = ""
 
 
+class Welcome(NamedTuple):
+    """Control to a node that wants to join: it can be reached where it says."""
+
+
 class Status(NamedTuple):
     """A look at a job, for an observer: plain values, see `flamecore.runtime.cluster.job.ClusterJob.described`."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -29,6 +30,7 @@ from flamecore.model.messages import (
     Refusal,
     Rescale,
     Upgrade,
+    Welcome,
 )
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
@@ -106,11 +108,20 @@ class ControlPlane:
         self.members = members
         self._job = job
         self._nodes: NodeManager | None = None
+        self._coming: dict[str, asyncio.Task[None]] = {}
         self.door = Door(CONTROL, {**_OF_CLIENTS, **_OF_NODES})
 
     async def listen(self, nodes: NodeManager) -> None:
         """Hear of them, for as long as the job lasts."""
         self._nodes = nodes
+        try:
+            await self._listen(nodes)
+        finally:
+            for task in self._coming.values():
+                task.cancel()
+            await asyncio.gather(*self._coming.values(), return_exceptions=True)
+
+    async def _listen(self, nodes: NodeManager) -> None:
         while True:
             sender, message = await nodes.sender.endpoint.receive()
             if not self.door.admits(sender, message):
@@ -123,9 +134,12 @@ class ControlPlane:
                 if isinstance(message, Join):
                     self.members.locations[sender] = message.location
                 self._job.serve(sender, message)
+            elif sender in self._coming:
+                if isinstance(message, Left | NodeFailed):
+                    self._coming[sender].cancel()
             elif isinstance(message, Join):
-                self._welcome(sender, message, nodes)
-                self._job.wake()
+                self._coming[sender] = task = asyncio.create_task(self._reach(sender, message, nodes))
+                task.add_done_callback(partial(self._reached, sender))
             elif self.members.addresses.get(message.node) != sender:
                 nodes.turn_away(sender)  # it was taken for dead, and is not: it has no part in this
             else:
@@ -144,6 +158,27 @@ class ControlPlane:
             self._hear(message)
 
     # -- what nodes say --------------------------------------------------------------------------------------------
+
+    async def _reach(self, address: str, node: Join, nodes: NodeManager) -> None:
+        """A node has come: it joins if it can be reached where it says. One that cannot be is refused alone."""
+        self.members.locations[address] = node.location
+        try:
+            await nodes.sender.endpoint.send(address, Welcome())
+        except FlameError as error:
+            self.members.locations.pop(address, None)
+            why = f"it cannot be reached at {node.location}: {' '.join(str(error).split())}"
+            logger().warning(events.NODE_REFUSED, job=self._job.id, node=node.node, why=why)
+            return
+        if nodes.leaving:
+            nodes.turn_away(address)
+        else:
+            self._welcome(address, node, nodes)
+            self._job.wake()
+
+    def _reached(self, address: str, task: asyncio.Task[None]) -> None:
+        del self._coming[address]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._job.fail(error)
 
     def _welcome(self, address: str, node: Join, nodes: NodeManager) -> None:
         """A node has come. If another of its name is there, it comes in its place: a service starts again what died."""

@@ -34,6 +34,7 @@ from flamecore.model.messages import (
     Ready,
     Refusal,
     Stop,
+    Welcome,
 )
 from flamecore.runtime.cluster.node_epoch import NodeContext, NodeEpoch
 from flamecore.runtime.cluster.session import ControlSession
@@ -68,7 +69,7 @@ class NodeProcess:
         self._node_epoch: NodeEpoch | None = None
         self._failed: BaseException | None = None
         self._sender: Sender | None = None
-        kinds = (Assignment, Begin, Halt, Load, Refusal, Stop)
+        kinds = (Assignment, Begin, Halt, Load, Refusal, Stop, Welcome)
         self.door = Door(f"node/{self.name}", dict.fromkeys(kinds, anything))
 
     @property
@@ -124,8 +125,10 @@ class NodeProcess:
                 if delivery.sender != CONTROL:
                     self.door.refuse(*delivery)
                 continue
-            limit = None
             self._session.welcome = True
+            if isinstance(message, Welcome):
+                continue
+            limit = None
             if isinstance(message, Refusal):
                 raise JobError(message.text)
             if isinstance(message, Stop) and not message.drain:

@@ -40,6 +40,7 @@ NAMES: Final[Mapping[type, str]] = {
     messages.Committed: "Committed",
     messages.Resume: "Resume",
     messages.Join: "Join",
+    messages.Welcome: "Welcome",
     messages.Status: "Status",
     messages.Rescale: "Rescale",
     messages.Upgrade: "Upgrade",

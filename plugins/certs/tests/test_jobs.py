@@ -276,6 +276,40 @@ def test_a_job_goes_on_when_a_process_with_its_token_talks_nonsense(tmp_path: Pa
     check_counts(tmp_path)
 
 
+def test_a_worker_whose_certificate_names_another_host_is_refused_and_others_are_waited_for(tmp_path: Path) -> None:
+    need("grpc")
+    trustme = pytest.importorskip("trustme", reason="makes certificates for other hosts")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name, host in (("good", "127.0.0.1"), ("bad", "198.51.100.1")):
+        authority.issue_cert(host).private_key_and_cert_chain_pem.write_to_path(tmp_path / f"{name}.pem")
+
+    def tls(name: str) -> list[str]:
+        files = {"tls_ca": "ca.pem", "tls_certificate": f"{name}.pem", "tls_key": f"{name}.pem"}
+        chosen = [f"transport.grpc.{key}={tmp_path / file}" for key, file in files.items()]
+        return [part for text in chosen for part in ("--set", text)]
+
+    here = f"127.0.0.1:{free_port()}"
+    job = job_file(tmp_path, "grpc", f'\n[transport.grpc]\nlisten = "{here}"\nconnect_timeout_s = 3\n')
+    job.write_text(job.read_text() + '[deploy]\nstart = "join"\n')
+    join = ("--join", f"grpc://{here}", "--job", "lengths", "--set", "transport.grpc.listen=127.0.0.1")
+    with started(tmp_path) as start:
+        run = start("run", job, "-q", *tls("good"))
+        start("worker", *join, "--name", "w1", *tls("bad"))
+        assert run.stderr is not None
+        said: list[str] = []
+        while "node.refused" not in (line := run.stderr.readline()):
+            assert line, "".join(said)
+            said.append(line)
+        assert "node=w1" in line
+        assert "cannot be reached at 127.0.0.1:" in line
+        workers = [start("worker", *join, "--name", name, *tls("good")) for name in ("w2", "w3")]
+        for process in (run, *workers):
+            _, last = process.communicate(timeout=LIMIT_S)
+            assert process.returncode == 0, last
+    check_counts(tmp_path)
+
+
 CLIENT = """
     import asyncio, os, signal, sys
 

@@ -45,6 +45,9 @@ _REPLACED: Final = (
     "another process has joined by the name of {name}; processes that run together need names of their own"
 )
 
+_CONFIG_BYTES: Final = 2**20
+"""Longest configuration that a client may send: what it holds takes many times as much."""
+
 _GRACE_S: Final = 0.5
 """How long a process that was lost may take to be found dead, so that its last words are told."""
 
@@ -62,7 +65,10 @@ def _has_stats(report: NodeReport) -> bool:
     return True
 
 
-_OF_CLIENTS: Final = dict.fromkeys((Join, Rescale, Upgrade, NodeReport), anything)
+_OF_CLIENTS: Final[Mapping[type, Fits]] = {
+    **dict.fromkeys((Join, Rescale, NodeReport), anything),
+    Upgrade: lambda upgrade: len(upgrade.config) <= _CONFIG_BYTES,
+}
 _OF_NODES: Final[Mapping[type, Fits]] = {
     **dict.fromkeys((Join, Opened, Ready, Halted, Left, NodeFailed), anything),
     NodeReport: _has_stats,

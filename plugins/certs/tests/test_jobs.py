@@ -273,6 +273,7 @@ def test_a_job_goes_on_when_a_process_with_its_token_talks_nonsense(tmp_path: Pa
         for address in ("node/rogue", "client/rogue"):
             (line,) = [line for line in said.splitlines() if "message.refused" in line and address in line]
             assert "kind=list" in line
+        assert said.count("message.refused") == 2, said
     check_counts(tmp_path)
 
 

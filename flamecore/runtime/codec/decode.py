@@ -8,6 +8,7 @@ are made. What comes of bytes that are not the codec's is an error and nothing e
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Any, Final, NoReturn
@@ -49,6 +50,8 @@ _schema: Final = msgspec.msgpack.Decoder(tuple[list[list[Any]], Any]).decode
 
 
 _CONTAINER_UNITS, _ELEMENT_UNITS, _SIMPLE_UNITS = lay.CONTAINER_UNITS, lay.ELEMENT_UNITS, lay.SIMPLE_UNITS
+_MANY, _EQUAL = 256, 64
+"""So many elements may have one hash; of more, so many."""
 _HEADS: Final = tuple(map(lay.array_head, range(100)))
 
 
@@ -231,10 +234,13 @@ class SchemaCompiler:
 
     def _dict(self, nodes: list[Any], depth: int) -> Read:
         read_keys, read_values = [self.compile(node, depth) for node in nodes]
+        made_up = type(nodes[0]) is list
 
         def read(cursor: ByteCursor, count: int) -> list[dict[Any, Any]]:
             lengths, total = cursor.lengths(count, _ELEMENT_UNITS)
             keys = read_keys(cursor, total)
+            if made_up and total > _MANY and max(lengths) > _MANY:
+                _check_hashes(keys, lengths)
             pairs = zip(keys, read_values(cursor, total), strict=True)
             made = [dict(islice(pairs, length)) for length in lengths]
             if sum(map(len, made)) != total:
@@ -390,10 +396,14 @@ def _sequences(make: Callable[[Any], Any], element_units: int = 0) -> Callable[[
     def compile_(compiler: SchemaCompiler, nodes: list[Any], depth: int) -> Read:
         (node,) = nodes
         read_parts = compiler.compile(node, depth)
+        made_up = element_units and type(node) is list
 
         def read(cursor: ByteCursor, count: int) -> list[Any]:
             lengths, total = cursor.lengths(count, element_units)
-            parts = iter(read_parts(cursor, total))
+            elements = read_parts(cursor, total)
+            if made_up and total > _MANY and max(lengths) > _MANY:
+                _check_hashes(elements, lengths)
+            parts = iter(elements)
             made = [make(islice(parts, length)) for length in lengths]
             if element_units and sum(map(len, made)) != total:
                 raise unreadable("bytes with a set that has an element twice")
@@ -402,6 +412,25 @@ def _sequences(make: Callable[[Any], Any], element_units: int = 0) -> Callable[[
         return read
 
     return compile_
+
+
+def _check_hashes(elements: Sequence[Any], lengths: Sequence[int]) -> None:
+    """Refuse elements of large sets or dictionaries whose hashes are equal: each would be compared with all others.
+
+    Hashes of plain values cannot be made equal, or only of a few; those of large integers and of tuples can.
+
+    Raises:
+        CodecError: Too many are equal.
+    """
+    parts = iter(elements)
+    for length in lengths:
+        some = islice(parts, length)
+        if length <= _MANY:
+            deque(some, maxlen=0)
+            continue
+        hashes = set(map(hash, some))
+        if len(hashes) * _EQUAL < length:
+            raise unreadable(f"bytes with {length} elements or keys of {len(hashes)} hashes")
 
 
 def _read_lines(cursor: ByteCursor, count: int) -> Lines:

@@ -164,6 +164,41 @@ def test_what_costs_too_much_is_refused_before_it_is_made(data: bytes) -> None:
     assert peak < 2 * len(data) + 2**24
 
 
+ALIKE = [2**70 * (2**61 - 1) * number for number in range(10_000)]
+"""Integers of one hash."""
+
+
+@pytest.mark.parametrize("form", [lay.SET, lay.FROZENSET, lay.DICT])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_elements_that_were_chosen_for_their_hashes_are_refused(form: int, wrapped: bool) -> None:
+    """To look one of them up takes as long as there are others."""
+    assert len(set(map(hash, ALIKE))) == 1
+    count = len(ALIKE)
+    integers = encode([number.to_bytes(20, "big") for number in ALIKE])
+    node: Any = [lay.CODED, 0, lay.BYTES]
+    node = [lay.TUPLE, node] if wrapped else node
+    columns = [encode([count]), integers]
+    if form == lay.DICT:
+        columns.append(array(count, NILS))
+    data = claimed([form, node, *[lay.NONE] * (form == lay.DICT)], *columns, table=(["int", 1],))
+    with pytest.raises(CodecError, match="10000 elements or keys of 1 hashes"):
+        CODEC.decode(data)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {(number, str(number)) for number in range(10_000)},
+        {(number,): None for number in range(10_000)},
+        [{(0, place) for place in range(3)} for _ in range(10_000)],
+        frozenset(2**70 * number for number in range(5_000)),
+    ],
+    ids=["pairs", "keys", "small sets", "large integers"],
+)
+def test_elements_of_any_other_hashes_are_read(value: Any) -> None:
+    assert CODEC.decode(CODEC.encode(value)) == value
+
+
 def sent_one_by_one(value: Any) -> Iterator[Items]:
     yield Items([(0, 0, True, [encode_time(7)], [value])], (Ack(0, 7, 1),))
     yield Items([(0, 0, True, [encode_time(7)], Rows([[value]]))], (Ack(0, 7, 1),))

@@ -315,8 +315,8 @@ def _released_reader(read: Read, read_failures: Read) -> Callable[[ByteCursor], 
         payloads = read(cursor, len(orders))
         if len(payloads) != len(orders):
             raise ValueError(f"{len(orders)} orders for {len(payloads)} payloads")
-        failed = [_failure(value) for value in read_failures(cursor, len(failing))]
-        failures = list(zip(failing, failed, strict=True))
+        failed = read_failures(cursor, len(failing))
+        failures = [(order, _failure(value)) for order, value in zip(failing, failed, strict=True)]
         return Released(worker, time, orders, payloads, failures)
 
     return read_released

@@ -23,7 +23,8 @@
     ├── CodecError                a payload that cannot cross a process boundary, or bytes that are none
     │   └── TooLargeError         an item that alone costs more than a message may
     ├── JobError                  a job that cannot go on (a stuck stream, a dead worker)
-    │   └── RunawayLoopError      an item that goes round a cycle without end
+    │   ├── RunawayLoopError      an item that goes round a cycle without end
+    │   └── TooManyFailedError    a job that has left out more records than it may
     ├── TransportError            hand-over between addresses failed
     │   ├── ConnectError          nobody answers, or lets this process in, where the transport connects to
     │   ├── TransportClosedError  used after close
@@ -191,6 +192,13 @@ class JobError(FlameError):
 
 class RunawayLoopError(JobError):
     """An item went round a cycle beyond the limit. Fields: `vertex`, `record`, `rounds`."""
+
+
+class TooManyFailedError(JobError):
+    """A job has come to its end, and has left out more records than `[job] max_failed` allows.
+
+    Its outputs are complete without them. Fields: `records` (read), `rejected`, `failed`, `dead_letters`, `limit`.
+    """
 
 
 class TransportError(FlameError):

@@ -27,6 +27,8 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         clock: Where global times come from: a counter, or the wall clock.
         guarantee: `exactly_once` refuses sources and sinks that cannot keep it.
         on_error: What becomes of a record that a user function fails on.
+        max_failed: Most records that may be skipped or become dead letters in a run that ends well: a number, or, with
+            a decimal point, a share of those read. By default not all, and of 100 or more not more than half.
         max_in_flight: Most items admitted and not yet delivered, for the whole job.
         barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
         sink_timeout_s: How long a sink may take to store one batch, to make it durable, to open or to close.
@@ -43,6 +45,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     clock: Literal["sequence", "wall"] = "sequence"
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
     on_error: Policy = "fail"
+    max_failed: Annotated[int, msgspec.Meta(ge=0)] | Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 8192
     barrier: bool = True
     sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0

@@ -21,6 +21,10 @@ REDRAW_S: Final = 0.25
 """How often the live table is drawn."""
 
 
+_TROUBLE: Final = ("replays", "rejected", "failed", "dead_letters")
+"""Counts that are shown where there are any."""
+
+
 class Progress(ABC):
     """Shows how far a job is.
 
@@ -46,13 +50,26 @@ class Progress(ABC):
 
 
 class Silence(Progress):
-    """Shows nothing."""
+    """Shows nothing; says at the end which records are missing.
+
+    Args:
+        job: Name of the job.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
 
     def show(self, stats: JobStats) -> None:
         """Show nothing."""
 
     def end(self, event: str, stats: JobStats, **more: Any) -> None:
-        """Say nothing."""
+        """Say how many records were left out, if any were and no error says so."""
+        if stats.left_out and event != events.JOB_FAILED:
+            kept = f", {stats.dead_letters:,} dead letters" if stats.dead_letters else ""
+            sys.stderr.write(
+                f"{self._job}: {stats.left_out:,} of {stats.records:,} records left out "
+                f"({stats.rejected:,} rejected, {stats.failed:,} failed){kept}\n"
+            )
 
 
 class Lines(Progress):
@@ -132,9 +149,9 @@ class Screen(Progress):
         table.add_row("in flight", f"{stats.in_flight:,}", held_back)
         if (latency := _latency(stats)) is not None:
             table.add_row("latency p50, p99", latency, "")
-        for name in ("replays", "rejected", "failed"):
+        for name in _TROUBLE:
             if count := getattr(stats, name):
-                table.add_row(name, f"{count:,}", "")
+                table.add_row(name.replace("_", " "), f"{count:,}", "")
         for name, value in stats.where.items():
             table.add_row(name, str(value), "")
         return table
@@ -145,7 +162,7 @@ def summary(stats: JobStats) -> str:
     parts = [f"{stats.items_in:,} in", f"{stats.total_out:,} out", f"{stats.elapsed_s:.2f} s"]
     if (latency := _latency(stats)) is not None:
         parts.append(f"latency p50, p99 {latency}")
-    parts += [f"{count:,} {name}" for name in ("replays", "rejected", "failed") if (count := getattr(stats, name))]
+    parts += [f"{count:,} {name.replace('_', ' ')}" for name in _TROUBLE if (count := getattr(stats, name))]
     return ", ".join(parts)
 
 
@@ -176,7 +193,7 @@ def chosen(job: str, *, quiet: bool, interval: float, data_on_stdout: bool) -> P
         data_on_stdout: Whether a sink writes to stdout; if that is the same terminal, a table would run into it.
     """
     if quiet:
-        return Silence()
+        return Silence(job)
     if sys.stderr.isatty() and not as_json():
         return Screen(job, live=not (data_on_stdout and sys.stdout.isatty()))
     return Lines(job, interval)

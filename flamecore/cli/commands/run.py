@@ -45,7 +45,12 @@ if TYPE_CHECKING:
     help="Seconds between lines of progress, where stderr is not a terminal.",
 )
 @click.option("--take-over", is_flag=True, help="Take the job over from a run that is at work, which ends.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; errors are still printed.")
+@click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="No progress and no summary; errors, and how many records were left out, are still printed.",
+)
 @log_option
 @json_option
 @verbose_option

@@ -50,7 +50,7 @@ from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.event_loop import BackgroundTasks
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.shutdown import Shutdown
-from flamecore.runtime.tasks.stats import JobReport, JobStats
+from flamecore.runtime.tasks.stats import JobReport, JobStats, check_left_out
 from flamecore.toolkit.private_dir import private_folder
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class ClusterJob:
                 stack.enter_context(relaxed_gc())
                 await self._start(stack)
                 await self._run()
+            check_left_out(self._spec.name, self.stats(), self._spec.settings.max_failed)
         except BaseException as caught:
             error = caught
             if isinstance(caught, FlameError):

@@ -36,6 +36,7 @@ class JobSettings:
         barrier: Whether outputs wait for the minimum time; without it there can be no grouping.
         max_in_flight: Records admitted and not yet delivered, over all fronts.
         on_error: What becomes of records a user function fails on.
+        max_failed: Most records that may be left out; see `flamecore.abc.config.JobTable`.
         source_policies: For each source, what becomes of malformed records; "fail" where nothing is said.
         phases: Of sources and sinks.
         dead_letter: Where dead letters go.
@@ -54,6 +55,7 @@ class JobSettings:
     barrier: bool = True
     max_in_flight: int = 8192
     on_error: OnError = "fail"
+    max_failed: float | None = None
     source_policies: Mapping[str, OnError] = field(default_factory=dict)
     phases: Phases = field(default_factory=Phases)
     dead_letter: Sink | None = None

@@ -36,7 +36,7 @@ from flamecore.runtime.state.restore import StateAccess
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.shutdown import Shutdown
-from flamecore.runtime.tasks.stats import JobReport, JobStats, summed
+from flamecore.runtime.tasks.stats import JobReport, JobStats, check_left_out, summed
 
 
 class AnyJob(Protocol):
@@ -105,6 +105,7 @@ class Job:
 
         Raises:
             SourceError, SinkError: An edge failed.
+            TooManyFailedError: It has come to its end, and has left out more records than it may.
             OperationError: A user function failed on a record.
             GraphError: The graph cannot run in this deployment.
             ConsistencyError: A law was broken: a bug.
@@ -117,6 +118,7 @@ class Job:
         try:
             with relaxed_gc():
                 await self._run(self._outcome)
+            check_left_out(self.settings.name, self.stats(), self.settings.max_failed)
         except BaseException as caught:
             error = caught
             if isinstance(caught, FlameError):

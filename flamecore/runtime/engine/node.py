@@ -331,19 +331,21 @@ class Node:
     def stats(self) -> NodeStats:
         """Counts of the parts of this node."""
         workers = [worker_task.worker for worker_task in self.workers]
+        delivered = {rear.collector.name: rear.count for rear in self.rears}
         messages: Counter[str] = Counter()
         for sender in self.senders:
             messages.update(sender.sent)
         return NodeStats(
             at=time.time(),
             items_in=sum(worker.admitted for worker in workers),
-            items_out={rear.collector.name: rear.count for rear in self.rears},
+            items_out={name: count for name, count in delivered.items() if name != DEAD_LETTERS},
             in_flight=sum(front_task.front.in_flight for front_task in self.front_tasks),
             held_back=sum(front_task.held_back for front_task in self.front_tasks),
             min_times={worker.index: worker.min_time for worker in workers},
             replays=sum(worker.retracted for worker in workers),
             rejected=sum(worker.rejected for worker in workers),
             failed=sum(worker.failed for worker in workers),
+            dead_letters=delivered.get(DEAD_LETTERS, 0),
             latency=self._latency.buckets(),
             messages=dict(messages),
         )

@@ -15,7 +15,7 @@ from flamecore.abc.operator import Fail, Step
 from flamecore.errors import FlameError
 from flamecore.model.failure import Failure, describe, shorten_repr, user_frames
 from flamecore.model.meta import GlobalTime
-from flamecore.model.plan import Plan
+from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.model.vertices import ByKey, Vertex
 from flamecore.runtime.operators.barrier import Barrier
 from flamecore.runtime.operators.exchange import Outboxes
@@ -34,7 +34,7 @@ class Failures:
 
     Attributes:
         index: Under which, after those of all vertices, failures come from other workers.
-        passed: How many failures of user functions were released that do not end the job.
+        passed: How many records user functions have failed on without ending the job.
     """
 
     def __init__(
@@ -103,13 +103,19 @@ class Failures:
         """
         fatal: list[tuple[bytes, Failure]] = []
         letters: list[tuple[bytes, Failure]] = []
+        last = None
         for order, failure in self._barrier.release(time):
             front = self._fronts[failure.at.front]
             failure = failure._replace(position=front.where(failure.at.time))
             if failure.fatal:
                 fatal.append((order, failure))
                 continue
-            self.passed += failure.vertex is not None
-            if self._plan.dead_letters:
+            if failure.vertex is None:
+                letters.append((order, failure))  # a source that skips its malformed records hands over none
+                continue
+            # A record may fail several times; all its failures are released at once.
+            self.passed += failure.at != last
+            last = failure.at
+            if self._plan.on_error == DEAD_LETTERS:
                 letters.append((order, failure))
         return fatal, letters

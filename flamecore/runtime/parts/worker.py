@@ -133,7 +133,7 @@ class Worker:
             if policy != "skip":
                 values, positions = merge_rejected(batch)
         first = front.stamp(positions, at)
-        self.admitted += len(positions)
+        self.admitted += len(batch.values)
         suffix = front.suffix
         if len(values):
             orders = [encode_time(time) + suffix for time in range(first, first + len(values))]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from flamecore.errors import TooManyFailedError
 from flamecore.model.messages import Delivered
 
 
@@ -103,14 +104,15 @@ class JobStats:
     """A look at a job.
 
     Attributes:
-        items_in: Records admitted.
-        items_out: Outputs delivered, for each sink.
+        items_in: Records read, without malformed ones.
+        items_out: Outputs delivered, for each sink of the flow.
+        dead_letters: Dead letters delivered.
         in_flight: Records admitted, and not yet delivered with all that came of them.
         held_back: Fronts that stand still because their credit is used up: a sink or a worker is slower than they are.
         min_time: The least minimum time any worker knows.
         replays: Tombstones that operations have made: outputs taken back because something came late.
         rejected: Malformed records.
-        failed: Records a user function failed on that did not end the job.
+        failed: Records a user function failed on that did not end the job, each counted once.
         latency_p50_ms, latency_p99_ms: From a record's admission to the delivery of all that came of it.
         elapsed_s: Since the job started.
         messages: Messages between parts of the job, for each kind.
@@ -125,6 +127,7 @@ class JobStats:
     replays: int = 0
     rejected: int = 0
     failed: int = 0
+    dead_letters: int = 0
     latency_p50_ms: float | None = None
     latency_p99_ms: float | None = None
     elapsed_s: float = 0.0
@@ -135,6 +138,16 @@ class JobStats:
     def total_out(self) -> int:
         """Outputs delivered to all sinks."""
         return sum(self.items_out.values())
+
+    @property
+    def records(self) -> int:
+        """Records read, malformed ones among them."""
+        return self.items_in + self.rejected
+
+    @property
+    def left_out(self) -> int:
+        """Records that failed without ending the job: skipped, or dead letters."""
+        return self.rejected + self.failed
 
     def rows(self) -> Iterator[tuple[str, object]]:
         """Names and values, for tables and JSON."""
@@ -184,6 +197,7 @@ class NodeStats:
     replays: int = 0
     rejected: int = 0
     failed: int = 0
+    dead_letters: int = 0
     latency: dict[int, int] = field(default_factory=dict)
     messages: dict[str, int] = field(default_factory=dict)
 
@@ -206,10 +220,47 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
         replays=sum(node.replays for node in nodes),
         rejected=sum(node.rejected for node in nodes),
         failed=sum(node.failed for node in nodes),
+        dead_letters=sum(node.dead_letters for node in nodes),
         latency_p50_ms=None if p50 is None else p50 * 1000,
         latency_p99_ms=None if p99 is None else p99 * 1000,
         elapsed_s=elapsed_s,
         messages=dict(messages),
+    )
+
+
+_FEW: Final = 100
+"""Of fewer records, more than half may fail by chance."""
+
+
+def check_left_out(job: str, stats: JobStats, limit: float | None) -> None:
+    """Refuse that a job ends well which has left out too many records.
+
+    Args:
+        job: Its name.
+        stats: Its last counts.
+        limit: Most records, as an `int`; the largest share of them, as a `float`; None: see
+            `flamecore.abc.config.JobTable`.
+
+    Raises:
+        TooManyFailedError: It has.
+    """
+    count, records = stats.left_out, stats.records
+    if limit is None:
+        allowed = count < records and (records < _FEW or count * 2 <= records)
+    else:
+        allowed = count <= (limit * records if isinstance(limit, float) else limit)
+    if allowed or not count:
+        return
+    kept = f"; {stats.dead_letters:,} dead letters are kept" if stats.dead_letters else ""
+    raise TooManyFailedError(
+        f"job {job!r}: {count:,} of {records:,} records failed: {stats.rejected:,} could not be read, "
+        f"functions failed on {stats.failed:,}{kept}",
+        hint=f"The outputs are those of the others. To allow as many: [job] max_failed = {count}, or a share: 1.0.",
+        records=records,
+        rejected=stats.rejected,
+        failed=stats.failed,
+        dead_letters=stats.dead_letters,
+        limit=limit,
     )
 
 

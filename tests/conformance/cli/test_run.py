@@ -231,6 +231,21 @@ def test_on_error_decides_the_fate_of_failing_records() -> None:
     letters = [json.loads(line) for line in Path("dead.jsonl").read_text().splitlines()]
     assert [(letter["vertex"], letter["record"]) for letter in letters] == [("divide", "'0'")]
     assert "ZeroDivisionError" in letters[0]["reason"]
+    assert ("dead_letters=1" in done.stderr, "items_out.dead_letter" in done.stderr) == (True, False)
+
+
+def test_quiet_still_says_how_many_records_are_missing() -> None:
+    done = run("app.py:inverse", "-q", "--source", "lines=stdin", "--set", "job.on_error=skip", given="5\n0\n1\n")
+    assert (done.returncode, done.stdout) == (0, "2\n10\n")
+    assert done.stderr == "inverse: 1 of 3 records left out (0 rejected, 1 failed)\n"
+
+
+def test_a_job_whose_records_all_fail_does_not_end_with_0() -> None:
+    skipping = ("app.py:inverse", "-q", "--source", "lines=stdin", "--set", "job.on_error=skip")
+    done = run(*skipping, given="0\n0\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "2 of 2 records failed" in done.stderr
+    assert run(*skipping, "--set", "job.max_failed=2", given="0\n0\n").returncode == 0
 
 
 @pytest.mark.parametrize(

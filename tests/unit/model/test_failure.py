@@ -346,6 +346,8 @@ def test_a_job_may_leave_out_failing_records(on_error: str, workers: int) -> Non
     unlucky = [position for position, n in enumerate(records) if n == 13]
     assert len(unlucky) > 5
     assert run.outputs.stats.failed == len(unlucky)
+    assert run.outputs.stats.dead_letters == (len(unlucky) if on_error == "dead_letter" else 0)
+    assert run.outputs.stats.items_out == {"out": len(run.out)}, "dead letters are no outputs"
     places = [f"line {position}" for position in unlucky] if on_error == "dead_letter" else []
     assert [letter["position"] for letter in run.letters] == places
     for letter in run.letters:
@@ -399,6 +401,18 @@ class TestMalformedRecords:
             }
             for position in (1, 4, 5, 9)
         ]
+
+    def test_each_record_goes_by_the_policy_for_its_failure(self, script: Any, workers: int) -> None:
+        settings = {"source.numbers.on_error": "dead_letter", "job.on_error": "skip"}
+        run = Run(flow(lambda stream: stream.map(lambda n: 6 // (n - 3))), script, workers=workers, **settings)
+        assert [letter["position"] for letter in run.letters] == [f"line {position}" for position in (1, 4, 5, 9)]
+        stats = run.outputs.stats
+        assert (stats.items_in, stats.rejected, stats.failed, stats.dead_letters) == (6, 4, 1, 4)
+        settings = {"source.numbers.on_error": "skip", "job.on_error": "dead_letter"}
+        run = Run(flow(lambda stream: stream.map(lambda n: 6 // (n - 3))), script, workers=workers, **settings)
+        assert [letter["position"] for letter in run.letters] == ["line 3"]
+        stats = run.outputs.stats
+        assert (stats.items_in, stats.rejected, stats.failed, stats.dead_letters) == (6, 4, 1, 1)
 
     def test_malformed_records_may_end_the_job(self, script: Any, workers: int) -> None:
         run = Run(flow(plain), script, workers=workers)

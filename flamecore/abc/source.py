@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from flamecore.errors import SourceError
+
 API: int = 1
 """Version of this contract; a driver states the one it was written for."""
 
@@ -104,6 +106,16 @@ class Reader(ABC):
         """A position in words, as an error message shows it: file and line, or offset."""
         return str(position)
 
+    def original(self, position: Any) -> bytes | None:
+        """Return the record at a position as it was read: for dead letters, which `flamestream retry` reads again.
+
+        Called for records that fail, between two reads, while their positions are not acknowledged. It must not wait.
+
+        Returns:
+            The whole record, of which `Source.decode_original` makes the payload anew; None if it cannot be had.
+        """
+        return None
+
     async def aclose(self) -> None:
         """Release what the reader holds. May be called twice."""
         return
@@ -140,6 +152,23 @@ class Source(ABC):
     def fingerprint(self) -> str:
         """A text that changes when the input becomes another one; empty when that cannot be told."""
         return ""
+
+    def decode_original(self, original: bytes) -> Any:
+        """Make the payload of a record again, of what `Reader.original` has returned.
+
+        Args:
+            original: The record as it was read, perhaps corrected by hand.
+
+        Raises:
+            ValueError: It is malformed; the text says why.
+            SourceError: This source keeps no originals, or lacks what it needs besides.
+        """
+        raise SourceError(
+            f"source {self.context.name!r}: driver {self.name!r} cannot make records of dead letters",
+            hint="Read them by another source, or put them back where they came from.",
+            source=self.context.name,
+            position="",
+        )
 
     @abstractmethod
     async def open(self, partition: str, position: Any = None) -> Reader:

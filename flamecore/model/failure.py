@@ -7,7 +7,9 @@ the same record in every run, after exactly the same outputs.
 
 from __future__ import annotations
 
+import base64
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +19,9 @@ from flamecore.model.meta import MIN_TIME, GlobalTime
 _ENGINE: Final = str(Path(__file__).parents[1])
 _WIDTH: Final = 160
 _FRAMES: Final = 3
+
+TRACE_CHARACTERS: Final = 4000
+"""Most of a traceback that a dead letter keeps: its end, where the error is."""
 
 
 class Failure(NamedTuple):
@@ -33,6 +38,9 @@ class Failure(NamedTuple):
         fatal: Whether it ends the job; otherwise it is a dead letter, or dropped.
         worker: On which worker.
         at: Global time of the record, by which its front finds the position.
+        origin: The source of the record, for dead letters.
+        original: The record as the source has it, for dead letters; None if it cannot be had.
+        trace: The traceback, for dead letters, without the frames of the engine.
         error: The exception itself, as long as it stays in its process.
     """
 
@@ -46,16 +54,23 @@ class Failure(NamedTuple):
     fatal: bool = True
     worker: int = 0
     at: GlobalTime = GlobalTime(MIN_TIME)
+    origin: str = ""
+    original: bytes | None = None
+    trace: str = ""
     error: Exception | None = None
 
     def letter(self) -> dict[str, Any]:
-        """The dead letter: what a dead-letter sink is given."""
+        """Return the dead letter: the fields that a dead-letter sink is given."""
+        text, encoded = _as_text(self.original)
         return {
-            "source": self.source,
+            "source": self.source or self.origin,
             "vertex": self.vertex,
             "position": self.position,
             "reason": self.reason,
             "record": self.record,
+            "original": text,
+            "original_base64": encoded,
+            "traceback": self.trace,
         }
 
     def raised(self) -> FlameError:
@@ -128,6 +143,36 @@ def user_frames(error: BaseException) -> tuple[str, ...]:
         if not frame.filename.startswith(_ENGINE)
     ]
     return tuple(lines[-_FRAMES:])
+
+
+def user_traceback(error: BaseException) -> str:
+    """Return the traceback of an exception and its causes, without frames of the engine: its last 4000 characters."""
+    try:
+        whole = traceback.TracebackException.from_exception(error)
+        for part in _chain(whole):
+            own = [frame for frame in part.stack if not frame.filename.startswith(_ENGINE)]
+            part.stack = traceback.StackSummary.from_list(own)
+        text = "".join(whole.format())
+    except Exception:  # noqa: BLE001 - a failing `str` of user code is told, not raised
+        text = describe(error)
+    return text if len(text) <= TRACE_CHARACTERS else f"…{text[1 - TRACE_CHARACTERS :]}"
+
+
+def _chain(error: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
+    """Yield what an exception came of, and itself."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _as_text(raw: bytes | None) -> tuple[str | None, str | None]:
+    """Return bytes as text, or in base64 if they are none: one of the two."""
+    if raw is None:
+        return None, None
+    try:
+        return raw.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(raw).decode()
 
 
 def describe(error: BaseException) -> str:

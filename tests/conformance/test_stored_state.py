@@ -32,6 +32,7 @@ LEDGER = FOLDER / "ledger"
 
 STORIES = ("directory", "directory_wall", "drawn", "sqlite", "sqlite_drained", "nats")
 SINKS = ("seen", "balances", "windows", "moments", "totals", "counts", "letters")
+FIELDS = ("vertex", "position", "reason", "record")
 FILES = ("in/east.jsonl", "in/west.jsonl")
 ENTRIES = 110
 LIMIT_S = 60
@@ -84,11 +85,12 @@ class Job:
         return told
 
     def outputs(self) -> dict[str, list[Any]]:
-        """What the sinks hold."""
-        return {
+        """Return what the sinks hold; of letters the fields that the version knew which wrote the fixtures."""
+        outputs = {
             name: [json.loads(line) for line in (self.folder / "out" / f"{name}.jsonl").read_bytes().splitlines()]
             for name in SINKS
         }
+        return outputs | {"letters": [{key: letter[key] for key in FIELDS} for letter in outputs["letters"]]}
 
 
 def from_nothing(folder: Path, *settings: str, order: list[int] | None = None) -> dict[str, list[Any]]:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from flamecore.abc.config import Choice, Edge, JobConfig
 from flamecore.abc.host import NodeHost
 from flamecore.abc.sink import Sink
@@ -183,8 +185,10 @@ class SpecBuilder:
                 path=f"sink.{DEAD_LETTERS}",
             )
         context = EdgeContext(DEAD_LETTERS, dict, None, fingerprint)
-        driver = self._plugins.get("sink", config.dead_letter.use)
-        return self._edge(driver, config.dead_letter.use, DEAD_LETTERS, config.dead_letter, context)
+        edge, driver = config.dead_letter, self._plugins.get("sink", config.dead_letter.use)
+        if "mode" in getattr(driver.Options, "__struct_fields__", ()):  # a second run must not lose those of the first
+            edge = msgspec.structs.replace(edge, options={"mode": "append", **edge.options})
+        return self._edge(driver, config.dead_letter.use, DEAD_LETTERS, edge, context)
 
     def _fingerprint(self, graph: Graph) -> str:
         """What the outputs depend on: the graph, the file that draws it, and the inputs."""

@@ -183,6 +183,7 @@ class Node:
                 if state_access is not None and plan.clock == "wall"
                 else start,
                 describe=self._readers[name].describe,
+                original=self._readers[name].original,
                 position=position,
                 snapshots=state_access is not None,
                 ended=ended,

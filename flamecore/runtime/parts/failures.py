@@ -13,7 +13,7 @@ from typing import Any
 
 from flamecore.abc.operator import Fail, Step
 from flamecore.errors import FlameError
-from flamecore.model.failure import Failure, describe, shorten_repr, user_frames
+from flamecore.model.failure import Failure, describe, shorten_repr, user_frames, user_traceback
 from flamecore.model.meta import GlobalTime
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.model.vertices import ByKey, Vertex
@@ -63,6 +63,7 @@ class Failures:
         if vertex.index not in self._idents:
             self._idents[vertex.index] = self._random.getrandbits(64)
         ident = self._idents[vertex.index]
+        letters = self._plan.on_error == DEAD_LETTERS
 
         def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
             key = None
@@ -81,6 +82,7 @@ class Failures:
                 fatal=self._plan.on_error == "fail",
                 worker=self._worker,
                 at=GlobalTime.decode(order),
+                trace=user_traceback(error) if letters and alive else "",
                 error=error,
             )
             home(order, trace ^ ident, alive, failure)
@@ -111,11 +113,18 @@ class Failures:
                 fatal.append((order, failure))
                 continue
             if failure.vertex is None:
-                letters.append((order, failure))  # a source that skips its malformed records hands over none
+                letters.append((order, self._kept(failure, front)))  # of a source that skips them there are none
                 continue
             # A record may fail several times; all its failures are released at once.
             self.passed += failure.at != last
             last = failure.at
             if self._plan.on_error == DEAD_LETTERS:
-                letters.append((order, failure))
+                letters.append((order, self._kept(failure, front)))
         return fatal, letters
+
+    def _kept(self, failure: Failure, front: Front) -> Failure:
+        """Add what is needed to read the record again."""
+        return failure._replace(
+            origin=front.name.source,
+            original=front.original(failure.at.time),
+        )

@@ -86,6 +86,7 @@ class Front:
         start: No time below it is given, but those of `journal`.
         now_us: The wall clock, in microseconds; default: `WALL_CLOCK`.
         describe: Puts a position in words.
+        original: Returns the record at a position as it was read, or None.
         position: Of the last record before `start`, in a front that goes on; None: it is at its beginning.
         snapshots: Whether snapshots are taken: then positions are remembered until the next one.
         ended: It had come to its end before `start`, and is not read again.
@@ -107,6 +108,7 @@ class Front:
         start: int = 0,
         now_us: Callable[[], int] | None = None,
         describe: Callable[[Any], str] = str,
+        original: Callable[[Any], bytes | None] = lambda position: None,
         position: Any = None,
         snapshots: bool = False,
         ended: bool = False,
@@ -121,7 +123,7 @@ class Front:
         self.in_flight = 0
         self.latest = LatestTime()
         self._now_us = now_us or WALL_CLOCK.get()
-        self._describe = describe
+        self._describe, self._original = describe, original
         self.position = position
         self.ended = ended
         self.uncommitted = 0
@@ -223,8 +225,18 @@ class Front:
 
     def where(self, time: int) -> str:
         """Where the record of that time stood, in words; empty when it is no longer remembered."""
+        found = self._positions(time)
+        return self._describe(found[0]) if found else ""
+
+    def original(self, time: int) -> bytes | None:
+        """Return the record of that time as its source has it; None if that cannot be had."""
+        found = self._positions(time)
+        return self._original(found[0]) if found else None
+
+    def _positions(self, time: int) -> Sequence[Any]:
+        """Return the position of the record of that time, alone; nothing when it is no longer remembered."""
         place = bisect_right(self._admitted, time, key=lambda batch: batch.first) - 1
         if place < 0:
-            return ""
+            return ()
         first, positions, _ = self._admitted[place]
-        return self._describe(positions[time - first]) if time - first < len(positions) else ""
+        return (positions[time - first],) if time - first < len(positions) else ()

@@ -52,6 +52,7 @@ class CsvSource(FileSource):
         super().__init__(options, context)
         self._encoding = line_encoding(context, options.encoding)
         self._fields = _declared(context)
+        self._converters: dict[tuple[str, ...], Convert] = {}
         if not options.header and not options.columns and self._fields is None:
             raise ConfigError(
                 f"source {context.name!r}: csv without a header does not know the names of its columns",
@@ -68,13 +69,32 @@ class CsvSource(FileSource):
             if position is not None:
                 offset, _, last = resume_offset(self.context.name, partition, position, size=3)
                 await reader.aclose()
-                reader = self._reader(partition, offset, last)
+                header, reader = reader.header, self._reader(partition, offset, last)
+                reader.header = header
             if names is not None:
                 reader.expect(len(names), self._converter(partition, names))
         except BaseException:
             await reader.aclose()
             raise
         return reader
+
+    def decode_original(self, original: bytes) -> Any:
+        text = StringIO(original.decode(self._encoding), newline="")
+        try:
+            rows = [row for row in csv.reader(text, delimiter=self.options.delimiter, strict=True) if row]
+        except csv.Error as error:
+            raise ValueError(f"not CSV: {error}") from error
+        names = self.options.columns or tuple(column.name for column in self._fields or ())
+        if self.options.header and rows:
+            header, *rows = rows
+            names = self.options.columns or tuple(header)
+        if len(rows) != 1:
+            raise ValueError(f"{len(rows)} records where one is expected")
+        if len(rows[0]) != len(names):
+            raise ValueError(f"{len(rows[0])} fields where {len(names)} are expected")
+        if names not in self._converters:
+            self._converters[names] = self._converter("the original of a record", names)
+        return self._converters[names](rows[0])
 
     def _reader(self, partition: str, offset: int, line: int) -> CsvReader:
         try:
@@ -94,6 +114,7 @@ class CsvSource(FileSource):
                 raise self._error(partition, f"the header is malformed: {error}", "Mend it.") from error
             if header is None:
                 return None
+            reader.keep_header()
             names = options.columns or tuple(header)
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)

@@ -72,6 +72,10 @@ class CsvLines(Iterator[str]):
             self.problem = self.problem or reason(error)
             return raw.decode(self._encoding, "replace") + "\n"
 
+    def lines_before(self, end: int, count: int) -> bytes | None:
+        """Return some lines again; see `flamestream_edges.linereader.Chunks`."""
+        return self._file.lines_before(end, count)
+
     def close(self) -> None:
         self._file.close()
 
@@ -98,7 +102,13 @@ class RowPositions(Sequence[tuple[int, int, int, str]]):
 
 
 class CsvReader(Reader):
-    """Rows of one file. A position is (offset of the byte after the record, its first line, its last line, seal)."""
+    """Rows of one file. A position is (offset of the byte after the record, its first line, its last line, seal).
+
+    Attributes:
+        header: The first record as it was read, if it names the columns: part of every original.
+    """
+
+    header: bytes | None = None
 
     def __init__(self, source: str, name: str, lines: CsvLines, delimiter: str) -> None:
         self._source = source
@@ -113,6 +123,10 @@ class CsvReader(Reader):
         """Say what the rows that follow are like."""
         self._width = width
         self._convert = convert
+
+    def keep_header(self) -> None:
+        """Take the record that was read last for the header."""
+        self.header = b"\n".join(line.removesuffix(b"\r") for line in self._lines.raw)
 
     def next_row(self) -> list[str] | None:
         """The next row that is not blank; None at the end.
@@ -164,5 +178,14 @@ class CsvReader(Reader):
     def describe(self, position: tuple[int, int, int, str]) -> str:
         return f"{self._name} line {position[1]}"
 
-    async def aclose(self) -> None:
+    def original(self, position: tuple[int, int, int, str]) -> bytes | None:
+        offset, first, last, _ = position
+        row = self._lines.lines_before(offset, last - first + 1)
+        return row if row is None or self.header is None else b"\n".join((self.header, row))
+
+    def close(self) -> None:
+        """Let go of the file."""
         self._lines.close()
+
+    async def aclose(self) -> None:
+        self.close()

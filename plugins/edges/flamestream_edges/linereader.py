@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Final
 
 from flamecore.abc.source import Batch, Reader, Rejected
 from flamecore.errors import SourceError
 from flamecore.toolkit.records.parse import Decode
-from flamestream_edges.seal import Seals, check_seal
-from flamestream_edges.splitting import RAW_BYTES, Block, LinePosition, Positions, Splitter, TooLong
+from flamestream_edges.seal import Seals, check_seal, read_at
+from flamestream_edges.splitting import CHUNK_BYTES, RAW_BYTES, Block, LinePosition, Positions, Splitter, TooLong
+
+ORIGINAL_BYTES: Final = 1024 * 1024
+"""Longest record that is read once more, for a dead letter."""
 
 
 class Chunks(ABC):
@@ -25,6 +29,10 @@ class Chunks(ABC):
         Raises:
             OSError: They cannot be read.
         """
+
+    def lines_before(self, end: int, count: int) -> bytes | None:
+        """Return some lines again, by the offset after their end; None if they cannot be had. Without the last end."""
+        return None
 
     @abstractmethod
     def close(self) -> None:
@@ -50,6 +58,26 @@ class FileChunks(Chunks):
 
     async def read(self, size: int) -> bytes:
         return self.file.read(size)
+
+    def lines_before(self, end: int, count: int) -> bytes | None:
+        found, start, wanted = b"", end, count
+        try:
+            while start > 0 and len(found) <= ORIGINAL_BYTES:
+                size = min(start, CHUNK_BYTES)
+                start -= size
+                found = read_at(self.file.fileno(), start, size) + found
+                wanted = count + found.endswith(b"\n")
+                if found.count(b"\n") >= wanted:
+                    break
+        except (OSError, ValueError):
+            return None  # the file is gone or closed: a dead letter does without
+        text = found.removesuffix(b"\n")
+        lines = text.rsplit(b"\n", count)
+        if len(lines) <= count and start > 0:
+            return None  # longer than what is kept
+        if len(lines) <= count:  # it begins with the file
+            return text.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r")
+        return b"\n".join(lines[1:]).removesuffix(b"\r")
 
     def close(self) -> None:
         self.file.close()
@@ -139,6 +167,9 @@ class LineReader(Reader):
 
     def describe(self, position: LinePosition) -> str:
         return f"{self._chunks.name} line {position[1]}"
+
+    def original(self, position: LinePosition) -> bytes | None:
+        return self._chunks.lines_before(position[0], 1)
 
     async def aclose(self) -> None:
         self._chunks.close()

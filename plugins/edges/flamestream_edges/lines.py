@@ -28,6 +28,9 @@ class LineSource(FileSource):
         splitter = Splitter(self.options.max_line_bytes, offset, line, seals=chunks.seals)
         return LineReader(self.context.name, chunks, splitter, self.decode, skip_blank=self.skip_blank)
 
+    def decode_original(self, original: bytes) -> Any:
+        return self.decode(original)
+
 
 class Lines(LineSource):
     """Text files, line by line."""

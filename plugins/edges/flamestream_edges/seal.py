@@ -102,16 +102,16 @@ def check_seal(source: str, name: str, position: Any, length: int) -> None:
 
 
 def _sealed_head(descriptor: int, size: int) -> str:
-    data = _at(descriptor, 0, size)
+    data = read_at(descriptor, 0, size)
     return f"{len(data)}-{xxh3_64_hexdigest(data)}"
 
 
 def _before(descriptor: int, offset: int) -> bytes:
-    return _at(descriptor, max(offset - TAIL_BYTES, 0), min(offset, TAIL_BYTES))
+    return read_at(descriptor, max(offset - TAIL_BYTES, 0), min(offset, TAIL_BYTES))
 
 
-def _at(descriptor: int, offset: int, size: int) -> bytes:
-    """Some bytes of a file that is read by others from where they are."""
+def read_at(descriptor: int, offset: int, size: int) -> bytes:
+    """Read some bytes of a file that is read by others from where they are."""
     before = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         os.lseek(descriptor, offset, os.SEEK_SET)

@@ -45,11 +45,14 @@ _PIECE: Final = 65_536
 class DeadLetter(TypedDict):
     """Columns of dead letters."""
 
-    source: str | None
+    source: str
     vertex: str | None
     position: str
     reason: str
     record: str
+    original: str | None
+    original_base64: str | None
+    traceback: str
 
 
 def run(

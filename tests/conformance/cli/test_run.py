@@ -85,6 +85,7 @@ def line_of(stream: object) -> str:
 
 
 PIPED = ("app.py:words", "-w", "4", "--source", "lines=stdin", "--sink", "counts=stdout")
+REPLACING = ("--set", "dead_letter.mode=replace")
 COUNTED = "to 1\nbe 1\nor 1\nnot 1\nto 2\nbe 2\n"
 
 
@@ -231,6 +232,13 @@ def test_on_error_decides_the_fate_of_failing_records() -> None:
     letters = [json.loads(line) for line in Path("dead.jsonl").read_text().splitlines()]
     assert [(letter["vertex"], letter["record"]) for letter in letters] == [("divide", "'0'")]
     assert "ZeroDivisionError" in letters[0]["reason"]
+    assert run("app.py:inverse", "--source", "lines=stdin", *options, given="1\n0\n").returncode == 0
+    again = [json.loads(line) for line in Path("dead.jsonl").read_text().splitlines()]
+    assert [letter["position"] for letter in again] == ["stdin line 2", "stdin line 2"], (
+        "a second run adds to the first"
+    )
+    assert run("app.py:inverse", "--source", "lines=stdin", *options, *REPLACING, given="1\n0\n").returncode == 0
+    assert len(Path("dead.jsonl").read_text().splitlines()) == 1
     assert ("dead_letters=1" in done.stderr, "items_out.dead_letter" in done.stderr) == (True, False)
 
 

@@ -14,7 +14,7 @@ import flamecore as fc
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import JobError, OperationError, RunawayLoopError, SourceError
-from flamecore.model.failure import Failure, describe, shorten_repr
+from flamecore.model.failure import TRACE_CHARACTERS, Failure, describe, shorten_repr
 from flamecore.model.meta import GlobalTime
 from flamecore.runtime.config import plugins as registry
 from flamecore.testing.flows.reference import Failed, interpret
@@ -41,6 +41,9 @@ class ScriptReader(Reader):
 
     def describe(self, position: Any) -> str:
         return f"line {position}"
+
+    def original(self, position: Any) -> bytes:
+        return f"line {position} of the script".encode()
 
 
 class Run:
@@ -276,13 +279,17 @@ def test_reprs_and_errors_are_shortened() -> None:
 
 
 def test_a_dead_letter_describes_the_failure() -> None:
-    failure = Failure("lines", None, "'raw'", None, "bad", position="line 3", at=GlobalTime(3, 1))
+    known = {"original": b"raw", "trace": "Traceback"}
+    failure = Failure("lines", None, "'raw'", None, "bad", position="line 3", at=GlobalTime(3, 1), **known)  # type: ignore[arg-type]
     assert failure.letter() == {
         "source": "lines",
         "vertex": None,
         "position": "line 3",
         "reason": "bad",
         "record": "'raw'",
+        "original": "raw",
+        "original_base64": None,
+        "traceback": "Traceback",
     }
     error = failure.raised()
     assert isinstance(error, SourceError)
@@ -366,6 +373,40 @@ def test_a_state_is_left_as_it_was_by_an_item_that_fails(workers: int) -> None:
     assert run.out == [(0, 1), (0, 3), (0, 6)]
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_dead_letter_has_the_traceback_with_its_causes_and_without_the_engine(workers: int) -> None:
+    def look_up(n: int) -> int:
+        try:
+            return {1: 1}[n]
+        except KeyError as error:
+            raise ValueError("no such number") from error
+
+    made = flow(lambda stream: stream.rebalance().key_by(lambda n: n).map(look_up))
+    settings = {"job.on_error": "dead_letter", "transport.inproc.serialise": True}
+    (letter,) = Run(made, [[1, 2]], workers=workers, **settings).letters
+    trace = letter["traceback"]
+    assert trace.index("KeyError: 2") < trace.index("direct cause") < trace.index("ValueError: no such number")
+    assert "return {1: 1}[n]" in trace
+    assert str(Path(fc.__file__).parent) not in trace
+    assert (letter["source"], letter["original"]) == ("numbers", "line 1 of the script")
+
+
+def test_a_long_traceback_keeps_its_end() -> None:
+    def fail(n: int) -> int:
+        raise ValueError("x" * 10_000 + "the end")
+
+    (letter, *_) = Run(flow(lambda stream: stream.map(fail)), [[1]], **LETTERS).letters
+    assert len(letter["traceback"]) == TRACE_CHARACTERS
+    assert letter["traceback"].endswith("the end\n")
+
+
+def test_an_original_that_is_no_text_is_kept_as_base64() -> None:
+    letter = Failure("lines", None, "", None, "no", original=b"\xff\x00").letter()
+    assert (letter["original"], letter["original_base64"]) == (None, "/wA=")
+
+
+LETTERS = {"job.on_error": "dead_letter", "job.max_failed": 1.0}
+
 # -- malformed records ------------------------------------------------------------------------
 
 RECORDS = [1, BAD, 2, 3, BAD, BAD, 4, 5, 6, BAD]
@@ -398,6 +439,9 @@ class TestMalformedRecords:
                 "position": f"line {position}",
                 "reason": "bad",
                 "record": f"'raw {position}'",
+                "original": f"line {position} of the script",
+                "original_base64": None,
+                "traceback": "",
             }
             for position in (1, 4, 5, 9)
         ]

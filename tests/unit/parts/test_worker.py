@@ -473,11 +473,14 @@ def test_a_failing_function_that_does_not_end_the_job(on_error: str) -> None:
     if on_error == "dead_letter":
         ((_, letter),) = messages_to("dead_letter", out).items
         assert letter.letter() == {
-            "source": None,
+            "source": "numbers",
             "vertex": "check",
             "position": "line 1",
             "reason": "ValueError: unlucky",
             "record": "13",
+            "original": None,
+            "original_base64": None,
+            "traceback": letter.trace,
         }
 
 

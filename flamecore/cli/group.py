@@ -19,6 +19,7 @@ from flamecore.suggest import nearest
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "run": "Run a flow: a script, a module, or a job file.",
+    "retry": "Read the records of a file of dead letters again, once.",
     "check": "Load everything, start nothing: what would run, and what is wrong.",
     "graph": "Draw the graph of a flow.",
     "plugins": "List the plugins that are installed.",

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from flamecore import events
 from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
-from flamecore.cli.exits import Exit
-from flamecore.cli.output import (
-    JsonLines,
-    json_option,
-    leave_stdout,
-    log_option,
-    print_json,
-    verbose_option,
-    verbosity,
-    wants_json,
-)
-from flamecore.cli.progress import Progress, chosen, shown
-from flamecore.cli.stop import stopping
-from flamecore.errors import FlameError
-from flamecore.logs import as_json, logger
-from flamecore.runtime.config.job_spec import JobSpec
+from flamecore.cli.output import json_option, log_option, verbose_option
+from flamecore.cli.running import run_to_the_end
 from flamecore.runtime.config.resolve import resolve
-from flamecore.runtime.launch import job_of
-from flamecore.runtime.tasks.event_loop import run
-from flamecore.runtime.tasks.stats import JobReport
-
-if TYPE_CHECKING:
-    from flamecore.runtime.engine.job import AnyJob
 
 
 @click.command("run")
@@ -65,72 +43,4 @@ def command(ctx: click.Context, /, app: str, progress_interval: float, quiet: bo
     """
     config = read_app(app, Options(**options))
     spec = resolve(config, load_app_flow(app, config))
-    try:
-        job = job_of(spec)
-    except FlameError as error:
-        error.before_start = True
-        raise
-    if verbosity(ctx):
-        import logging
-
-        handler = logging.StreamHandler()
-        handler.setFormatter(JsonLines() if as_json() else logging.Formatter(logging.BASIC_FORMAT))
-        logging.basicConfig(level=logging.DEBUG if verbosity(ctx) > 1 else logging.INFO, handlers=[handler])
-        described = spec.described()
-        plain = {key: described[key] for key in ("job", "flow", "workers", "clock", "guarantee", "on_error")}
-        logger().info(events.JOB_STARTED, **plain, **spec.drivers)
-    data_on_stdout = writes_to_stdout(spec)
-    if data_on_stdout:
-        leave_stdout(ctx)
-    if not quiet and spec.config.deploy.start == "join":
-        say_awaited(spec)
-    progress = chosen(spec.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
-    try:
-        report = run(_run(job, progress, quiet=quiet))
-    except (FlameError, MemoryError) as error:
-        if getattr(error, "reader_gone", False):
-            ctx.exit(Exit.FAILED)  # `| head` has seen enough: that is no news to anybody
-        progress.end(events.JOB_FAILED, job.stats(), error=type(error).__name__)
-        raise
-    if report is None:
-        ctx.exit(Exit.STOPPED)
-    progress.end(events.JOB_DRAINED if report.drained else events.JOB_ENDED, report.stats)
-    if wants_json(ctx):
-        summary = {"job": spec.name, "drained": report.drained, **dict(report.stats.rows())}
-        print_json(summary, ctx)
-
-
-def writes_to_stdout(spec: JobSpec) -> bool:
-    """Whether data goes to stdout, which nothing else may write to then."""
-    return any(sink.writes_to_stdout for sink in filter(None, (*spec.sinks.values(), spec.dead_letter)))
-
-
-def say_awaited(spec: JobSpec) -> None:
-    """Say what is waited for, and what starts it."""
-    from flamecore.runtime.cluster.dry_run import outlook_of
-    from flamecore.runtime.cluster.placement import join_command
-
-    deploy, workers = spec.config.deploy, spec.settings.workers
-    address = outlook_of(spec).join
-    roles = ["worker", *(["acker"] if deploy.acker == "own" else [])]
-    commands = [join_command(role, spec.name, address) for role in roles]
-    if as_json():
-        logger().info(events.JOB_AWAITED, job=spec.name, start_timeout_s=deploy.start_timeout_s, commands=commands)
-        return
-    first = f"job {spec.name} waits {deploy.start_timeout_s:g} s for {workers} worker{'s' * (workers > 1)}:"
-    click.echo("\n".join([first, *(f"  {command}" for command in commands)]), err=True)
-
-
-async def _run(job: AnyJob, progress: Progress, *, quiet: bool) -> JobReport | None:
-    """Run the job under signals; None if it was stopped at once."""
-    clear = progress.clear if progress.draws else None
-    with stopping(job.drain, quiet=quiet or as_json(), begun=lambda: job.begun, clear=clear) as stop:
-        try:
-            async with shown(progress, job.stats):
-                return await job.run()
-        except asyncio.CancelledError:
-            if stop.early and stop.count == 1:
-                return JobReport(job.stats(), drained=True)
-            if stop.count < 2:
-                raise
-            return None
+    run_to_the_end(ctx, spec, quiet=quiet, progress_interval=progress_interval)

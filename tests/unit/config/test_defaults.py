@@ -36,6 +36,7 @@ HOMONYMS: Final = {
     ("abc/config.py", "supervisor"): "a value of deploy.acker",
     ("cli/commands/check.py", "processes"): "a key of what --json prints",
     ("cli/commands/check.py", "supervisor"): "the process that starts workers",
+    ("cli/commands/retry.py", "local"): "a value of deploy.start",
     ("runtime/cluster/dry_run.py", "supervisor"): "the process that starts workers",
     ("runtime/cluster/dry_run.py", "tls"): "a key of what --json prints",
     ("runtime/cluster/placement.py", "supervisor"): "the name of the process with the control",

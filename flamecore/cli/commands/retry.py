@@ -1,0 +1,133 @@
+"""flamestream retry"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flamecore.cli.app import Options, load_app_flow, read_app
+from flamecore.cli.letters import SUFFIX, LetterFile, Letters, LetterSource
+from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.running import run_to_the_end
+from flamecore.cli.stored import JOB_FILE
+from flamecore.errors import ConfigError, TooManyFailedError
+from flamecore.runtime.config import defaults
+from flamecore.runtime.config.resolve import resolve
+
+if TYPE_CHECKING:
+    from flamecore.runtime.config.job_spec import JobSpec
+
+
+@click.command("retry")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--app", metavar="APP", default=JOB_FILE, help=f"Job file, script or module. Default: {JOB_FILE}.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="TABLE.KEY=VALUE",
+    help="Set any key of the configuration, such as job.workers=4.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary; errors are still printed.")
+@json_option
+@verbose_option
+@click.pass_context
+def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ...], quiet: bool) -> None:
+    """Read the records of a file of dead letters again, once.
+
+    The job runs in this process, with the records of the letters in the place of its input; its outputs are added to
+    those that are there. A job that keeps state goes on with it. FILE.retried says how far a file was read: letters
+    that have come since are read by the next retry.
+    """
+    letter_file = LetterFile(file)
+    letters = letter_file.find()
+    if letters is None:
+        if not quiet:
+            click.echo(f"{file}: no letters that were not read again before", err=True)
+        if wants_json(ctx):
+            print_json({"letters": 0})
+        return
+    config = read_app(app, Options(settings=settings))
+    flow = load_app_flow(app, config)
+    # In one process: the letters are few, and no other one has their file.
+    chosen = [*settings, f"transport.use={defaults.TRANSPORT}", "deploy.start=local", f"deploy.on={defaults.HOST}"]
+    own_state = None if config.state.use else file.with_name(f"{file.name}{SUFFIX}.state").absolute()
+    if own_state is not None:
+        place = json.dumps(str(own_state))
+        chosen += [f"state.use={defaults.STATE_IN_FOLDER}", f"state.path={place}", "job.barrier=true"]
+        chosen += _appending(resolve(read_app(app, Options(settings=tuple(chosen))), flow))
+    spec = resolve(read_app(app, Options(settings=tuple(chosen))), flow)
+    spec.problems.raise_first()
+    _read_letters(spec, letters, beside=own_state is None)
+    if own_state is not None and not letters.begun and own_state.exists():
+        shutil.rmtree(own_state)  # of a retry that was killed when it had come to its end
+    letter_file.note(letters, done=False)
+    try:
+        done = not run_to_the_end(ctx, spec, quiet=quiet, progress_interval=10.0).drained
+    except TooManyFailedError:
+        _finish(letter_file, letters, own_state)
+        raise
+    if done:
+        _finish(letter_file, letters, own_state)
+
+
+def _appending(spec: JobSpec) -> list[str]:
+    """Return the settings with which all sinks add to what is there."""
+    sinks: dict[str, Any] = {f"sink.{json.dumps(name)}": sink for name, sink in spec.sinks.items()}
+    if spec.dead_letter is not None:
+        sinks["dead_letter"] = spec.dead_letter
+    return [
+        f"{path}.mode=append"
+        for path, sink in sinks.items()
+        if "mode" in getattr(type(sink).Options, "__struct_fields__", ())
+    ]
+
+
+def _read_letters(spec: JobSpec, letters: Letters, *, beside: bool) -> None:
+    """Have the sources of a job read letters.
+
+    Args:
+        spec: The job.
+        letters: All of them.
+        beside: Whether what the sources read anyway is read too: the state knows how far that was.
+
+    Raises:
+        ConfigError: The letters are not of this job, or it would not end.
+    """
+    found: Counter[str] = Counter()
+    without = 0
+    for _, letter in letters.all():
+        if letter.source not in spec.sources:
+            raise ConfigError(
+                f"{letters.path}: a letter is of source {letter.source!r}, which flow {spec.flow.name!r} has not",
+                hint=f"Say whose letters they are: --app APP. The flow has: {', '.join(spec.sources)}.",
+                path=f"source.{letter.source}",
+            )
+        found[letter.source] += 1
+        without += letter.record is None
+    endless = [name for name, source in spec.sources.items() if not source.capabilities.bounded]
+    if beside and endless:
+        raise ConfigError(
+            f"source {endless[0]!r} has no end, and the job keeps state, so it would be read on",
+            hint=f"Have it read something else this once: --set source.{endless[0]}.use=…",
+            path=f"source.{endless[0]}.use",
+        )
+    if without:
+        click.echo(f"{letters.path}: {without} of {found.total()} letters have no original, and are left out", err=True)
+    sources = {
+        name: LetterSource(source, letters, beside=beside, wanted=name in found)
+        for name, source in spec.sources.items()
+    }
+    spec.sources = dict[str, Any](sources)
+
+
+def _finish(letter_file: LetterFile, letters: Letters, own_state: Path | None) -> None:
+    """Note that the letters were read, and remove the state that knew how far."""
+    letter_file.note(letters, done=True)
+    if own_state is not None:
+        shutil.rmtree(own_state)

@@ -43,7 +43,21 @@ The same facts are attributes of the error, for programs and tests.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+TRACEBACK: Final = "FLAMESTREAM_TRACEBACK"
+"""Environment variable: `full` has errors of `Flow.run` show the frames of the engine too."""
+
+
+def wants_full_traceback() -> bool:
+    """Return whether the environment asks for tracebacks with the frames of the engine."""
+    return os.environ.get(TRACEBACK, "").lower() == "full"
 
 
 class FlameError(Exception):
@@ -60,6 +74,8 @@ class FlameError(Exception):
 
     hint: str
     before_start: bool = False
+    full_traceback: TracebackType | None = None
+    """Of an error that has ended `Flow.run`: where in the engine it was raised, which its own traceback leaves out."""
 
     def __init__(self, what: str, *, hint: str = "", **fields: Any) -> None:
         super().__init__(f"{what}\n  {hint}" if hint else what)
@@ -67,6 +83,16 @@ class FlameError(Exception):
         self.hint = hint
         for name, value in fields.items():
             setattr(self, name, value)
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows, in notebooks too: the text, and the user's line that has raised it."""
+        if wants_full_traceback():
+            return "".join(traceback.format_exception(self)).splitlines()
+        package = str(Path(__file__).parent)
+        frames = [f for f in traceback.extract_tb(self.__traceback__) if not f.filename.startswith(package)]
+        places = [f"  raised by {frame.filename}:{frame.lineno}: {frame.line}" for frame in frames[-1:]]
+        text = "\n".join([f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ()), *places])
+        return text.splitlines()
 
     if TYPE_CHECKING:  # the fields differ from class to class and are set when the error is made
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flamecore.errors import FlameError
+from flamecore.model.failure import shortened
 from flamecore.model.flow import FlowGraph
 
 if TYPE_CHECKING:
@@ -55,15 +57,20 @@ class Flow(FlowGraph):
         Raises:
             GraphError, ConfigError: The flow or the settings cannot work.
             OperationError: A function of the flow failed; the text shows the record.
+            KeyboardInterrupt: Ctrl-C. It has, as every error that ends a run which has begun, the attribute `outputs`:
+                what the sinks had taken by then, as `Outputs`.
         """
         from flamecore.runtime.launch import run_embedded  # late: a program that only describes a flow starts no engine
 
-        return run_embedded(
-            self,
-            inputs or {},
-            workers=workers,
-            acker=acker,
-            transport=transport,
-            state=state,
-            settings=settings or {},
-        )
+        try:
+            return run_embedded(
+                self,
+                inputs or {},
+                workers=workers,
+                acker=acker,
+                transport=transport,
+                state=state,
+                settings=settings or {},
+            )
+        except FlameError as error:
+            raise shortened(error) from error.__cause__  # FLAMESTREAM_TRACEBACK=full shows more

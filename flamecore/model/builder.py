@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import sys
+from types import FrameType
+from typing import Any, Final
 
 from flamecore.model.graph import Graph
 from flamecore.model.vertices import Broadcast, Map, Vertex
+
+_PACKAGE: Final = __name__.partition(".")[0]
 
 
 class GraphBuilder:
@@ -40,6 +44,7 @@ class GraphBuilder:
         return graph
 
     def _add(self, vertex: Vertex, *inputs: Vertex) -> None:
+        vertex.declared = _caller()
         self._graph.add(vertex)
         for start in inputs:
             self._use(start, vertex)
@@ -61,6 +66,14 @@ class GraphBuilder:
             number += 1
             name = f"{base}-{number}"
         return name
+
+
+def _caller() -> str:
+    """Return file and line of the innermost call that is not of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 
 
 def same(payload: Any) -> Any:

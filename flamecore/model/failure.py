@@ -11,9 +11,17 @@ import base64
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from flamecore.errors import FlameError, JobError, OperationError, SourceError
+from flamecore.errors import (
+    ConsistencyError,
+    FlameError,
+    JobError,
+    OperationError,
+    SourceError,
+    wants_full_traceback,
+)
 from flamecore.model.meta import MIN_TIME, GlobalTime
 
 _ENGINE: Final = str(Path(__file__).parents[1])
@@ -38,6 +46,7 @@ class Failure(NamedTuple):
         fatal: Whether it ends the job; otherwise it is a dead letter, or dropped.
         worker: On which worker.
         at: Global time of the record, by which its front finds the position.
+        declared: File and line at which the flow declares the vertex.
         origin: The source of the record, for dead letters.
         original: The record as the source has it, for dead letters; None if it cannot be had.
         trace: The traceback, for dead letters, without the frames of the engine.
@@ -54,6 +63,7 @@ class Failure(NamedTuple):
     fatal: bool = True
     worker: int = 0
     at: GlobalTime = GlobalTime(MIN_TIME)
+    declared: str = ""
     origin: str = ""
     original: bytes | None = None
     trace: str = ""
@@ -88,9 +98,10 @@ class Failure(NamedTuple):
         else:
             key = f"  key       {self.key}\n" if self.key is not None else ""
             frames = "".join(f"    {line}\n" for line in self.frames)
+            declared = f"  declared  {self.declared}\n" if self.declared else ""
             error = OperationError(
                 f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}\n{key}{where}"
-                f"  worker    {self.worker}\n{frames}".rstrip("\n"),
+                f"  worker    {self.worker}\n{declared}{frames}".rstrip("\n"),
                 hint='To go on without such records: [job] on_error = "skip" or "dead_letter".',
                 vertex=self.vertex,
                 key=self.key,
@@ -173,6 +184,37 @@ def _as_text(raw: bytes | None) -> tuple[str | None, str | None]:
         return raw.decode(), None
     except UnicodeDecodeError:
         return None, base64.b64encode(raw).decode()
+
+
+def shortened(error: FlameError) -> FlameError:
+    """Take the frames of the engine off an error and off what it came of; return it, to be raised by its caller.
+
+    The error keeps its traceback as `full_traceback`. Nothing is taken off if the environment says
+    `FLAMESTREAM_TRACEBACK=full`, or if a law of the model was broken: that is looked for in the engine.
+    """
+    if isinstance(error, ConsistencyError) or wants_full_traceback():
+        return error
+    error.full_traceback, error.__traceback__ = error.__traceback__, None
+    seen: set[int] = {id(error)}
+    part = error.__cause__ or error.__context__
+    while part is not None and id(part) not in seen:
+        seen.add(id(part))
+        part.__traceback__ = _user_part(part.__traceback__)
+        part = part.__cause__ or part.__context__
+    return error
+
+
+def _user_part(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of the engine."""
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_ENGINE):
+            kept.append(trace)
+        trace = trace.tb_next
+    shown: TracebackType | None = None
+    for own in reversed(kept):
+        shown = TracebackType(shown, own.tb_frame, own.tb_lasti, own.tb_lineno)
+    return shown
 
 
 def describe(error: BaseException) -> str:

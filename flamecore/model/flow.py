@@ -57,7 +57,9 @@ class FlowGraph(GraphBuilder):
             name: Configuration and `run` refer to it.
             type: Type of the records; drivers convert to it where they can, and refuse what does not fit.
         """
-        return Stream(self, self._graph.add(Source(name, type=type)), type)
+        source = Source(name, type=type)
+        self._add(source)
+        return Stream(self, source, type)
 
     @overload
     def codec(self, type: TypeCodec) -> type: ...

@@ -23,6 +23,7 @@ from flamecore.model.vertices import (
     Source,
     Vertex,
     check_settings,
+    note_declaration,
     user_functions,
 )
 
@@ -210,8 +211,11 @@ class Graph:
         if not self.sinks:
             raise GraphError(f"graph {self.name!r} has no sink", hint="End a stream with .sink(name).", vertex=None)
         for vertex in self.vertices:
-            self._check_degree(vertex)
-            check_settings(vertex, barrier=barrier)
+            try:
+                self._check_degree(vertex)
+                check_settings(vertex, barrier=barrier)
+            except GraphError as error:
+                raise note_declaration(error, vertex) from error.__cause__
         self._check_reach()
         self._check_cycles()
         for start, end in self.edges:

@@ -78,6 +78,14 @@ _PLAIN: Final[Mapping[type, _Encoder]] = {
     UUID: lambda value: b"u" + value.bytes,
 }
 
+_USABLE: Final = "use text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these"
+_INSTEAD: Final[Mapping[type, str]] = {
+    list: "use a tuple",
+    set: "use a frozenset",
+    bytearray: "use bytes",
+    dict: "use a tuple of its items",
+}
+
 _ENCODERS: Final[dict[type, _Encoder]] = dict(_PLAIN)
 """Those, and what was found out of other classes. What one class was found out to be says nothing of those derived from
 it: it must not count which a process has seen first."""
@@ -103,10 +111,8 @@ def _encoder_for(kind: type[Any]) -> _Encoder:
     elif hasattr(kind, "__struct_fields__") and by_value and kind.__struct_config__.eq:
         fields = list(kind.__struct_fields__)
     else:
-        raise TypeError(
-            f"a key of type {kind.__qualname__} has no hash that is the same in every process; "
-            "use text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these"
-        )
+        instead = next((text for base, text in _INSTEAD.items() if issubclass(kind, base)), _USABLE)
+        raise TypeError(f"a key of type {kind.__qualname__} has no hash that is the same in every process; {instead}")
     return lambda value: _sequence(b"r", [canonical(getattr(value, field)) for field in fields])
 
 

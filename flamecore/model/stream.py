@@ -13,15 +13,17 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from flamecore.errors import GraphError
 from flamecore.model.builder import GraphBuilder, same
 from flamecore.model.drift import MISSING, Drift
+from flamecore.model.hashing import refuse_unhashable
 from flamecore.model.meta import Meta
 from flamecore.model.types import element, returned
-from flamecore.model.vertices import Broadcast, ByKey, ByTime, Grouping, Map, Merge, Route, Sink, Vertex
+from flamecore.model.vertices import USABLE_KEYS, Broadcast, ByKey, ByTime, Grouping, Map, Merge, Route, Sink, Vertex
 
 T = TypeVar("T")
 U = TypeVar("U")
 K = TypeVar("K")
 A = TypeVar("A")
 S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Stream(Generic[T]):
@@ -111,7 +113,7 @@ class Stream(Generic[T]):
             return next((i for i, predicate in enumerate(predicates) if predicate(payload)), len(predicates))
 
         def goes(way: int) -> Callable[[T], bool]:
-            return lambda payload: chosen(payload) == way
+            return _of_user(lambda payload: chosen(payload) == way, *predicates[way : way + 1])
 
         return tuple(self.filter(goes(way), name=f"{base}.{way}") for way in range(len(predicates) + 1))
 
@@ -180,6 +182,13 @@ class KeyedStream(Generic[K, T]):
 
     def __init__(self, stream: Stream[T], key: Callable[[T], K]) -> None:
         _require_functions("key_by", stream._vertex, key)
+        if reason := refuse_unhashable(returned(key)):
+            raise GraphError(
+                f"key_by after {stream._vertex.name!r}: the key function is declared to return a type that cannot be "
+                f"a key: {reason}",
+                hint=USABLE_KEYS,
+                vertex=stream._vertex.name,
+            )
         self._stream = stream
         self._key = key
         self._route = ByKey(key)
@@ -258,6 +267,7 @@ class KeyedStream(Generic[K, T]):
         def accumulate(state: Any, item: T) -> Any:
             return item if state is MISSING else function(state, item)
 
+        _of_user(accumulate, function)
         return self._accumulate("reduce", name, function, accumulate, MISSING, self._stream._type, returned(function))
 
     def fold(self, initial: A, function: Callable[[A, T], A], *, name: str | None = None) -> Stream[tuple[K, A]]:
@@ -294,6 +304,8 @@ class KeyedStream(Generic[K, T]):
             after = accumulate(state, item)
             return after, ((key(item), after),)
 
+        if function is not None:
+            _of_user(advance, function)
         pair = GenericAlias(tuple, (returned(key), declared))
         return self._drift(kind, name, function, advance, initial, accumulate, pair, state, light=light)
 
@@ -318,6 +330,13 @@ def _require_functions(kind: str, vertex: Vertex, *functions: Any) -> None:
     for function in functions:
         if not callable(function):
             raise GraphError(f"{kind} after {vertex.name!r} takes a function, not {function!r}", vertex=vertex.name)
+
+
+def _of_user(made: F, *functions: Any) -> F:
+    """Note of which function of the user another one was made, so that errors name that."""
+    if functions:
+        made.user_function = functions[0]  # type: ignore[attr-defined]  # a function takes any attribute
+    return made
 
 
 def _require_one_flow(vertex: Vertex, stream: Stream[Any], *others: Stream[Any]) -> None:

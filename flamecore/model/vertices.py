@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
 from flamecore.errors import GraphError
 from flamecore.model.hashing import refuse_unhashable, stable_hash
 from flamecore.model.types import returned
+
+USABLE_KEYS: Final = "Use a tuple, or frozenset for a set; text, bytes and numbers are keys too."
+"""The advice to whoever has a key that can be changed."""
 
 Payload = Any
 V = TypeVar("V", bound="Vertex")
@@ -87,6 +90,8 @@ class Vertex:
     route: Route = None
     segment: int = 0
     index: int = -1
+    declared: str = field(default="", kw_only=True)
+    """File and line of the flow's source that has added it; empty if that is not known."""
 
     @property
     def light(self) -> bool:
@@ -237,6 +242,23 @@ def user_functions(vertex: Vertex) -> Iterator[Callable[..., Any]]:
         yield vertex.route.function
 
 
+def note_declaration(error: GraphError, vertex: Vertex) -> GraphError:
+    """Add to an error where the flow declares the vertex, and return it."""
+    if vertex.declared:
+        error.add_note(f"  declared  {vertex.declared}")
+    return error
+
+
+def user_name(function: Callable[..., Any]) -> str | None:
+    """Return what the user calls a function; None of one that the engine has made of none of the user's."""
+    own: Any = function
+    while hasattr(own, "user_function"):
+        own = own.user_function
+    if str(getattr(own, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
+        return None
+    return getattr(own, "__qualname__", None) or repr(own)
+
+
 def is_local(function: Callable[..., Any]) -> bool:
     """Whether a function has no name it could be imported by: a lambda, or one defined inside another."""
     name = getattr(function, "__qualname__", "")
@@ -257,7 +279,7 @@ def check_settings(vertex: Vertex, *, barrier: bool) -> None:
             if reason:
                 raise GraphError(
                     f"the key function of {vertex!r} is declared to return a type that cannot be a key: {reason}",
-                    hint="Return text, a number, or a tuple of these.",
+                    hint=USABLE_KEYS,
                     vertex=vertex.name,
                 )
         if not barrier:

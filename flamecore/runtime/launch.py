@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,7 @@ def run_embedded(
 
     Raises:
         FlameError: It cannot work, or has failed.
+        KeyboardInterrupt: Ctrl-C. Whatever ends a run that has begun has the outputs so far as attribute `outputs`.
     """
     chosen: dict[str, Any] = {"job.workers": workers}
     if acker is not None:
@@ -116,7 +118,12 @@ def run_embedded(
             raise unknown_key(f"source.{name}", sources, where=f": flow {flow.name!r} has no such source (inputs)")
     outputs = Outputs({sink.name: [] for sink in graph.sinks})
     job = make_job(make_config(layer), flow, given={**outputs, **inputs})
-    outputs.report = to_the_end(job)
+    try:
+        outputs.report = to_the_end(job)
+    except BaseException as error:
+        outputs.report = JobReport(job.stats())
+        error.outputs = outputs  # type: ignore[attr-defined]  # an exception takes any attribute
+        raise
     return outputs
 
 
@@ -131,8 +138,23 @@ def to_the_end(job: AnyJob) -> JobReport:
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
 
+    tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+
+    async def main() -> JobReport:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append((asyncio.get_running_loop(), task))
+        return await job.run()
+
     with ThreadPoolExecutor(1, thread_name_prefix="flamestream") as thread:
-        return thread.submit(copy_context().run, run, job.run()).result()
+        future = thread.submit(copy_context().run, run, main())
+        try:
+            return future.result()
+        except KeyboardInterrupt:  # it comes to this thread alone, which would wait for the other one
+            for loop, task in tasks:
+                with suppress(RuntimeError):  # it has ended meanwhile
+                    loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 def _is_in_a_loop() -> bool:

@@ -16,7 +16,7 @@ from flamecore.logs import logger
 from flamecore.model.graph import Graph
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
-from flamecore.model.vertices import is_local, user_functions
+from flamecore.model.vertices import is_local, note_declaration, user_functions, user_name
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.settings import JobSettings, StateSettings
 from flamecore.runtime.engine.state_lease import StateLease
@@ -173,10 +173,12 @@ def check_importable(graph: Graph, transport: Transport) -> None:
     for vertex in graph.vertices:
         for function in user_functions(vertex):
             if is_local(function):
-                raise GraphError(
-                    f"{vertex!r} uses {function.__qualname__}, which the workers of transport "
-                    f"{transport.name!r} cannot import",
+                name = user_name(function)
+                what = f"{vertex!r} is what" if name is None else f"{vertex!r} uses {name}, which"
+                error = GraphError(
+                    f"{what} the workers of transport {transport.name!r} cannot import",
                     hint="Make the flow a module-level variable of an importable file, or use transport "
                     f"{defaults.TRANSPORT!r}.",
                     vertex=vertex.name,
                 )
+                raise note_declaration(error, vertex)

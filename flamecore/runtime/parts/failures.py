@@ -14,6 +14,7 @@ from typing import Any
 from flamecore.abc.operator import Fail, Step
 from flamecore.errors import FlameError
 from flamecore.model.failure import Failure, describe, shorten_repr, user_frames, user_traceback
+from flamecore.model.hashing import check_key
 from flamecore.model.meta import GlobalTime
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.model.vertices import ByKey, Vertex
@@ -66,10 +67,13 @@ class Failures:
         letters = self._plan.on_error == DEAD_LETTERS
 
         def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
-            key = None
+            key, reason = None, error.what if isinstance(error, FlameError) else describe(error)
             if isinstance(vertex.route, ByKey):
                 try:
-                    key = shorten_repr(vertex.route.key(payload))
+                    value = vertex.route.key(payload)
+                    key = shorten_repr(value)
+                    if isinstance(error, TypeError):  # Python says "unhashable", and not what to use instead
+                        reason = _refused_key(value) or reason
                 except Exception:  # noqa: BLE001 - the key function may be what failed
                     key = None
             failure = Failure(
@@ -77,7 +81,8 @@ class Failures:
                 vertex=vertex.name,
                 record=shorten_repr(payload),
                 key=key,
-                reason=error.what if isinstance(error, FlameError) else describe(error),
+                reason=reason,
+                declared=vertex.declared,
                 frames=user_frames(error),
                 fatal=self._plan.on_error == "fail",
                 worker=self._worker,
@@ -128,3 +133,12 @@ class Failures:
             origin=front.name.source,
             original=front.original(failure.at.time),
         )
+
+
+def _refused_key(key: Any) -> str | None:
+    """Return why something cannot be a key; None if it can."""
+    try:
+        check_key(key)
+    except TypeError as error:
+        return describe(error)
+    return None

@@ -258,7 +258,7 @@ REFUSED: list[tuple[Build, str]] = [
     (loop_by_no_function, "numbers"),
     (merged_with_another_flow, "joined"),
     (fed_back_from_another_flow, "round"),
-    (key_declared_a_list, "counted"),
+    (key_declared_a_list, "numbers"),
     (mutable_state, "gathered"),
     (no_window, "nothing"),
     (one_name_twice, "same"),
@@ -320,6 +320,25 @@ class Elsewhere(InprocTransport):
 
 module_level = fc.Flow("importable")
 module_level.source("numbers", int).map(lambda n: n + 1).sink("out")
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda s: s.key_by(lambda n: n).reduce(lambda a, b: a + b, name="op"), r"uses .*<lambda>, which"),
+        (lambda s: s.key_by(lambda n: n).fold(0, lambda a, b: a + b, name="op"), r"uses .*<lambda>, which"),
+        (lambda s: (ways := s.branch(lambda n: n > 0, name="op"))[0].merge(ways[1]), r"uses .*<lambda>, which"),
+        (lambda s: s.key_by(int).count(name="op"), "<drift 'op'> is what"),
+    ],
+)
+def test_functions_that_cannot_be_imported_have_the_names_of_the_user(build: Build, words: str) -> None:
+    flow = fc.Flow("local")
+    numbers = flow.source("numbers", int)
+    build(numbers).sink("out")  # type: ignore[attr-defined]  # builds return streams here
+    with registry.override("transport", "elsewhere", Elsewhere), pytest.raises(GraphError, match=words) as caught:
+        flow.run({"numbers": [1]}, transport="elsewhere")
+    assert "_accumulate" not in str(caught.value)
+    assert "goes" not in str(caught.value)
 
 
 def test_a_lambda_that_other_processes_cannot_import_is_refused() -> None:

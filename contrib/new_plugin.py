@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 TEMPLATE = Path(__file__).parent / "template"
+CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def main(arguments: list[str]) -> int:
@@ -22,13 +23,15 @@ def main(arguments: list[str]) -> int:
     if folder.exists() and any(folder.iterdir()):
         print(f"{folder} is there already, and not empty; give another folder", file=sys.stderr)
         return 2
+    shown = str(folder) if folder.is_absolute() else f"./{folder.as_posix()}"  # without ./ pip looks for a package
     camel = "".join(map(str.capitalize, name.split("_")))
     for file in sorted(path for path in TEMPLATE.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-        text = file.read_text("utf-8").replace("flamestream-template", f"flamestream-{name.replace('_', '-')}")
+        text = file.read_text("utf-8").replace("./contrib/template", shown)
+        text = text.replace("flamestream-template", f"flamestream-{name.replace('_', '-')}")
         target = folder / str(file.relative_to(TEMPLATE)).replace("template", name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text.replace("Template", camel).replace("template", name), "utf-8")
-    print(f"made {folder}: now  cd {folder} && pip install . pytest && pytest")
+    print(f"made {folder}: now  pip install {CHECKOUT} {shown} pytest && pytest {shown}")
     return 0
 
 

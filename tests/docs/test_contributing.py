@@ -23,3 +23,17 @@ def test_no_folder_holds_more_modules_than_the_rule_allows(tree: str) -> None:
     assert len(folders) > 10
     counts = {str(folder.relative_to(ROOT)): len(modules(folder)) for folder in folders}
     assert {name: count for name, count in counts.items() if count > int(RULE[1])} == {}
+
+
+CONTRIB = sorted(path for path in (ROOT / "contrib").rglob("README.md") if path.parent != ROOT / "contrib")
+
+
+@pytest.mark.parametrize("page", CONTRIB, ids=lambda page: page.parent.name)
+def test_commands_of_contrib_pages_work_in_a_checkout(page: Path) -> None:
+    """Nothing of contrib is in a registry of packages; pytest is."""
+    commands = re.findall(r"^\$ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    assert any(command.startswith("pip install . ./contrib/") for command in commands)
+    for command in commands:
+        program, *arguments = command.removeprefix("pip install").split()
+        places = [program, *arguments] if command.startswith("pip") else [one for one in arguments if "/" in one]
+        assert [one for one in places if one != "pytest" and not (ROOT / one).is_dir()] == [], command

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from flamecore.abc.source import API, EdgeContext
 from flamecore.errors import SinkError
@@ -23,6 +23,31 @@ Mode = Literal["replace", "append", "resume"]
 
 Encode = Callable[[Sequence[Any]], Sequence[Any]]
 """Makes of payloads, in any sequence, what a sink stores of them, one for one."""
+
+
+class Damage(NamedTuple):
+    """Some bytes of an output that are not as they were written: the range, and what is wrong with them, in words."""
+
+    start: int
+    end: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was found when an output was compared with its checksums.
+
+    Attributes:
+        place: What the output is called, such as its path.
+        size: How many bytes it has.
+        covered: How many of them have a checksum; 0: it was written without any.
+        damages: What is not as it was written, in the order of places.
+    """
+
+    place: str
+    size: int
+    covered: int
+    damages: Sequence[Damage] = ()
 
 
 def goes_on(context: EdgeContext, mode: Mode, held: str | None, place: str, *, empty: bool) -> bool:
@@ -116,6 +141,18 @@ class Sink(ABC):
             SinkError: It would refuse.
         """
         return
+
+    def verify(self) -> Verified | None:
+        """Compare what is held with the checksums that were stored with it, without touching it. The sink is not open;
+        another process may have it open.
+
+        Returns:
+            What was found; None: outputs of this sink have no checksums.
+
+        Raises:
+            SinkError: It cannot be read.
+        """
+        return None
 
     async def open(self) -> int:
         """Make ready to take batches. From here on only this object writes: older ones on this output are refused.

@@ -32,8 +32,9 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "plan": "Say what of its state a changed flow keeps, drops or cannot read.",
     "snapshot": "List, show, verify and prune the snapshots of a job.",
     "state": "Look a key up in the state of a job.",
+    "verify-output": "Compare outputs in files with their checksums.",
 }
-"""The commands that come with the core; each has a module of its name in this package."""
+"""The commands that come with the core; each has a module of its name, with `_` for `-`, in this package."""
 
 
 class FlameGroup(click.Group):
@@ -53,7 +54,9 @@ class FlameGroup(click.Group):
             PluginError: A plugin provides it, and cannot be used.
         """
         if cmd_name in BUILT_IN:
-            command: click.Command = importlib.import_module(f"flamecore.cli.commands.{cmd_name}").command
+            command: click.Command = importlib.import_module(
+                f"flamecore.cli.commands.{cmd_name.replace('-', '_')}"
+            ).command
             return command
         if cmd_name.rpartition(":")[2] not in _registry(ctx).names("command"):
             close = nearest(cmd_name, self.list_commands(ctx))

@@ -198,7 +198,7 @@ def test_every_command_has_a_heading() -> None:
 @pytest.mark.parametrize("name", sorted(commands()))
 def test_every_option_of_a_command_has_a_line(name: str) -> None:
     text = page("cli.md")
-    titles = re.findall(r"^## (`flamestream (\w+).*)$", text, re.MULTILINE)
+    titles = re.findall(r"^## (`flamestream ([\w-]+).*)$", text, re.MULTILINE)
     about = "".join(section(text, title) for title, command in titles if command == name)
     if name in ("run", "check"):
         about += section(text, "Options of `run`, `check`")

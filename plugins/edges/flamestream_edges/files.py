@@ -14,9 +14,12 @@ import msgspec
 from flamecore.abc.source import EdgeContext, Source, SourceCapabilities
 from flamecore.errors import ConfigError, SourceError
 from flamecore.suggest import nearest
+from flamestream_edges.checksums import SUFFIX as CHECKSUMS
 from flamestream_edges.position import SUFFIX
 
 _SAMPLE_BYTES: Final = 64 * 1024
+_BESIDE: Final = (SUFFIX, CHECKSUMS)
+"""Endings of what file sinks leave beside their output."""
 
 
 class PathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -108,9 +111,7 @@ def _expand(source: str, pattern: str) -> list[str]:
 
 
 def _is_input(path: Path) -> bool:
-    return not path.name.startswith(".") and not path.name.endswith(
-        SUFFIX
-    )  # which file sinks leave beside their output
+    return not path.name.startswith(".") and not path.name.endswith(_BESIDE)
 
 
 def _near(path: Path) -> str:

@@ -21,14 +21,16 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 from xxhash import xxh3_64
 
-from flamecore.abc.sink import Guarantee, Mode, Sink, goes_on, taken_over
+from flamecore.abc.sink import Damage, Guarantee, Mode, Sink, Verified, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.model.meta import MIN_TIME
 from flamecore.toolkit.records.plain import Unencodable
+from flamestream_edges.checksums import SUFFIX as CHECKSUMS
+from flamestream_edges.checksums import Checksums, Piece, chunks, digest_of, recorded
 from flamestream_edges.durable import force_folder
 from flamestream_edges.files import unwritable
-from flamestream_edges.position import SUFFIX, Position, PositionFile
+from flamestream_edges.position import SUFFIX, Position, PositionFile, positions_in
 
 _CHUNK: Final = 2**20
 
@@ -62,6 +64,7 @@ class FileSink(Sink):
         self._owner = token_hex(8)
         self._file: FileIO | None = None
         self._positions: PositionFile | None = None
+        self._checksums: Checksums | None = None
         self._time = MIN_TIME
         self._length = 0
         self._durable = (MIN_TIME, 0)
@@ -107,9 +110,10 @@ class FileSink(Sink):
     def _begin(self, positions: PositionFile) -> None:
         """Make the file what it is to be, and this object its owner."""
         found = positions.positions()
+        forced = None
         if self._goes_on(found, "" if found or positions.is_empty() else "damaged"):
             at = self._whole(found)
-            self._time = at.time
+            self._time, forced = at.time, at.durable
             self._open("r+b" if self._path.exists() else "wb", at.length)
         elif self.options.mode == "append" and self._path.exists():
             self._open("r+b", self._whole_lines())
@@ -121,11 +125,67 @@ class FileSink(Sink):
         if self._length:
             os.fsync(self._file.fileno())
         self._durable = self._time, self._length
+        self._begin_checksums(self._length if forced is None else forced)
         positions.begin(self._position(self._time, self._length))
         force_folder(self._path.parent)
         if not self._length and (preamble := self.preamble()):
             self._append(preamble)
             positions.note(self._position(self._time, self._length))
+
+    def _begin_checksums(self, forced: int) -> None:
+        """Have checksums go on: those of what was forced to the disk are there, what was written since gets its own.
+
+        Args:
+            forced: So many bytes have been forced to the disk, or were found; what has no checksum of these gets none:
+                nobody knows whether they are still what was written.
+        """
+        sums = self._checksums = Checksums(self._path, self._length)
+        sums.begin(max(sums.covered, forced))
+        for data in chunks(self._path, max(sums.covered, forced), self._length):
+            sums.add(data)
+        sums.write(sums.cut())
+        os.fsync(sums.descriptor)
+
+    def verify(self) -> Verified:
+        try:
+            return self._verified()
+        except OSError as error:
+            raise self._failed("read", error) from error
+
+    def _verified(self) -> Verified:
+        before = self._image()
+        positions = positions_in(before)
+        known = recorded(self._path.with_name(self._path.name + CHECKSUMS))
+        size = self._size()
+        if known is None:  # an earlier version wrote it
+            return Verified(str(self._path), size, 0)
+        length = positions[0].length if positions else max((piece.end for piece in known.pieces), default=0)
+        pieces = [(piece, "they are not those that were written") for piece in known.pieces if piece.end <= length]
+        last = pieces[-1][0].end if pieces else 0
+        for position in positions[:1]:  # what was not forced to the disk yet has its digest there
+            if length > max(position.durable, last):
+                start = position.durable
+                pieces.append((Piece(start, length, position.digest), "they are not those that were written"))
+        damages = [
+            Damage(piece.start, piece.end, what)
+            for piece, what in pieces
+            if piece.end <= size and digest_of(self._path, piece.start, piece.end) != piece.digest
+        ]
+        if not known.whole:
+            damages.append(Damage(last, length, f"{self._path.name}{CHECKSUMS} is damaged where it speaks of them"))
+        if size < length:
+            damages.append(Damage(size, length, "they are missing: the file was cut short"))
+        elif size > length and self._image() == before:  # if not, a job is at work
+            what = "they were added by others, or a crash has cut a batch short, which the next run takes away"
+            damages.append(Damage(length, size, what))
+        covered = reached = 0
+        for piece, _ in pieces:
+            covered += max(min(piece.end, size) - max(piece.start, reached), 0)
+            reached = max(reached, piece.end)
+        return Verified(str(self._path), size, covered, _joined(damages))
+
+    def _image(self) -> bytes:
+        return self._side.read_bytes() if self._side.exists() else b""
 
     def _goes_on(self, found: Sequence[Position], trouble: str) -> bool:
         """Whether to go on with what is there.
@@ -193,12 +253,15 @@ class FileSink(Sink):
 
     def _add(self, positions: PositionFile, time: int, data: bytes) -> None:
         assert self._file is not None
+        assert self._checksums is not None
         before = self._length, self._written.copy(), self._ahead and self._ahead.copy()
+        sums = self._checksums.state()
         try:
             self._append(data)
             positions.note(self._position(time, self._length))
         except OSError:
             self._length, self._written, self._ahead = before
+            self._checksums.restore(sums)
             with contextlib.suppress(OSError):  # what stays is not noted, so it does not count
                 self._file.truncate(self._length)
             raise
@@ -215,11 +278,16 @@ class FileSink(Sink):
 
     async def _sync(self) -> None:
         file, now = self._file, (self._time, self._length)
+        sums = self._checksums
         assert file is not None, "sync before open"
+        assert sums is not None
         if now == self._durable:
             return
-        self._ahead = xxh3_64()
-        await asyncio.to_thread(os.fsync, file.fileno())
+        self._ahead, ready = xxh3_64(), sums.cut()
+        if ready:
+            async with self._mine():
+                sums.write(ready)
+            await asyncio.gather(*(asyncio.to_thread(os.fsync, one) for one in (file.fileno(), sums.descriptor)))
         async with self._mine() as positions:
             self._durable, self._written, self._ahead = now, self._ahead, None
             positions.settle(Position(0, *now, self.context.fingerprint, self._owner, now[1], _NOTHING))
@@ -239,7 +307,8 @@ class FileSink(Sink):
     def _let_go(self) -> None:
         file, self._file = self._file, None
         positions, self._positions = self._positions, None
-        for held in (file, positions):
+        sums, self._checksums = self._checksums, None
+        for held in (file, positions, sums):
             if held is not None:
                 with contextlib.suppress(OSError):  # what went wrong first is what is told
                     held.close()
@@ -275,6 +344,8 @@ class FileSink(Sink):
             view = view[self._file.write(view) :]
         self._length += len(data)
         self._written.update(data)
+        if self._checksums is not None:
+            self._checksums.add(data)
         if self._ahead is not None:
             self._ahead.update(data)
 
@@ -296,6 +367,16 @@ class FileSink(Sink):
 
     def _failed(self, done: str, error: OSError) -> SinkError:
         return self._error(f"{self._path} cannot be {done}: {error.strerror or error}", _hint(self._path, error))
+
+
+def _joined(damages: Sequence[Damage]) -> list[Damage]:
+    """Join damages of one kind that follow each other."""
+    joined: list[Damage] = []
+    for damage in damages:
+        if joined and joined[-1].end == damage.start and joined[-1].what == damage.what:
+            damage = damage._replace(start=joined.pop().start)
+        joined.append(damage)
+    return joined
 
 
 _NOTHING: Final = xxh3_64().hexdigest()

@@ -104,15 +104,8 @@ class PositionFile:
         """What can be gone by, best first: what was written since the output was last forced to the disk, then what was
         true at that moment."""
         image = self._read()
-        lines = [_parsed(image[start : start + WIDTH]) for start in range(0, WIDTH * _LINES, WIDTH)]
-        known = [line for line in lines if line is not None]
-        self._number = max((line.number for line in known), default=0)
-        forced = max((line for line in lines[2:] if line is not None), key=_number, default=None)
-        if forced is None:
-            return sorted(known, key=_number, reverse=True)
-        mine = [line for line in lines[:2] if line is not None and line.owner == forced.owner]
-        since = [line for line in mine if _reach(line) > _reach(forced)]
-        return [*sorted(since, key=_reach, reverse=True), forced]
+        self._number = max((line.number for line in _lines(image) if line is not None), default=0)
+        return positions_in(image)
 
     def is_empty(self) -> bool:
         """Whether nothing was ever written to it."""
@@ -151,6 +144,22 @@ class PositionFile:
     def _read(self) -> bytes:
         self._file.seek(0)
         return self._file.read(WIDTH * _LINES + 1)
+
+
+def positions_in(image: bytes) -> list[Position]:
+    """Return what the bytes of such a file say; see `PositionFile.positions`."""
+    lines = _lines(image)
+    known = [line for line in lines if line is not None]
+    forced = max((line for line in lines[2:] if line is not None), key=_number, default=None)
+    if forced is None:
+        return sorted(known, key=_number, reverse=True)
+    mine = [line for line in lines[:2] if line is not None and line.owner == forced.owner]
+    since = [line for line in mine if _reach(line) > _reach(forced)]
+    return [*sorted(since, key=_reach, reverse=True), forced]
+
+
+def _lines(image: bytes) -> list[Position | None]:
+    return [_parsed(image[start : start + WIDTH]) for start in range(0, WIDTH * _LINES, WIDTH)]
 
 
 def _number(position: Position) -> int:

@@ -64,7 +64,10 @@ def test_the_side_file_describes_the_output(path: Path, sync: str) -> None:
     said = newest(path)
     assert (said["time"], said["length"], said["fingerprint"], said["durable"]) == (9, 12, "f", 12)
     assert len(side(path)) == 4
-    assert sorted(path.parent.iterdir()) == [path, path.with_name("out.jsonl.position")]
+    assert sorted(path.parent.iterdir()) == [
+        path,
+        *(path.with_name(f"out.jsonl.{end}") for end in ("checksums", "position")),
+    ]
 
 
 def test_each_mode_treats_earlier_output_its_own_way(path: Path) -> None:

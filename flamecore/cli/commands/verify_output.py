@@ -1,0 +1,104 @@
+"""flamestream verify-output"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flamecore.abc.sink import Verified
+from flamecore.cli.app import Options, load_app_flow, read_app
+from flamecore.cli.exits import Exit
+from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
+from flamecore.cli.stored import JOB_FILE
+from flamecore.runtime.config import defaults
+
+if TYPE_CHECKING:
+    from flamecore.abc.sink import Sink
+
+
+@click.command("verify-output", short_help="Compare outputs in files with their checksums.")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--app", metavar="APP", help=f"Job file, script or module. Default: {JOB_FILE}, if no file is given.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="TABLE.KEY=VALUE",
+    help="Set any key of the configuration, such as sink.counts.path=counts.txt.",
+)
+@json_option
+@verbose_option
+@click.pass_context
+def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, settings: tuple[str, ...]) -> None:
+    """Compare outputs in files with the checksums beside them, and say which bytes are not as they were written.
+
+    Looks at FILES, or at all sinks of a job, while it runs or after. Nothing is changed. Outputs without checksums, of
+    an earlier version or of another sink, are not covered, which is no error.
+
+    The exit code is 1 if anything is damaged.
+    """
+    sinks = _of_files(files) if files and app is None else _of_job(app or JOB_FILE, settings)
+    found = {name: sink.verify() for name, sink in sinks.items()}
+    if wants_json(ctx):
+        print_json({"outputs": {name: _facts(verified) for name, verified in found.items()}})
+    else:
+        for name, verified in found.items():
+            click.echo("\n".join(_lines(name, verified)))
+    if any(verified is not None and verified.damages for verified in found.values()):
+        ctx.exit(Exit.FAILED)
+
+
+def _of_files(files: tuple[Path, ...]) -> dict[str, Sink]:
+    """Make a sink for each file: what is beside it does not depend on its format."""
+    from flamecore.abc.source import EdgeContext
+    from flamecore.runtime.config.options import options_of
+    from flamecore.runtime.config.plugins import PluginRegistry
+
+    for file in files:
+        if not file.parent.is_dir() or not any(path.is_file() for path in file.parent.glob(f"{file.name}*")):
+            raise click.BadParameter(f"there is no file {file}", param_hint="FILES")
+    driver = PluginRegistry().get("sink", defaults.FILE_OF_RECORDS)
+    return {
+        str(file): driver(options_of(driver, {"path": str(file)}, "sink"), EdgeContext(file.name)) for file in files
+    }
+
+
+def _of_job(app: str, settings: tuple[str, ...]) -> dict[str, Sink]:
+    """Make the sinks of a job.
+
+    Raises:
+        ConfigError: One cannot be made, or there is no job.
+    """
+    from flamecore.model.plan import DEAD_LETTERS
+    from flamecore.runtime.config.resolve import resolve
+
+    config = read_app(app, Options(settings=settings))
+    spec = resolve(config, load_app_flow(app, config))
+    if spec.graph is None or len(spec.sinks) < len(spec.graph.sinks):  # what else is wrong is of no account here
+        spec.problems.raise_first()
+    letters = {DEAD_LETTERS: spec.dead_letter} if spec.dead_letter is not None else {}
+    return {**spec.sinks, **letters}
+
+
+def _facts(verified: Verified | None) -> dict[str, Any]:
+    if verified is None:
+        return {"covered": None, "damages": []}
+    damages = [damage._asdict() for damage in verified.damages]
+    return {"place": verified.place, "size": verified.size, "covered": verified.covered, "damages": damages}
+
+
+def _lines(name: str, verified: Verified | None) -> list[str]:
+    if verified is None:
+        return [f"{name}: not covered: outputs of this sink have no checksums"]
+    place = verified.place if verified.place == name else f"{name}: {verified.place}"
+    if verified.damages:
+        return [
+            f"{place}: DAMAGED: bytes {damage.start} to {damage.end - 1}: {damage.what}" for damage in verified.damages
+        ]
+    if not verified.covered and verified.size:
+        return [f"{place}: not covered: {verified.size:,} bytes without checksums"]
+    rest = verified.size - verified.covered
+    more = f"; {rest:,} more are not covered" if rest > 0 else ""
+    return [f"{place}: whole: {verified.covered:,} bytes are as they were written{more}"]

@@ -1,0 +1,195 @@
+"""The file of checksums beside an output: a line for each piece of it, written whenever the output is made durable.
+
+A line has the offsets of the piece's first byte and of the byte after its last, the XXH3-64 of its bytes, and that of
+the line so far together with the link of the line before: no line can be changed, left out or put elsewhere unnoticed.
+Pieces follow each other; what lies between two of them was written by others, and is not covered.
+
+Lines of pieces beyond what the position file counts are those of a batch that was cut short: they count for nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64, xxh3_64_hexdigest
+
+SUFFIX: Final = ".checksums"
+
+PIECE_BYTES: Final = 2**20
+"""A piece that has become as long ends with its batch: damage is told to within so much."""
+
+_LINK: Final = "flamestream checksums 1"
+"""The link before the first line."""
+
+
+class Piece(NamedTuple):
+    """Some bytes of an output.
+
+    Attributes:
+        start: Offset of the first.
+        end: Offset of the byte after the last.
+        digest: Their XXH3-64, in hexadecimal.
+    """
+
+    start: int
+    end: int
+    digest: str
+
+
+class Recorded(NamedTuple):
+    """The lines of a file of checksums that are good, from the first on.
+
+    Attributes:
+        pieces: Of each line one.
+        links: The link of each.
+        whole: Whether all lines are good, but for the last one if it is cut short.
+    """
+
+    pieces: Sequence[Piece]
+    links: Sequence[str]
+    whole: bool
+
+
+def recorded(path: Path) -> Recorded | None:
+    """Read a file of checksums; None: there is none.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return None
+    pieces: list[Piece] = []
+    links: list[str] = []
+    link, end = _LINK, 0
+    for line in lines:
+        said, _, given = line.decode("ascii", "replace").rpartition(" ")
+        link = _linked(link, said)
+        fields = said.split(" ")
+        if given != link or len(fields) != 3 or not (fields[0] + fields[1]).isdecimal() or int(fields[0]) < end:
+            return Recorded(pieces, links, whole=False)
+        pieces.append(Piece(int(fields[0]), int(fields[1]), fields[2]))
+        links.append(link)
+        end = pieces[-1].end
+    return Recorded(pieces, links, whole=True)
+
+
+class Checksums:
+    """The checksums of an output that is being written.
+
+    Args:
+        path: Of the output; its checksums are beside it.
+        length: So many of its bytes count: lines of pieces beyond are taken away.
+
+    Raises:
+        OSError: The file cannot be opened or written; by `write` too.
+    """
+
+    def __init__(self, path: Path, length: int) -> None:
+        beside = path.with_name(path.name + SUFFIX)
+        found = recorded(beside) or Recorded((), (), whole=True)
+        kept = sum(piece.end <= length for piece in found.pieces)
+        self.covered = found.pieces[kept - 1].end if kept else 0
+        """Offset of the byte after the last piece that is written down."""
+        self._link = found.links[kept - 1] if kept else _LINK
+        self._at = sum(len(_line(piece, link)) for piece, link in zip(found.pieces[:kept], found.links, strict=False))
+        self._file: FileIO = open(beside, "r+b" if beside.exists() else "w+b", buffering=0)  # noqa: SIM115 – see close()
+        self._file.truncate(self._at)
+        os.fsync(self.descriptor)
+        self._ready: list[Piece] = []
+        self.begin(length)
+
+    @property
+    def descriptor(self) -> int:
+        """The file's."""
+        return self._file.fileno()
+
+    def begin(self, offset: int) -> None:
+        """Have the next piece begin there."""
+        self._start = self._end = offset
+        self._digest = xxh3_64()
+
+    def add(self, data: bytes) -> None:
+        """Add bytes that have been appended to the output."""
+        self._digest.update(data)
+        self._end += len(data)
+        if self._end - self._start >= PIECE_BYTES:
+            self.cut()
+
+    def state(self) -> tuple[int, int, int, xxh3_64]:
+        """Return what `restore` takes to undo all `add` since."""
+        return len(self._ready), self._start, self._end, self._digest.copy()
+
+    def restore(self, state: tuple[int, int, int, xxh3_64]) -> None:
+        """Forget what was added since, as the output has."""
+        ready, self._start, self._end, self._digest = state
+        del self._ready[ready:]
+
+    def cut(self) -> int:
+        """End the piece here. Returns how many wait to be written."""
+        if self._end > self._start:
+            self._ready.append(Piece(self._start, self._end, self._digest.hexdigest()))
+            self.begin(self._end)
+        return len(self._ready)
+
+    def write(self, count: int) -> None:
+        """Write the first pieces down; they are durable when this file has been forced to the disk."""
+        lines = []
+        link = self._link
+        for piece in self._ready[:count]:
+            link = _linked(link, _said(piece))
+            lines.append(_line(piece, link))
+        data = b"".join(lines)
+        self._file.seek(self._at)
+        if self._file.write(data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._link, self._at = link, self._at + len(data)
+        del self._ready[:count]
+
+    def close(self) -> None:
+        """Let go. May be called twice."""
+        self._file.close()
+
+
+def digest_of(path: Path, start: int, end: int) -> str | None:
+    """Return the XXH3-64 of some bytes of a file; None if it does not have them all.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    digest = xxh3_64()
+    for data in chunks(path, start, end):
+        digest.update(data)
+        start += len(data)
+    return digest.hexdigest() if start == end else None
+
+
+def chunks(path: Path, start: int, end: int) -> Iterator[bytes]:
+    """Yield some bytes of a file, or what there is of them.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        while start < end and (data := file.read(min(end - start, PIECE_BYTES))):
+            yield data
+            start += len(data)
+
+
+def _said(piece: Piece) -> str:
+    return f"{piece.start} {piece.end} {piece.digest}"
+
+
+def _linked(before: str, said: str) -> str:
+    return xxh3_64_hexdigest(f"{before} {said}".encode())
+
+
+def _line(piece: Piece, link: str) -> bytes:
+    return f"{_said(piece)} {link}\n".encode()

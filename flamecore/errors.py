@@ -8,7 +8,8 @@
     │   ├── PluginLoadError       importing it failed
     │   ├── MissingDependencyError  its client library is not installed
     │   ├── PluginConflictError   two distributions provide one name
-    │   └── PluginApiError        it speaks another version of the contract
+    │   ├── PluginApiError        it speaks another version of the contract
+    │   └── PluginContractError   it raises or returns what its contract does not allow
     ├── GraphError                a graph that cannot work, found when it is built
     ├── OperationError            a user function failed on a record
     ├── SourceError               a record or a source that cannot be read
@@ -129,6 +130,13 @@ class PluginConflictError(PluginError):
 
 class PluginApiError(PluginError):
     """The plugin speaks another version of the contract. Fields: also `api`, `floor`, `current`."""
+
+
+class PluginContractError(PluginError):
+    """The plugin raised or returned what its contract does not allow; what it raised is chained.
+
+    Fields: also `version`, `call` (the method).
+    """
 
 
 class GraphError(FlameError):

@@ -67,7 +67,8 @@ def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bo
         needed = transport is None or name == config.registry.use
         config = structs.replace(config, registry=structs.replace(config.registry, use=name))
         options = registry_options(config, driver, driver.address_of(address))
-        record = asyncio.run(_look_until_there(driver, options, job, token, needed=needed, waits=waits))
+        guarded = plugins.guarded("registry", name)
+        record = asyncio.run(_look_until_there(guarded, options, job, token, needed=needed, waits=waits))
         if record is not None:
             reached = plugins.get("transport", record.transport)
             stands_for = reached.address_of(address).options if has_scheme(reached, address) else {}

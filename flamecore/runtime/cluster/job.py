@@ -41,6 +41,7 @@ from flamecore.runtime.cluster.restart_policy import RestartPolicy
 from flamecore.runtime.cluster.status import MOVE_S, Downtime, JobStatus
 from flamecore.runtime.cluster.upgrade import FlowVersion
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.config.options import node_options
 from flamecore.runtime.engine.epoch import Epoch, FaultError, ReconfigureSignal
 from flamecore.runtime.engine.job import relaxed_gc
@@ -118,9 +119,11 @@ class ClusterJob:
                 await self._run()
             check_left_out(self._spec.name, self.stats(), self._spec.settings.max_failed)
         except BaseException as caught:
-            error = caught
-            if isinstance(caught, FlameError):
-                caught.before_start = not self.begun
+            error = blamed(caught)
+            if isinstance(error, FlameError):
+                error.before_start = not self.begun
+            if error is not caught:
+                raise error  # noqa: B904 - its cause is set
             raise
         finally:
             self._ended = time.monotonic()

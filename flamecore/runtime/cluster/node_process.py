@@ -39,6 +39,7 @@ from flamecore.model.messages import (
 from flamecore.runtime.cluster.node_epoch import NodeContext, NodeEpoch
 from flamecore.runtime.cluster.session import ControlSession
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.engine.job import relaxed_gc
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import exit_without_waiting, run
@@ -189,7 +190,7 @@ class NodeProcess:
         """
         if self._failed is not None or self._session.over.done():
             return None
-        self._failed = error
+        error = self._failed = blamed(error)
         if self._sender is None or not isinstance(error, FlameError):
             return self._session.end(error)
         text, blob = str(error), getattr(error, "blob", "")

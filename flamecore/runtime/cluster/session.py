@@ -18,6 +18,7 @@ from flamecore.abc.transport import Transport, TransportContext
 from flamecore.errors import JobError, PeerGoneError
 from flamecore.model.messages import CONTROL, Join
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.config.options import options_of
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.tasks.epoch_transport import plain
@@ -87,7 +88,7 @@ class ControlSession:
 
     def _make_transport(self, codec: Codec) -> Transport:
         bootstrap = self._bootstrap
-        driver = PluginRegistry().get("transport", bootstrap["transport"])
+        driver: type[Transport] = PluginRegistry().guarded("transport", bootstrap["transport"])
         options = options_of(driver, bootstrap["options"], f"transport.{bootstrap['transport']}")
         context = TransportContext(
             job=self.job,
@@ -119,6 +120,7 @@ class ControlSession:
 
     def end(self, error: BaseException) -> None:
         """It is over, with an error. The first one counts."""
+        error = blamed(error)
         if isinstance(error, PeerGoneError) and getattr(error, "peer", "") == CONTROL:
             any_more = " any more" if self.welcome else ""
             what = f"job {self.job!r} has no supervisor{any_more}: {error.what}"

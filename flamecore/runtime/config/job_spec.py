@@ -215,7 +215,7 @@ class JobSpec:
         return driver(options, dataclasses.replace(plan, make=lambda name, table: self._inner_acker(name, table, plan)))
 
     def _inner_acker(self, name: str, table: Mapping[str, Any], plan: AckerPlan) -> Acker:
-        driver = self.plugins.get("acker", name)
+        driver: type[Acker] = self.plugins.guarded("acker", name)
         options = {**self.config.acker.tables.get(name, {}), **table}
         return driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
 

@@ -21,7 +21,7 @@ def plugin_operators(graph: Graph, plugins: PluginRegistry) -> dict[type[Vertex]
         of = type(vertex)
         if of in OPERATORS or of in found or isinstance(vertex, Source):  # a source has none: items enter behind it
             continue
-        operator = plugins.get("operator", vertex.kind)
+        operator = plugins.guarded("operator", vertex.kind)
         if operator.vertex is not of:
             raise PluginLoadError(
                 f"operator {vertex.kind!r} computes {operator.vertex.__module__}.{operator.vertex.__qualname__}, "

@@ -42,7 +42,7 @@ def registry_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[JobReg
 
     Raises as `PluginRegistry.get` and `options_of`.
     """
-    driver = plugins.get("registry", config.registry.use)
+    driver = plugins.guarded("registry", config.registry.use)
     return driver, registry_options(config, driver)
 
 
@@ -72,7 +72,7 @@ def store_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[Store], A
             f'For example: [state] use = "{store}", path = "state/"; or --set state.use={store} --set state.path=state'
         )
         raise ConfigError("no state is kept: nothing says where", hint=hint, path="state.use")
-    driver = plugins.get("store", use)
+    driver = plugins.guarded("store", use)
     table = shared(config, use, driver) | dict(config.state.options)
     return driver, options_of(driver, table, "state", config.origins)
 

@@ -209,6 +209,27 @@ class PluginRegistry:
             self._loaded[kind, name] = self._load(provider)
         return self._loaded[kind, name]
 
+    def guarded(self, kind: Kind, name: str, place: str = "") -> Any:
+        """As `get`, of a plugin that is to be used: whatever it does against its contract names it.
+
+        Args:
+            kind, name: See `get`.
+            place: Dotted key of what it is used for, if there may be several: "source.lines".
+
+        Raises:
+            PluginLoadError: Also if it is of no class of its contract, or lacks a method of it.
+        """
+        from flamecore.runtime.config.guard import Origin, guarded  # late: only to list plugins it is not needed
+
+        plugin = self.get(kind, name)
+        if (kind, name) in _overrides.get():
+            module = getattr(plugin, "__module__", None) or type(plugin).__module__
+            return guarded(plugin, Origin(kind, name, None, None, module, place))
+        provider = self._provider(kind, name)
+        return guarded(
+            plugin, Origin(kind, provider.name, provider.distribution, provider.version, provider.module, place)
+        )
+
     def check(self, provider: Provider) -> None:
         """Import one plugin to see whether it works. Raises as `get`."""
         self._load(provider)

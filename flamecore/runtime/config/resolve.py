@@ -57,10 +57,10 @@ class SpecBuilder:
             self._complete_config()
         config = self._config
         with self._problems.noted():
-            driver = self._plugins.get("transport", config.transport.use)
+            driver = self._plugins.guarded("transport", config.transport.use)
             transport = self._strategy("transport", driver, config.transport)
         with self._problems.noted():
-            acker = self._strategy("acker", self._plugins.get("acker", config.acker.use), config.acker)
+            acker = self._strategy("acker", self._plugins.guarded("acker", config.acker.use), config.acker)
         if config.state.use is not None:
             with self._problems.noted():
                 store = store_of(config, self._plugins)
@@ -75,7 +75,7 @@ class SpecBuilder:
         observers = []
         for name in config.hooks:
             with self._problems.noted():
-                observers.append(self._plugins.get("hooks", name))
+                observers.append(self._plugins.guarded("hooks", name))
         spec = JobSpec(
             config=config,
             flow=self._flow,
@@ -116,7 +116,7 @@ class SpecBuilder:
     def _complete_config(self) -> None:
         """Find what nodes are started on, and have it say what is left open."""
         on = self._config.deploy.on
-        driver = self._plugins.get("host", on)
+        driver = self._plugins.guarded("host", on)
         name = on.rpartition(":")[2]
         options = options_of(driver, self._config.hosts.get(name, {}), name, self._config.origins)
         self._host = driver, options
@@ -150,15 +150,18 @@ class SpecBuilder:
                 f"a program may hand over its records. Installed: {', '.join(self._plugins.names('source'))}.",
                 path=f"source.{name}.use",
             )
-        driver, context = self._plugins.get("source", edge.use), EdgeContext(name, type_, given)
-        return self._edge(driver, edge.use, f"source.{name}", edge, context)
+        path, context = f"source.{name}", EdgeContext(name, type_, given)
+        driver: type[Source] = self._plugins.guarded("source", edge.use, path)
+        return self._edge(driver, edge.use, path, edge, context)
 
     def _sink(self, name: str, type_: Any, fingerprint: str) -> Sink:
         edge = self._config.sink.get(name, Edge())
         given = self._given.get(name) if edge.use is None else None
         use = edge.use or (defaults.SINK if given is None else defaults.HANDED_OVER)
         context = EdgeContext(name, type_, given, fingerprint)
-        return self._edge(self._plugins.get("sink", use), use, f"sink.{name}", edge, context)
+        path = f"sink.{name}"
+        driver: type[Sink] = self._plugins.guarded("sink", use, path)
+        return self._edge(driver, use, path, edge, context)
 
     def _edge(self, driver: type[E], use: str, path: str, edge: Edge, context: EdgeContext) -> E:
         self._drivers[path] = use
@@ -185,7 +188,8 @@ class SpecBuilder:
                 path=f"sink.{DEAD_LETTERS}",
             )
         context = EdgeContext(DEAD_LETTERS, dict, None, fingerprint)
-        edge, driver = config.dead_letter, self._plugins.get("sink", config.dead_letter.use)
+        driver: type[Sink] = self._plugins.guarded("sink", config.dead_letter.use, DEAD_LETTERS)
+        edge = config.dead_letter
         if "mode" in getattr(driver.Options, "__struct_fields__", ()):  # a second run must not lose those of the first
             edge = msgspec.structs.replace(edge, options={"mode": "append", **edge.options})
         return self._edge(driver, config.dead_letter.use, DEAD_LETTERS, edge, context)

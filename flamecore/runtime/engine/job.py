@@ -26,6 +26,7 @@ from flamecore.model.graph import Graph
 from flamecore.model.messages import CONTROL, Prepared
 from flamecore.model.plan import DEAD_LETTERS
 from flamecore.runtime.codec.codec import Codec
+from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.config.settings import JobSettings, StateSettings
 from flamecore.runtime.engine.node import Node
 from flamecore.runtime.engine.planning import check_importable, make_plan, open_history, open_sinks
@@ -120,9 +121,11 @@ class Job:
                 await self._run(self._outcome)
             check_left_out(self.settings.name, self.stats(), self.settings.max_failed)
         except BaseException as caught:
-            error = caught
-            if isinstance(caught, FlameError):
-                caught.before_start = not self.begun
+            error = blamed(caught)
+            if isinstance(error, FlameError):
+                error.before_start = not self.begun
+            if error is not caught:
+                raise error  # noqa: B904 - its cause is set
             raise
         finally:
             self._ended = time.monotonic()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from flamecore.abc.source import Batch, Reader
 from flamecore.model.messages import CONTROL, FrontEnded
 from flamecore.model.plan import Plan
+from flamecore.runtime.config.guard import check_batch
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
 from flamecore.runtime.tasks.event_loop import monotonic
@@ -124,6 +125,7 @@ class FrontTask:
         if reading.cancelled():
             return None
         batch = reading.result()
+        check_batch(self._reader, batch, left)
         self._exhausted = batch is None
         return batch
 

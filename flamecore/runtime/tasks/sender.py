@@ -14,6 +14,7 @@ from typing import Any, Final
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import CodecError, FlameError, FrameError, JobError
 from flamecore.model.messages import Outgoing
+from flamecore.runtime.config.guard import check_sent
 from flamecore.runtime.tasks.parting import is_too_large, parted, told
 
 _BACKLOG: Final = 1_000_000
@@ -49,8 +50,10 @@ class Sender:
         waiting = self._backlog.get(to)
         if waiting is None:
             try:
-                if self.endpoint.send_nowait(to, message):
+                sent = self.endpoint.send_nowait(to, message)
+                if sent is True:
                     return
+                check_sent(self.endpoint, sent)
             except (CodecError, FrameError) as error:
                 parts = parted(message) if is_too_large(error) else []
                 if not parts:

@@ -1,0 +1,396 @@
+"""Plugins held to their contracts: who raises or returns what the contract does not know is named in the error.
+
+A guarded driver is of a subclass of its own class, whose methods check: they are called for batches and steps of a
+job's life, never for items. The parts that it makes (readers, endpoints, trackers) are called more often, and stay as
+they are: who made them is noted, and an error tells by its traceback which of them has raised it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from traceback import walk_tb
+from typing import Any, Final, NamedTuple, get_args
+
+from flamecore.abc.acker import Acker, Listener, Reporter, Tracker
+from flamecore.abc.host import NodeHost
+from flamecore.abc.operator import Operator, StatefulOperator
+from flamecore.abc.registry import Entry, JobRegistry, RegistryCapabilities
+from flamecore.abc.sink import Guarantee, Sink
+from flamecore.abc.source import Batch, Reader, Rejected, Source, SourceCapabilities
+from flamecore.abc.store import Store, StoreCapabilities
+from flamecore.abc.transport import Endpoint, Outlook, Transport, TransportCapabilities
+from flamecore.errors import FlameError, PluginContractError, PluginLoadError
+from flamecore.model.failure import shorten_repr
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a plugin comes from, for errors.
+
+    Attributes:
+        kind, name: As a configuration names it.
+        distribution, version: Of the distribution that provides it; None if it is not installed.
+        module: Where its code is.
+        place: Dotted key of what it is used for, if there may be several: "source.lines".
+    """
+
+    kind: str
+    name: str
+    distribution: str | None
+    version: str | None
+    module: str
+    place: str = ""
+
+    def __str__(self) -> str:
+        of = f"{self.distribution} {self.version}" if self.distribution else f"{self.module}, of no distribution"
+        return f"{self.kind} {self.name!r} ({of})" + (f" for {self.place}" if self.place else "")
+
+    def error(self, what: str, call: str) -> PluginContractError:
+        """Make the error of what this plugin did."""
+        return PluginContractError(
+            f"{self} {what}",
+            hint=f"A mistake in the plugin, not in the job: report it to its author, or use another {self.kind}.",
+            kind=self.kind,
+            name=self.name,
+            distribution=self.distribution,
+            version=self.version,
+            call=call,
+        )
+
+
+class Rule(NamedTuple):
+    """What a method of a contract may do.
+
+    Attributes:
+        wrong: Takes what it has returned; says what is wrong with it, or None.
+        part: Contract of what it returns, whose maker is noted.
+        raises: Errors that it may raise, besides those of the project.
+    """
+
+    wrong: Callable[[Any], str | None] | None = None
+    part: type | None = None
+    raises: tuple[type[Exception], ...] = ()
+
+
+def _a(*kinds: type) -> Rule:
+    """Return the rule of a method that returns an instance of one of the classes."""
+    wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+    return Rule(lambda found: None if isinstance(found, kinds) else _not(found, wanted))
+
+
+def _made(part: type) -> Rule:
+    """Return the rule of a method that makes a part."""
+    return Rule(lambda found: None if isinstance(found, part) else _not(found, part.__name__), part)
+
+
+def _all(kind: type) -> Rule:
+    """Return the rule of a method that returns several of a class, in order."""
+    wanted = f"a sequence of {kind.__name__}"
+
+    def wrong(found: Any) -> str | None:
+        if isinstance(found, str) or not isinstance(found, Sequence):
+            return _not(found, wanted)
+        return next((_not(one, kind.__name__, among=True) for one in found if not isinstance(one, kind)), None)
+
+    return Rule(wrong)
+
+
+def _not(found: Any, wanted: str, *, among: bool = False) -> str:
+    what = "None" if found is None else f"{shorten_repr(found)}, a {type(found).__qualname__}"
+    return f"returned {what}{' among others' if among else ''}, where {wanted} is asked for"
+
+
+_NOTHING: Final = Rule()
+"""Whatever it returns is of no account."""
+_NONE: Final = type(None)
+
+_GUARANTEE: Final = Rule(lambda found: None if found in get_args(Guarantee) else f"promises {found!r}, which is none")
+_TRACKERS: Final = Rule(lambda found: None if isinstance(found, int) and found > 0 else f"has {found!r} trackers")
+
+CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
+    Source: {
+        "capabilities": _a(SourceCapabilities),
+        "partitions": _all(str),
+        "fingerprint": _a(str),
+        "open": _made(Reader),
+    },
+    Sink: {
+        "guarantee": _GUARANTEE,
+        "continues": _NOTHING,
+        "rehearse": _NOTHING,
+        "open": _a(int),
+        "write": _NOTHING,
+        "write_ordered": _NOTHING,
+        "write_encoded": _NOTHING,
+        "sync": _NOTHING,
+        "aclose": _NOTHING,
+    },
+    Store: {
+        "capabilities": _a(StoreCapabilities),
+        "open": _NOTHING,
+        "create": _a(bool),
+        "read": _a(bytes, _NONE),
+        "names": _all(str),
+        "delete": _NOTHING,
+        "aclose": _NOTHING,
+    },
+    JobRegistry: {
+        "capabilities": _a(RegistryCapabilities),
+        "open": _NOTHING,
+        "get": _a(Entry, _NONE),
+        "create": _a(int, _NONE),
+        "update": _a(int, _NONE),
+        "delete": _a(bool),
+        "keys": _all(str),
+        "aclose": _NOTHING,
+    },
+    Transport: {
+        "capabilities": _a(TransportCapabilities),
+        "outlook": _a(Outlook),
+        "start": _a(str),
+        "bind": _made(Endpoint),
+        "aclose": _NOTHING,
+    },
+    Acker: {
+        "trackers": _TRACKERS,
+        "tracker": _made(Tracker),
+        "reporter": _made(Reporter),
+        "listener": _made(Listener),
+    },
+    NodeHost: {
+        "described": _a(Mapping),
+        "open": _NOTHING,
+        "start": Rule(raises=(OSError,)),
+        "running": _all(str),
+        "came": _a(Collection, _NONE),
+        "release": _NOTHING,
+        "watches": _NOTHING,
+        "kill": _NOTHING,
+        "lost": _NOTHING,
+        "stop": _NOTHING,
+    },
+    Operator: {"on_time": _NOTHING},
+    StatefulOperator: {
+        "on_time": _NOTHING,
+        "trim": _NOTHING,
+        "cut": _all(Mapping),
+        "snapshot_of": _a(Mapping),
+        "restore": _NOTHING,
+        "groups_of": _a(Sequence),
+    },
+}
+"""For each contract, its methods and properties that are checked."""
+
+_MAKERS: Final[dict[type, Origin]] = {}
+"""For each class of parts, whose driver has made one, the last one."""
+
+_KINDS: Final[Mapping[str, type]] = {
+    "source": Source,
+    "sink": Sink,
+    "store": Store,
+    "registry": JobRegistry,
+    "transport": Transport,
+    "acker": Acker,
+    "host": NodeHost,
+    "operator": Operator,
+}
+
+
+def guarded(driver: Any, origin: Origin) -> Any:
+    """Return a driver's class that is held to its contract; of an observer, the same with its hooks.
+
+    Raises:
+        PluginLoadError: The driver is no class of its contract, or lacks a method of it.
+    """
+    if origin.kind == "hooks":
+        return _observer(driver, origin)
+    contract = _KINDS.get(origin.kind)
+    if contract is None:
+        return driver
+    lacking = ""
+    if not (isinstance(driver, type) and issubclass(driver, contract)):
+        lacking = f"is no subclass of {contract.__module__}.{contract.__qualname__}"
+    elif missing := sorted(getattr(driver, "__abstractmethods__", ())):
+        lacking = f"does not define {', '.join(missing)}"
+    if lacking:
+        raise PluginLoadError(
+            f"{origin} {lacking}",
+            hint=f"docs/plugins/{origin.kind}.md has the contract.",
+            kind=origin.kind,
+            name=origin.name,
+            distribution=origin.distribution,
+        )
+    return _class_of(driver, StatefulOperator if issubclass(driver, StatefulOperator) else contract, origin)
+
+
+@cache
+def _class_of(plain: type, contract: type, origin: Origin) -> type:
+    """Make the subclass that checks."""
+    names: dict[str, Any] = {"__slots__": ()}
+    names |= {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
+    for name, rule in CONTRACTS[contract].items():
+        own, promised = inspect.getattr_static(plain, name), inspect.getattr_static(contract, name)
+        if own is promised:  # the contract's own says what is right
+            continue
+        if isinstance(own, property):
+            names[name] = property(_checked(_getter(own), name, rule, origin))
+        elif inspect.isfunction(own):
+            make = _awaited if inspect.iscoroutinefunction(promised) else _checked
+            names[name] = make(own, name, rule, origin)
+    if issubclass(contract, tuple(_KINDS.values())):
+        names["__init__"] = _checked(inspect.getattr_static(plain, "__init__"), "__init__", _NOTHING, origin)
+    made: type = type(plain)(plain.__name__, (plain,), names)
+    return made
+
+
+def _getter(own: property) -> Callable[[Any], Any]:
+    assert own.fget is not None
+    return own.fget
+
+
+def _checked(plain: Callable[..., Any], name: str, rule: Rule, origin: Origin) -> Callable[..., Any]:
+    passes: tuple[type[Exception], ...] = (FlameError, *rule.raises)
+
+    @wraps(plain)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            found = plain(*args, **named)
+        except passes:
+            raise
+        except Exception as error:
+            raise _raised(origin, name, error) from error
+        return found if rule.wrong is None else _fitting(found, name, rule, origin)
+
+    return call
+
+
+def _awaited(plain: Callable[..., Any], name: str, rule: Rule, origin: Origin) -> Callable[..., Any]:
+    passes: tuple[type[Exception], ...] = (FlameError, *rule.raises)
+
+    @wraps(plain)
+    async def call(*args: Any, **named: Any) -> Any:
+        try:
+            found = await plain(*args, **named)
+        except passes:
+            raise
+        except Exception as error:
+            raise _raised(origin, name, error) from error
+        return found if rule.wrong is None else _fitting(found, name, rule, origin)
+
+    return call
+
+
+def _raised(origin: Origin, name: str, error: Exception) -> PluginContractError:
+    return origin.error(f"raised {type(error).__name__} in {name}: {error}", name)
+
+
+def _fitting(found: Any, name: str, rule: Rule, origin: Origin) -> Any:
+    assert rule.wrong is not None
+    wrong = rule.wrong(found)
+    if wrong is not None:
+        raise origin.error(f"{wrong} ({name})", name)
+    if rule.part is not None:
+        _MAKERS[type(found)] = origin
+    return found
+
+
+def check_batch(reader: Reader, batch: Any, left: int | None = None) -> None:
+    """Refuse what a reader has returned, if it is no batch.
+
+    Args:
+        reader: Who has returned it.
+        batch: What it has returned.
+        left: How many records there are until the end that the partition had in an earlier run, if it had come there.
+
+    Raises:
+        PluginContractError: A value without a position would be lost, and what is no batch would fail elsewhere.
+    """
+    if batch is None:
+        return
+    wrong = None
+    if not isinstance(batch, Batch):
+        wrong = _not(batch, "Batch or None")
+    else:
+        try:
+            values, positions, rejected = len(batch.values), len(batch.positions), len(batch.rejected)
+        except TypeError as error:
+            wrong = f"returned a batch whose values, positions or rejected records are no sequence: {error}"
+        else:
+            if values != positions:
+                wrong = f"returned a batch of {values} values and {positions} positions"
+            elif rejected and (odd := [one for one in batch.rejected if not isinstance(one, Rejected)]):
+                wrong = f"returned a batch with {shorten_repr(odd[0])} among the rejected records, not a Rejected"
+            elif not values and not rejected:
+                wrong = "returned an empty batch; None is for the end"
+            elif left is not None and values + rejected > left:  # their times are others' by now
+                wrong = f"returned {values + rejected} records, where at most {left} were asked for"
+    if wrong is not None:
+        raise wrong_answer(reader, "read", wrong)
+
+
+def check_sent(endpoint: Endpoint, sent: Any) -> None:
+    """Refuse what `send_nowait` has returned, if it does not say whether it has sent.
+
+    Raises:
+        PluginContractError: Taken for no, the message would be sent twice.
+    """
+    if sent is not False and sent is not True:
+        raise wrong_answer(endpoint, "send_nowait", _not(sent, "bool"))
+
+
+def wrong_answer(part: object, call: str, what: str) -> PluginContractError:
+    """Make the error of a part that has returned something else than its contract says."""
+    return _origin_of(type(part)).error(f"{what} ({call})", call)
+
+
+def blamed(error: BaseException) -> BaseException:
+    """Return the error that names the plugin which has raised `error` against its contract; else `error` itself."""
+    if isinstance(error, FlameError) or not isinstance(error, Exception):
+        return error
+    found: tuple[type, str] | None = None
+    for frame, _ in walk_tb(error.__traceback__):
+        code = frame.f_code
+        of = type(frame.f_locals.get(code.co_varnames[0])) if code.co_argcount else object
+        if of in _MAKERS:
+            found = of, code.co_name
+        elif frame.f_globals.get("__name__", "").startswith("flamecore."):
+            found = None  # it has called the engine, or the engine's own code has failed
+    if found is None:
+        return error
+    named = _raised(_MAKERS[found[0]], found[1], error)
+    named.__cause__ = error
+    return named
+
+
+def _origin_of(part: type) -> Origin:
+    return _MAKERS.get(part) or Origin("part", part.__qualname__, None, None, part.__module__)
+
+
+def _observer(observer: Any, origin: Origin) -> Any:
+    """Return an object with the hooks of an observer, which are named in what they raise."""
+    hooks = {
+        name: _checked(hook, name, _NOTHING, origin)
+        for name in dir(observer)
+        if name.startswith("flamestream_")
+        and callable(hook := getattr(observer, name))
+        # One that wraps the others is a generator, and not called to its end.
+        and not inspect.isgeneratorfunction(hook)
+    }
+    return _Observer(observer, hooks)
+
+
+class _Observer:
+    """An observer with other hooks."""
+
+    def __init__(self, observer: Any, hooks: Mapping[str, Callable[..., Any]]) -> None:
+        self._observer = observer
+        vars(self).update(hooks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._observer, name)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._observer)

@@ -5,12 +5,28 @@ from __future__ import annotations
 import copy
 import sys
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flamecore.model.graph import Graph
-from flamecore.model.vertices import Broadcast, Map, Vertex
+from flamecore.model.vertices import Broadcast, Map, Sink, Vertex
+
 
 _PACKAGE: Final = __name__.partition(".")[0]
+
+
+class Output(NamedTuple):
+    """The output of a vertex, of a broadcast one of its copies, by its place among them."""
+
+    vertex: Vertex
+    copy: int = 0
+
+
+class Use(NamedTuple):
+    """An edge to be drawn: which copy is used, by which vertex, as its how-manieth input."""
+
+    copy: int
+    end: Vertex
+    slot: int
 
 
 class GraphBuilder:
@@ -23,18 +39,23 @@ class GraphBuilder:
     def __init__(self, name: str) -> None:
         self.name = name
         self._graph = Graph(name)
-        self._uses: dict[Vertex, list[Vertex]] = {}
+        self._uses: dict[Vertex, list[Use]] = {}
+        self._inputs: dict[Vertex, list[tuple[Vertex, Use]]] = {}
 
     def _linked(self) -> Graph:
         """A graph with a broadcast wherever a stream is used more than once."""
         graph = Graph(self._graph.name)
         graph.codecs = self._graph.codecs
         made = {vertex: graph.add(copy.copy(vertex)) for vertex in self._graph.vertices}
-        for start, ends in self._uses.items():
+        for start, drawn in self._uses.items():
+            uses = sorted_uses(start, drawn, self._inputs)
+            ends = [use.end for use in uses]
             fork = made[start]
             if len(ends) > 1 and not isinstance(start, Broadcast):
                 fork = graph.add(Broadcast(f"{start.name}.fork", segment=start.segment))
                 graph.link(made[start], fork)
+            if isinstance(fork, Broadcast):
+                fork.resorted = uses != drawn
             for number, end in enumerate(ends):
                 if end in ends[:number]:  # a copy merged with another copy: two edges, told apart by a step on one
                     copy_ = Map(f"{start.name}.copy-{number}", function=same, shape="one", segment=start.segment)
@@ -43,14 +64,17 @@ class GraphBuilder:
                     graph.link(fork, made[end])
         return graph
 
-    def _add(self, vertex: Vertex, *inputs: Vertex) -> None:
+    def _add(self, vertex: Vertex, *inputs: Output) -> None:
         vertex.declared = _caller()
         self._graph.add(vertex)
-        for start in inputs:
-            self._use(start, vertex)
+        for output in inputs:
+            self._use(output, vertex)
 
-    def _use(self, start: Vertex, end: Vertex) -> None:
-        self._uses.setdefault(start, []).append(end)
+    def _use(self, output: Output, end: Vertex) -> None:
+        before = self._inputs.setdefault(end, [])
+        use = Use(output.copy, end, len(before))
+        before.append((output.vertex, use))
+        self._uses.setdefault(output.vertex, []).append(use)
 
     def _name(self, wish: str | None, kind: str, function: Any = None) -> str:
         """A unique name: the one wished for, or the kind and the name of the user's function, numbered if taken."""
@@ -79,3 +103,81 @@ def _caller() -> str:
 def same(payload: Any) -> Any:
     """Return the payload: the function of a vertex that only stands for an edge."""
     return payload
+
+
+Inputs = dict[Vertex, list[tuple[Vertex, Use]]]
+"""For each vertex its inputs in their order: where each comes from, and the use that it is."""
+
+
+def sorted_uses(start: Vertex, uses: list[Use], inputs: Inputs) -> list[Use]:
+    """Return the uses of one stream in the order in which their copies sort.
+
+    The places of a broadcast's copies come first. Copies of one place come in the order of the inputs of the vertex at
+    which they meet, the last one if there are several; what goes round a cycle comes before what leaves it; and copies
+    that never meet come in the order in which a walk from the sinks, by name, comes to them. So the order depends on
+    what the flow is, and not on the order of its lines.
+
+    Args:
+        start: The vertex whose output the stream is.
+        uses: All uses of it.
+        inputs: Of all vertices of the flow.
+    """
+    if len({use.copy for use in uses}) == len(uses):
+        return sorted(uses, key=lambda use: use.copy)
+    walked, joints = _walk(inputs)
+    above = _above(start, inputs)
+    slots: dict[Use, list[int]] = {use: [] for use in uses}
+    for vertex in joints:
+        reached = [_reach(vertex, source, use, inputs) for source, use in inputs[vertex]]
+        found = [[slot for slot, those in enumerate(reached) if use in those] for use in uses]
+        if vertex in above or sum(map(bool, found)) > 1:
+            for use, entered in zip(uses, found, strict=True):
+                slots[use].append(min(entered, default=len(reached)))
+    return sorted(uses, key=lambda use: (use.copy, slots[use], walked[use]))
+
+
+def _walk(inputs: Inputs) -> tuple[dict[Use, int], list[Vertex]]:
+    """Walk back from the sinks, by name.
+
+    Returns:
+        The number of each use, in the order in which they are met; and the vertices with several inputs, each before
+        those that feed it.
+    """
+    walked: dict[Use, int] = {}
+    done: list[Vertex] = []
+    seen: set[Vertex] = set()
+    sinks = sorted((vertex for vertex in inputs if isinstance(vertex, Sink)), key=lambda vertex: vertex.name)
+    for root in [*sinks, *inputs]:  # what leads to no sink is refused later
+        path = [] if root in seen else [(root, iter(inputs[root]))]
+        seen.add(root)
+        while path:
+            vertex, rest = path[-1]
+            step = next(rest, None)
+            if step is None:
+                path.pop()
+                done.append(vertex)
+                continue
+            before, use = step
+            walked[use] = len(walked)
+            if before not in seen:
+                seen.add(before)
+                path.append((before, iter(inputs.get(before, ()))))
+    return walked, [vertex for vertex in reversed(done) if len(inputs.get(vertex, ())) > 1]
+
+
+def _reach(end: Vertex, source: Vertex, last: Use, inputs: Inputs) -> set[Use]:
+    """Return the uses by which items come to an input of `end` without coming through `end` before."""
+    above = _above(source, inputs, end)
+    return {last, *(use for vertex in above for _, use in inputs.get(vertex, ()))}
+
+
+def _above(vertex: Vertex, inputs: Inputs, end: Vertex | None = None) -> set[Vertex]:
+    """Return a vertex and all whose items come to it; not through `end`."""
+    seen: set[Vertex] = set()
+    todo = [vertex]
+    while todo:
+        one = todo.pop()
+        if one not in seen and one is not end:
+            seen.add(one)
+            todo += [before for before, _ in inputs.get(one, ())]
+    return seen

@@ -1,7 +1,7 @@
 """Streams: what a user builds a flow from.
 
 A `Stream[T]` is the output of a vertex; each method adds a vertex and returns the stream of what comes out of it. Using
-a stream twice copies it to both uses.
+a stream twice copies it to both uses. Where the copies meet again, in a `merge`, they come in the order of its inputs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import GenericAlias
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from flamecore.errors import GraphError
-from flamecore.model.builder import GraphBuilder, same
+from flamecore.model.builder import GraphBuilder, Output, same
 from flamecore.model.drift import MISSING, Drift
 from flamecore.model.hashing import refuse_unhashable
 from flamecore.model.meta import Meta
@@ -33,27 +33,34 @@ class Stream(Generic[T]):
     is found by when the flow has changed. By default that is its kind and the name of the function.
     """
 
-    def __init__(self, flow: GraphBuilder, vertex: Vertex, declared: Any = object, route: Route = None) -> None:
+    def __init__(
+        self, flow: GraphBuilder, vertex: Vertex, declared: Any = object, route: Route = None, copy: int = 0
+    ) -> None:
         self._flow = flow
         self._vertex = vertex
         self._type: Any = declared
         self._route = route
+        self._output = Output(vertex, copy)
 
-    def _placed(self) -> Vertex:
-        """The vertex whose output this is, when the next one cannot take the route that was asked for.
+    def _placed(self) -> Output:
+        """The output that this is, when the next vertex cannot take the route that was asked for.
 
         The route becomes a step of its own then.
         """
         if self._route is None:
-            return self._vertex
+            return self._output
         name = self._flow._name(None, "rebalance")
         step = Map(name, route=self._route, function=same, shape="one")
-        self._flow._add(step, self._vertex)
-        return step
+        self._flow._add(step, self._output)
+        return Output(step)
 
     def _then(self, vertex: Vertex, declared: Any = object) -> Stream[Any]:
-        self._flow._add(vertex, self._vertex)
+        self._flow._add(vertex, self._output)
         return Stream(self._flow, vertex, declared)
+
+    def _routed(self, route: Route) -> Stream[T]:
+        """The same output, on its way to the workers that a route says."""
+        return Stream(self._flow, self._vertex, self._type, route, self._output.copy)
 
     def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, declared: Any) -> Stream[Any]:
         _require_functions(kind, self._vertex, function)
@@ -93,7 +100,7 @@ class Stream(Generic[T]):
     def rebalance(self) -> Stream[T]:
         """Spread what follows over all workers, for costly stateless work: evenly, or, straight behind the sources,
         with less for those that are busier than others."""
-        return Stream(self._flow, self._vertex, self._type, ByTime())
+        return self._routed(ByTime())
 
     def key_by(self, key: Callable[[T], K]) -> KeyedStream[K, T]:
         """Give each item a key. Items of equal key meet on one worker, in order.
@@ -118,13 +125,21 @@ class Stream(Generic[T]):
         return tuple(self.filter(goes(way), name=f"{base}.{way}") for way in range(len(predicates) + 1))
 
     def broadcast(self, count: int, *, name: str | None = None) -> tuple[Stream[T], ...]:
-        """Copies of the stream. The i-th copy of an item sorts before the (i+1)-th and before the next item."""
+        """Copies of the stream. The i-th copy of an item sorts before the (i+1)-th and before the next item.
+
+        The places in the tuple count, wherever and in whatever order the copies are used. A copy that is not used is
+        not made.
+        """
         fork = Broadcast(self._flow._name(name, "broadcast"))
         self._flow._add(fork, self._placed())
-        return tuple(Stream(self._flow, fork, self._type) for _ in range(count))
+        return tuple(Stream(self._flow, fork, self._type, copy=place) for place in range(count))
 
     def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]:
-        """One stream of the items of all, in the order of their metas: by global time, not by arrival."""
+        """One stream of the items of all, in the order of their metas: by global time, not by arrival.
+
+        Copies of one item come in the order of the inputs by which they come; those of `broadcast` in that of its
+        tuple.
+        """
         vertex = Merge(self._flow._name(name, "merge"))
         _require_one_flow(vertex, self, *others)
         self._flow._add(vertex, self._placed(), *(other._placed() for other in others))
@@ -230,7 +245,7 @@ class KeyedStream(Generic[K, T]):
         return self._keyed().apply(kind, name=name, type=type, **settings)
 
     def _keyed(self) -> Stream[T]:
-        return Stream(self._stream._flow, self._stream._vertex, self._stream._type, self._route)
+        return self._stream._routed(self._route)
 
     def group(
         self,

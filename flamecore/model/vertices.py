@@ -171,9 +171,15 @@ class Map(Vertex):
 
 @dataclass(eq=False, slots=True, repr=False)
 class Broadcast(Vertex):
-    """Copies each item to all successors; the copy to the i-th (in the order of links) appends child id i."""
+    """Copies each item to all successors; the copy to the i-th (in the order of links) appends child id i.
+
+    Attributes:
+        resorted: Whether earlier versions linked the successors of this flow in another order, that of its lines.
+    """
 
     kind: ClassVar[str] = "broadcast"
+
+    resorted: bool = False
 
 
 @dataclass(eq=False, slots=True, repr=False)

@@ -20,7 +20,7 @@ from flamecore.runtime.state.fronts import Phases, in_phase
 from flamecore.runtime.state.inspect import newest
 from flamecore.runtime.state.restore import load_state
 from flamecore.runtime.state.scan import scan
-from flamecore.runtime.state.schema import Facts, groups_function, in_words, incompatibility, state_schema
+from flamecore.runtime.state.schema import Facts, groups_function, in_words, incompatibility, resorted, state_schema
 
 Fate = Literal["kept", "dropped", "unreadable", "new"]
 
@@ -144,10 +144,10 @@ async def plan_migration(
     phases = phases or Phases()
 
     async def compare(manifest: Manifest) -> StatePlan:
-        now = state_schema(graph)
+        now, moved = state_schema(graph), resorted(graph)
         vertices = {vertex.name: vertex for vertex in graph.vertices if not isinstance(vertex, Sink)}
         plans = [
-            await _of_operation(store, codec, manifest, name, now.get(name), vertices.get(name))
+            await _of_operation(store, codec, manifest, name, now.get(name), vertices.get(name), resorted=name in moved)
             for name in manifest.flow
         ]
         known = [plan for plan in plans if plan.fate == "dropped"]
@@ -175,10 +175,17 @@ async def plan_migration(
 
 
 async def _of_operation(
-    store: Store, codec: Codec, manifest: Manifest, name: str, now: Facts | None, vertex: Vertex | None
+    store: Store,
+    codec: Codec,
+    manifest: Manifest,
+    name: str,
+    now: Facts | None,
+    vertex: Vertex | None,
+    *,
+    resorted: bool,
 ) -> OperationPlan:
     stored = manifest.flow[name]
-    why = incompatibility(stored, now)
+    why = incompatibility(stored, now, resorted=resorted)
     try:
         held = await load_state(store, codec, manifest, range(KEY_GROUPS), {name: groups_function(stored)})
     except CodecError as error:

@@ -71,7 +71,8 @@ def descend(stream: fc.Stream[int]) -> tuple[fc.Stream[int], fc.Stream[int]]:
             ["1 of 1", "2 of 6", "2 of 6"],
         ),
         (lambda s: s.loop(descend), [3, 1, 2], [0, 1, 2, 0, 0, 1]),
-        (lambda s: s.merge(s.map(lambda n: -n)), [1, 2], [-1, 1, -2, 2]),
+        (lambda s: s.merge(s.map(lambda n: -n)), [1, 2], [1, -1, 2, -2]),
+        (lambda s: s.map(lambda n: -n).merge(s), [1, 2], [-1, 1, -2, 2]),
         (
             lambda s: s.flat_map(lambda n: [n, n - 1, n]).key_by(lambda n: 0).group(2, order=lambda n: n),
             [5],

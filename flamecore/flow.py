@@ -51,6 +51,9 @@ class Flow(FlowGraph):
             settings: More configuration, as dotted keys: `{"source.pages.use": "jsonl", "source.pages.path":
                 "pages.jsonl"}`.
 
+        Under pytest the functions of the flow are checked on every record, as `job.check_types` and
+        `job.check_mutation` say.
+
         Returns:
             For each sink, the list of its outputs in order.
 

@@ -36,6 +36,9 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         grace_s: How long either may take, at most, once the job ends with an error.
         take_over: Whether to take the job over from a run that is at work, which ends; without it the later start is
             refused.
+        check_types: Whether results of functions are held to their annotations on every record, and what is in a
+            container too. Without it they are on the first records.
+        check_mutation: Whether functions are held to leave what they are given as it is. Costly: for tests.
     """
 
     flow: str = ""
@@ -52,6 +55,8 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     source_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     grace_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     take_over: bool = False
+    check_types: bool = False
+    check_mutation: bool = False
 
 
 class DeployTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,6 +81,8 @@ class Site:
         apart: Whether what goes these ways never meets again, so that one may be ahead of the other.
         snapshots: Whether snapshots of state are taken.
         barrier: Whether outputs wait for the minimum time.
+        strict: The same vertex with functions that check their results; None: there is none.
+        early: While it holds an order, items below that are computed by the strict vertex. Emptied once all have been.
     """
 
     ident: int
@@ -89,6 +91,8 @@ class Site:
     apart: bool = True
     snapshots: bool = False
     barrier: bool = True
+    strict: Vertex | None = None
+    early: Sequence[bytes] = ()
 
     @property
     def emit(self) -> Step:

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from flamecore.model.graph import Graph
 from flamecore.model.vertices import Broadcast, Map, Sink, Vertex
 
-
 _PACKAGE: Final = __name__.partition(".")[0]
 
 

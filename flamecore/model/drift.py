@@ -38,6 +38,7 @@ class Drift(Vertex):
         initial: The state of a key before its first item.
         accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
         state: Declared type of states, as far as it is known.
+        output: Declared type of outputs, as far as it is known and not that of key and state.
         light: Whether an item costs it less than sending the item to another worker does.
     """
 
@@ -51,6 +52,7 @@ class Drift(Vertex):
     accumulate: Callable[[Any, Payload], Any] | None = None
     state: Any = object
     light: bool = False
+    output: Any = object
 
     def check(self) -> None:
         if isinstance(self.initial, (list, dict, set, bytearray)):

@@ -32,6 +32,14 @@ TRACE_CHARACTERS: Final = 4000
 """Most of a traceback that a dead letter keeps: its end, where the error is."""
 
 
+class FlowMistake(TypeError):
+    """A function of the flow does what it must not, whatever the record: going on without the record mends nothing."""
+
+
+MISTAKE: Final = "mistake in the flow: "
+"""How the reason of a failure begins that a `FlowMistake` has made."""
+
+
 class Failure(NamedTuple):
     """A record that could not be read or processed.
 
@@ -102,7 +110,9 @@ class Failure(NamedTuple):
             error = OperationError(
                 f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}\n{key}{where}"
                 f"  worker    {self.worker}\n{declared}{frames}".rstrip("\n"),
-                hint='To go on without such records: [job] on_error = "skip" or "dead_letter".',
+                hint="Mend the function, or its annotation: it is no matter of one record, so none is left out for it."
+                if self.reason.startswith(MISTAKE)
+                else 'To go on without such records: [job] on_error = "skip" or "dead_letter".',
                 vertex=self.vertex,
                 key=self.key,
                 worker=self.worker,
@@ -219,6 +229,8 @@ def _user_part(trace: TracebackType | None) -> TracebackType | None:
 
 def describe(error: BaseException) -> str:
     """Type and text of an exception on one line. A failing `str` of user code is told, not raised."""
+    if isinstance(error, FlowMistake):
+        return f"{MISTAKE}{error}"
     try:
         text = str(error).strip().splitlines()
     except Exception as broken:  # noqa: BLE001 - whatever user code raises is told

@@ -42,6 +42,8 @@ class Plan:
         snapshots: Whether snapshots are taken of the state.
         late_per_s: So many late items a second a stateful operation repairs; of more, the early wait for the late.
         seed: Seed of random ids, for tests; None: unpredictable.
+        check_types: Whether all records are held to declared types, not only the first.
+        check_mutation: Whether functions are held to leave their arguments as they are.
     """
 
     graph: Graph
@@ -60,6 +62,8 @@ class Plan:
     late_per_s: int = 10_000
     seed: int | None = None
     owning: int | None = None
+    check_types: bool = False
+    check_mutation: bool = False
 
     def __post_init__(self) -> None:
         owners(self.workers, self.owning)  # refuses impossible numbers

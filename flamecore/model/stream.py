@@ -6,7 +6,9 @@ a stream twice copies it to both uses. Where the copies meet again, in a `merge`
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import GenericAlias
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -63,7 +65,7 @@ class Stream(Generic[T]):
         return Stream(self._flow, self._vertex, self._type, route, self._output.copy)
 
     def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, declared: Any) -> Stream[Any]:
-        _require_functions(kind, self._vertex, function)
+        _require_functions(kind, self._vertex, function, generators=shape == "many")
         vertex = Map(self._flow._name(name, kind, function), route=self._route, function=function, shape=shape)
         return self._then(vertex, declared)
 
@@ -220,6 +222,7 @@ class KeyedStream(Generic[K, T]):
         state: Any,
         *,
         light: bool = False,
+        output: Any = object,
     ) -> Stream[Any]:
         vertex = Drift(
             self._stream._flow._name(name, kind, function),
@@ -229,6 +232,7 @@ class KeyedStream(Generic[K, T]):
             accumulate=accumulate,
             state=state,
             light=light,
+            output=output,
         )
         return self._stream._then(vertex, declared)
 
@@ -337,14 +341,35 @@ class KeyedStream(Generic[K, T]):
         hint = returned(function)
         arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
         state, outputs = (arguments[0], element(arguments[1])) if len(arguments) == 2 else (object, object)
-        return self._drift("stateful_map", name, function, function, initial, None, outputs, state)
+        return self._drift("stateful_map", name, function, function, initial, None, outputs, state, output=outputs)
 
 
-def _require_functions(kind: str, vertex: Vertex, *functions: Any) -> None:
-    """Refuse what cannot be called, such as the result of a function in place of the function."""
+def _require_functions(kind: str, vertex: Vertex, *functions: Any, generators: bool = False) -> None:
+    """Refuse what cannot be called, such as the result of a function in place of the function, and functions whose
+    calls only begin: what they return would go on in the place of their results.
+
+    Args:
+        kind: The method that takes them.
+        vertex: After which it was called.
+        functions: What was given.
+        generators: Whether the outputs are run through.
+    """
     for function in functions:
         if not callable(function):
             raise GraphError(f"{kind} after {vertex.name!r} takes a function, not {function!r}", vertex=vertex.name)
+        call = function if inspect.isroutine(function) or isinstance(function, partial) else type(function).__call__
+        if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+            what, hint = (
+                "an async function, which nobody awaits",
+                "Write it with def; what waits is a source or a sink.",
+            )
+        elif inspect.isgeneratorfunction(call) and not generators:
+            what, hint = "a generator", "Return the result; for any number of outputs there is flat_map."
+        else:
+            continue
+        raise GraphError(
+            f"{kind} after {vertex.name!r} takes a function, and {function!r} is {what}", hint=hint, vertex=vertex.name
+        )
 
 
 def _of_user(made: F, *functions: Any) -> F:

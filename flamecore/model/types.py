@@ -6,6 +6,7 @@ a function that is given the wrong thing fails late, or not at all.
 
 from __future__ import annotations
 
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -25,24 +26,42 @@ def _anything(_: Any) -> bool:
 
 
 class TypeMatcher:
-    """Makes tests of hints; one for each hint, which may contain itself."""
+    """Makes tests of hints; one for each hint, which may contain itself.
 
-    def __init__(self) -> None:
-        self._made: dict[int, tuple[Any, Fits]] = {}
+    A scalar of numpy is of the class of Python that `item()` makes of it: an `int64` is an int.
+
+    Args:
+        depth: How deep is looked into containers and records: 0, not at all; None: to the bottom.
+    """
+
+    def __init__(self, depth: int | None = None) -> None:
+        self._depth = depth
+        self._made: dict[tuple[int, int | None], tuple[Any, Fits]] = {}
 
     def test_of(self, hint: Any) -> Fits:
         """What tells whether a value can be of a declared type. Where nothing is told, everything fits."""
-        known = self._made.get(id(hint))
+        key = id(hint), self._depth
+        known = self._made.get(key)
         if known is not None:
             return known[1]
 
         def later(value: Any) -> bool:
-            return self._made[id(hint)][1](value)
+            return self._made[key][1](value)
 
-        self._made[id(hint)] = hint, later
+        self._made[key] = hint, later
         made = self._make(hint)
-        self._made[id(hint)] = hint, made
+        self._made[key] = hint, made
         return made
+
+    def _inner(self, hint: Any) -> Fits:
+        """The test of what is inside of something."""
+        if self._depth is None:
+            return self.test_of(hint)
+        self._depth -= 1
+        try:
+            return self.test_of(hint)
+        finally:
+            self._depth += 1
 
     def _make(self, hint: Any) -> Fits:
         origin, arguments = get_origin(hint), get_args(hint)
@@ -67,24 +86,32 @@ class TypeMatcher:
 
     def _of_class(self, kind: type, arguments: tuple[Any, ...]) -> Fits:
         kinds = _ALSO.get(kind, (kind,))
+        if self._depth == 0:
+            return lambda value: isinstance(value, kinds) or isinstance(_of_python(value), kinds)
         if issubclass(kind, tuple) and arguments and Ellipsis not in arguments:
-            each = [self.test_of(one) for one in arguments]
+            each = [self._inner(one) for one in arguments]
             return lambda value: (
                 isinstance(value, kind) and len(value) == len(each) and all(t(v) for t, v in zip(each, value))  # noqa: B905 - are as long
             )
         if issubclass(kind, Mapping) and len(arguments) == 2:
-            key, of = map(self.test_of, arguments)
+            key, of = map(self._inner, arguments)
             return lambda value: isinstance(value, kind) and all(key(k) and of(v) for k, v in value.items())
-        if issubclass(kind, Collection) and arguments:
-            item = self.test_of(arguments[0])
+        if issubclass(kind, Collection) and (len(arguments) == 1 or Ellipsis in arguments):
+            item = self._inner(arguments[0])
             return lambda value: isinstance(value, kind) and all(map(item, value))
         fields = _fields_of(kind)
         if fields:
-            tests = [(name, self.test_of(hint)) for name, hint in fields.items()]
+            tests = [(name, self._inner(hint)) for name, hint in fields.items()]
             return lambda value: (
                 isinstance(value, kind) and all(test(getattr(value, name, None)) for name, test in tests)
             )
-        return lambda value: isinstance(value, kinds)
+        return lambda value: isinstance(value, kinds) or isinstance(_of_python(value), kinds)
+
+
+def _of_python(value: Any) -> Any:
+    """What a scalar of numpy is in Python; any other value as it is."""
+    numpy = sys.modules.get("numpy")  # without it there can be none
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def _fields_of(kind: Any) -> dict[str, Any]:
@@ -95,6 +122,15 @@ def _fields_of(kind: Any) -> dict[str, Any]:
         return {}
     hints = hints_of(kind)
     return {name: hints[name] for name in names if name in hints}
+
+
+def hint_text(hint: Any) -> str:
+    """A declared type as it is written.
+
+    >>> hint_text(int), hint_text(list[int])
+    ('int', 'list[int]')
+    """
+    return hint.__qualname__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
 
 
 def type_text(hint: Any, _inside: tuple[Any, ...] = ()) -> str:

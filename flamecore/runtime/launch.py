@@ -99,6 +99,8 @@ def run_embedded(
 ) -> Outputs:
     """Run a flow in this process to the end of its inputs: see `flamecore.flow.Flow.run`. The environment has no say.
 
+    Under pytest all that functions promise is checked, unless `settings` say otherwise.
+
     Raises:
         FlameError: It cannot work, or has failed.
         KeyboardInterrupt: Ctrl-C. Whatever ends a run that has begun has the outputs so far as attribute `outputs`.
@@ -108,6 +110,8 @@ def run_embedded(
         chosen["acker.use"] = acker
     if transport is not None:
         chosen["transport.use"] = transport
+    if "PYTEST_CURRENT_TEST" in os.environ:  # a test wants to know
+        chosen |= {"job.check_types": True, "job.check_mutation": True}
     if state is not None:
         chosen |= {"state.use": defaults.STATE_IN_FOLDER, "state.path": str(state)}
     layer = from_program(chosen | dict(settings or {}))

@@ -114,6 +114,8 @@ class JobSpec:
             sink_timeout_s=job.sink_timeout_s,
             source_timeout_s=job.source_timeout_s,
             grace_s=job.grace_s,
+            check_types=job.check_types,
+            check_mutation=job.check_mutation,
             state=self._state_settings,
             take_over=job.take_over,
         )

@@ -44,6 +44,7 @@ class JobSettings:
         seed: Seed of random ids, for tests; None: unpredictable.
         sink_timeout_s, source_timeout_s, grace_s: How long sinks and sources may take; see
             `flamecore.abc.config.JobTable`.
+        check_types, check_mutation: What functions of the flow are held to, on every record.
         state: How state is kept; None: it is not.
         take_over: Whether to take the job over from a run that is at work.
     """
@@ -64,5 +65,7 @@ class JobSettings:
     sink_timeout_s: float = 1800.0
     source_timeout_s: float = 60.0
     grace_s: float = 30.0
+    check_types: bool = False
+    check_mutation: bool = False
     state: StateSettings | None = None
     take_over: bool = False

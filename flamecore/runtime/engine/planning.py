@@ -75,6 +75,8 @@ def make_plan(
         snapshots=settings.state is not None,
         seed=settings.seed,
         owning=settings.owners,
+        check_types=settings.check_types,
+        check_mutation=settings.check_mutation,
     )
 
 

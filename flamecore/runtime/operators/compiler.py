@@ -26,6 +26,7 @@ from flamecore.runtime.operators.cycles import LoopHead
 from flamecore.runtime.operators.exchange import Outboxes, routed
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import Origin, ReorderBuffer
+from flamecore.runtime.operators.strict import early_orders, strict_vertex
 from flamecore.runtime.operators.table import OPERATORS, Operators
 
 _FRAMES: Final = 500
@@ -51,6 +52,7 @@ class Compiled:
         origin: To be told by which way items come.
         timed: For each segment, the operators to be told whenever the minimum time inbound to it has risen.
         shares: What rebalances go by, as far as they go by how busy workers are; None: there are none.
+        early: While there are first records, whose functions check their results, the order below which they are.
     """
 
     entries: dict[str, Step] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Compiled:
     origin: Origin = field(default_factory=Origin)
     timed: dict[int, list[Operator]] = field(default_factory=dict)
     shares: LoadShares | None = None
+    early: list[bytes] = field(default_factory=list)
 
 
 class Compiler:
@@ -96,6 +99,9 @@ class Compiler:
         self.at_home = frozenset[Vertex]().union(*plan.graph.keyed_cycles())
         self.placed = self.placed_by_order()
         self.inputs: dict[Vertex, Way] = {}
+        self.compiled.early[:] = early_orders(plan)
+        self.checks = plan.check_types or plan.check_mutation
+        self.strict = cache(partial(strict_vertex, plan=plan))
 
     def successor(self, vertex: Vertex) -> Way:
         """Return the way of what `vertex` emits, which has one successor."""
@@ -125,12 +131,19 @@ class Compiler:
         if type(vertex) not in self.operators:
             raise TypeError(f"{vertex!r} has no operator")
         graph, plan = self.plan.graph, self.plan
-        ident, ends = self.ident_of(vertex), graph.successors(vertex)
+        ident, ends, early = self.ident_of(vertex), graph.successors(vertex), self.compiled.early
         ways = tuple([self.way(vertex, end) for end in ends])
         site = Site(
-            ident, self.fail_at(vertex), ways, apart=self.parts(ends), snapshots=plan.snapshots, barrier=plan.barrier
+            ident,
+            self.fail_at(vertex),
+            ways,
+            apart=self.parts(ends),
+            snapshots=plan.snapshots,
+            barrier=plan.barrier,
+            strict=self.strict(vertex) if early else None,
+            early=early,
         )
-        operator = self.operators[type(vertex)](vertex, site)
+        operator = self.operators[type(vertex)](self.strict(vertex) if self.checks else vertex, site)
         if isinstance(operator, StatefulOperator):
             self.compiled.stateful[vertex.name] = operator
         elif isinstance(operator, OutputBuffer):
@@ -161,7 +174,7 @@ class Compiler:
         else:
             self.compiled.arrivals[vertex.index], self.compiled.arriving_runs[vertex.index] = way
         return routed(
-            vertex,
+            self.strict(vertex) if self.checks else vertex,
             *way,
             worker=self.worker,
             owners=self.owners,

@@ -77,18 +77,34 @@ class DriftOperator(StatefulOperator):
         self._snapshots = site.snapshots
         self._notes: deque[InOrder] = deque()
         self._latest = b""  # the greatest order so far
-        self._work = self._advancing() if vertex.accumulate is None else self._accumulating(vertex.accumulate)
+        strict = site.strict if isinstance(site.strict, Drift) else vertex
+        self._early = site.early
+        self._strict_advance = strict.advance
+        self._work = self._working(vertex)
+        self._strict_work = self._working(strict)
+
+    def _working(self, vertex: Drift) -> Work:
+        return self._advancing(vertex.advance) if vertex.accumulate is None else self._accumulating(vertex.accumulate)
 
     def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """Take one item."""
-        if not (alive and order > self._latest and self._work((order,), trace, (payload,))):
+        work = self._strict_work if self._early and order < self._early[0] else self._work
+        if not (alive and order > self._latest and work((order,), trace, (payload,))):
             self._repair((order,), trace, alive, (payload,))
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Take several live items of one trace, in ascending order."""
-        done = self._work(orders, trace, payloads) if orders[0] > self._latest else 0
+        work, early = self._work, self._early
+        if early and orders[0] < early[0]:
+            work = self._strict_work
+            if orders[-1] >= early[0]:
+                count = bisect_left(orders, early[0])
+                self.run(orders[:count], trace, payloads[:count])
+                return self.run(orders[count:], trace, payloads[count:])
+        done = work(orders, trace, payloads) if orders[0] > self._latest else 0
         if done < len(orders):
             self._repair(orders[done:], trace, True, payloads[done:])
+        return None
 
     def undo(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Take several tombstones of one trace, in ascending order: what follows them is run again once, not for each.
@@ -127,10 +143,9 @@ class DriftOperator(StatefulOperator):
 
         return work
 
-    def _advancing(self) -> Work:
+    def _advancing(self, advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]]) -> Work:
         """The way of items in order, with any number of outputs for each."""
         layered, load, key_of = self.states, self.states.load, self._key_of
-        advance = self.advance
 
         def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
             states = layered.top
@@ -219,12 +234,12 @@ class DriftOperator(StatefulOperator):
         state = old[0][3] if old else self.states.get(key)
         again = self._changed([entry[:3] for entry in old], items, alive)
         for order, trace, payload, before in old:
-            _, outputs, failure = _run(self.advance, before, payload)
+            _, outputs, failure = _run(self._advance_at(order), before, payload)
             gone.append((order, trace, payload, outputs, failure))
         del history[place:]
         for order, trace, payload in again:
             history.append((order, trace, payload, state))
-            state, outputs, failure = _run(self.advance, state, payload)
+            state, outputs, failure = _run(self._advance_at(order), state, payload)
             come.append((order, trace, payload, outputs, failure))
         if not history:
             del self.histories[key]
@@ -232,6 +247,9 @@ class DriftOperator(StatefulOperator):
             self.states.top[key] = state
         else:
             self.states.drop(key)
+
+    def _advance_at(self, order: bytes) -> Callable[[Any, Any], tuple[Any, Iterable[Any]]]:
+        return self._strict_advance if self._early and order < self._early[0] else self.advance
 
     def _changed(self, entries: list[Item], items: list[Item], alive: bool) -> list[Item]:
         """The entries with live items among them, or without the victims of tombstones."""

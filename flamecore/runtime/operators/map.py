@@ -10,8 +10,11 @@ from flamecore.abc.operator import Fail, Operator, Run, Site, Step
 from flamecore.model.batch import Orders, children, extended, selected
 from flamecore.model.meta import CHILD, Meta, child_codes, encode_child
 from flamecore.model.vertices import Broadcast, Map, Merge
+from flamecore.runtime.operators.strict import early_run
 
 _ONLY = CHILD[0]
+
+Function = Callable[..., Any]
 
 _LONG: Final = 4096
 """Outputs are sent on when there are more: a run must not take memory by what all its items make."""
@@ -21,8 +24,12 @@ class MapOperator(Operator):
     """A map at work: its compiled step and run."""
 
     def __init__(self, vertex: Map, site: Site) -> None:
-        self.step = map_step(vertex, site.ident, site.emit, site.fail)
+        strict = site.strict if isinstance(site.strict, Map) else vertex
+        early = site.early
+        self.step = map_step(vertex, site.ident, site.emit, site.fail, strict.function, early)
         self.run = map_run(vertex, site.ident, site.emit_run, site.fail)
+        if early:
+            self.run = early_run(map_run(strict, site.ident, site.emit_run, site.fail), self.run, early)
 
 
 class BroadcastOperator(Operator):
@@ -41,23 +48,34 @@ class MergeOperator(Operator):
         self.step, self.run = site.emit, site.emit_run
 
 
-def map_step(vertex: Map, ident: int, emit: Step, fail: Fail) -> Step:
-    """Compile a map. `ident` is the random id of this physical instance, folded into the trace."""
-    shapes: Mapping[str, Callable[[Callable[..., Any], int, Step, Fail], Step]] = {
+def map_step(
+    vertex: Map, ident: int, emit: Step, fail: Fail, strict: Function | None = None, early: Sequence[bytes] = ()
+) -> Step:
+    """Compile a map.
+
+    Args:
+        vertex: The map.
+        ident: The random id of this physical instance, folded into the trace.
+        emit: Takes what comes out.
+        fail: Takes items that the function fails on.
+        strict: What is called in the function's place for items of an order below the one in `early`.
+        early: See `Site.early`. To look into it costs less than a call.
+    """
+    shapes: Mapping[str, Callable[[Function, Function, Sequence[bytes], int, Step, Fail], Step]] = {
         "many": _many,
         "one": _one,
         "filter": _filter,
         "inspect": _inspect,
         "inspect_meta": _inspect_meta,
     }
-    return shapes[vertex.shape](vertex.function, ident, emit, fail)
+    return shapes[vertex.shape](vertex.function, strict or vertex.function, early, ident, emit, fail)
 
 
-def _many(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+def _many(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         # The outputs are complete before the first goes on: an error half-way leaves none of them behind.
         try:
-            outputs = list(function(payload))
+            outputs = list((strict if early and order < early[0] else function)(payload))
         except Exception as error:  # noqa: BLE001 - whatever user code raises is shown to the user
             return fail(order, trace, alive, payload, error)
         trace ^= ident
@@ -68,10 +86,10 @@ def _many(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) ->
     return step
 
 
-def _one(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+def _one(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
-            output = function(payload)
+            output = (strict if early and order < early[0] else function)(payload)
         except Exception as error:  # noqa: BLE001 - as above
             return fail(order, trace, alive, payload, error)
         return emit(order + _ONLY, trace ^ ident, alive, output)
@@ -79,10 +97,10 @@ def _one(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> 
     return step
 
 
-def _filter(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+def _filter(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
-            keep = bool(function(payload))
+            keep = bool((strict if early and order < early[0] else function)(payload))
         except Exception as error:  # noqa: BLE001 - as above
             return fail(order, trace, alive, payload, error)
         return emit(order + _ONLY, trace ^ ident, alive, payload) if keep else None
@@ -90,10 +108,10 @@ def _filter(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) 
     return step
 
 
-def _inspect(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+def _inspect(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
-            function(payload)
+            (strict if early and order < early[0] else function)(payload)
         except Exception as error:  # noqa: BLE001 - as above
             return fail(order, trace, alive, payload, error)
         return emit(order + _ONLY, trace ^ ident, alive, payload)
@@ -101,10 +119,14 @@ def _inspect(function: Callable[[Any], Any], ident: int, emit: Step, fail: Fail)
     return step
 
 
-def _inspect_meta(function: Callable[[Any, Meta], Any], ident: int, emit: Step, fail: Fail) -> Step:
+def _inspect_meta(
+    function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail
+) -> Step:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
-            function(payload, Meta.decode(order, trace, tombstone=not alive))
+            (strict if early and order < early[0] else function)(
+                payload, Meta.decode(order, trace, tombstone=not alive)
+            )
         except Exception as error:  # noqa: BLE001 - as above
             return fail(order, trace, alive, payload, error)
         return emit(order + _ONLY, trace ^ ident, alive, payload)

@@ -13,7 +13,7 @@ from typing import Any
 
 from flamecore.abc.operator import Fail, Step
 from flamecore.errors import FlameError
-from flamecore.model.failure import Failure, describe, shorten_repr, user_frames, user_traceback
+from flamecore.model.failure import Failure, FlowMistake, describe, shorten_repr, user_frames, user_traceback
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import GlobalTime
 from flamecore.model.plan import DEAD_LETTERS, Plan
@@ -84,7 +84,7 @@ class Failures:
                 reason=reason,
                 declared=vertex.declared,
                 frames=user_frames(error),
-                fatal=self._plan.on_error == "fail",
+                fatal=self._plan.on_error == "fail" or isinstance(error, FlowMistake),
                 worker=self._worker,
                 at=GlobalTime.decode(order),
                 trace=user_traceback(error) if letters and alive else "",

@@ -325,6 +325,8 @@ class Worker:
 
     def _tell_time(self) -> None:
         """Tell the operators of each segment if the minimum time inbound to it has risen."""
+        if (early := self.compiled.early) and encode_time(self.listener.min_time(self._sink_segment)) >= early[0]:
+            early.clear()  # all first records, and what comes of them, are behind
         for segment, operators in self.compiled.timed.items():
             time = self.listener.min_time(segment)
             if time > self._told[segment]:

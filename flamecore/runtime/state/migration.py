@@ -11,7 +11,7 @@ from flamecore.errors import CodecError, SourceError
 from flamecore.model.failure import shorten_repr as shown
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import KEY_GROUPS
-from flamecore.model.types import TypeMatcher, returned
+from flamecore.model.types import TypeMatcher, hint_text, returned
 from flamecore.model.vertices import ByKey, Sink, Vertex
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.accepted_loss import AcceptedLoss, SinksAhead, noted_ahead
@@ -206,15 +206,11 @@ def _misfit(vertex: Vertex, values: Mapping[Any, Any]) -> str:
     key_fits, state_fits = matcher.test_of(declared), matcher.test_of(getattr(vertex, "state", object))
     for key, value in values.items():
         if not key_fits(key):
-            return f"there is a key {shown(key)}, and its keys are declared otherwise: {_name_of(declared)}"
+            return f"there is a key {shown(key)}, and its keys are declared otherwise: {hint_text(declared)}"
         if not state_fits(value):
             declared = getattr(vertex, "state", object)
-            return f"its state for {shown(key)} is {shown(value)}, and is declared otherwise: {_name_of(declared)}"
+            return f"its state for {shown(key)} is {shown(value)}, and is declared otherwise: {hint_text(declared)}"
     return ""
-
-
-def _name_of(hint: Any) -> str:
-    return hint.__qualname__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
 
 
 def _partitions(

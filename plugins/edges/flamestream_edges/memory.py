@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Final
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Guarantee, Sink
-from flamecore.abc.source import Batch, EdgeContext, Reader, Source, SourceCapabilities
+from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import SinkError, SourceError
+from flamecore.model.types import TypeMatcher, hint_text
 
 _AHEAD: Final = 1024
 """Most values taken from an async iterable before they are asked for."""
@@ -22,16 +23,27 @@ _CLOSE_S: Final = 5.0
 
 
 class _Counted(Reader):
-    """Readers whose position is the 0-based ordinal of the value."""
+    """Readers whose position is the 0-based ordinal of the value. Values of other types than declared are malformed."""
 
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, context: EdgeContext) -> None:
+        self.source = context.name
         self.next = 0
+        self._type = context.type
+        self._fits = TypeMatcher(depth=0).test_of(context.type)
 
     def batch(self, values: Sequence[Any]) -> Batch:
         positions = range(self.next, self.next + len(values))
         self.next = positions.stop
-        return Batch(values, positions)
+        # Mostly all are of the very class, or of one that fits: a look at the classes there are is enough.
+        if self._type is object or set(map(type, values)) == {self._type} or all(map(self._fits, values)):
+            return Batch(values, positions)
+        kept = [(at, value) for at, value in zip(positions, values, strict=True) if self._fits(value)]
+        rejected = [
+            Rejected(at, f"it is a {type(value).__qualname__}, and the flow declares {hint_text(self._type)}", value)
+            for at, value in zip(positions, values, strict=True)
+            if not self._fits(value)
+        ]
+        return Batch([value for _, value in kept], [at for at, _ in kept], rejected)
 
     def describe(self, position: int) -> str:
         return f"value {position + 1} of {self.source}"
@@ -48,8 +60,8 @@ class _Counted(Reader):
 class SequenceReader(_Counted):
     """Slices of a sequence."""
 
-    def __init__(self, source: str, values: Sequence[Any], start: int) -> None:
-        super().__init__(source)
+    def __init__(self, context: EdgeContext, values: Sequence[Any], start: int) -> None:
+        super().__init__(context)
         self._values = values
         self.next = start
 
@@ -61,8 +73,8 @@ class SequenceReader(_Counted):
 class IteratorReader(_Counted):
     """Values of an iterator. One that waits holds up the event loop: what is not there yet is for an async iterable."""
 
-    def __init__(self, source: str, values: Iterator[Any]) -> None:
-        super().__init__(source)
+    def __init__(self, context: EdgeContext, values: Iterator[Any]) -> None:
+        super().__init__(context)
         self._values = values
         self._error: Exception | None = None
 
@@ -86,8 +98,8 @@ class IteratorReader(_Counted):
 class AsyncReader(_Counted):
     """Values of an async iterator. A task of its own takes them, so that a `read` that is cancelled loses nothing."""
 
-    def __init__(self, source: str, values: AsyncIterator[Any]) -> None:
-        super().__init__(source)
+    def __init__(self, context: EdgeContext, values: AsyncIterator[Any]) -> None:
+        super().__init__(context)
         self._values = values
         self._ready: deque[Any] = deque()
         self._changed = asyncio.Event()  # there are more values, or no more will come
@@ -165,14 +177,16 @@ class MemorySource(Source):
                 raise self._error(
                     f"there is no value {position!r}; {len(given)} are given", "Start from the beginning."
                 )
-            return SequenceReader(name, given, 0 if position is None else position + 1)
+            return SequenceReader(self.context, given, 0 if position is None else position + 1)
         if not isinstance(given, Iterable | AsyncIterable):
             raise self._nothing()
         if position is not None or self._opened:
             raise self._error(f"a {type(given).__name__} can be read once only", "Give a list or another sequence.")
         self._opened = True
         return (
-            AsyncReader(name, aiter(given)) if isinstance(given, AsyncIterable) else IteratorReader(name, iter(given))
+            AsyncReader(self.context, aiter(given))
+            if isinstance(given, AsyncIterable)
+            else IteratorReader(self.context, iter(given))
         )
 
     def _nothing(self) -> SourceError:

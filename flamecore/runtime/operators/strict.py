@@ -1,0 +1,198 @@
+"""Functions of a flow held to what they promise: results of the declared type, arguments left as they are.
+
+A strict vertex is a copy whose functions check. The records of the first times of a run meet it in every job; where a
+job asks for checks, all records do. Which records these are depends on nothing but their times, so whether a mistake is
+found is the same on every number of workers, and after every fault.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, Final
+
+from flamecore.abc.operator import Run
+from flamecore.model.batch import Orders
+from flamecore.model.clock import WALL_CLOCK
+from flamecore.model.drift import MISSING, Drift
+from flamecore.model.failure import FlowMistake, shorten_repr
+from flamecore.model.meta import encode_time
+from flamecore.model.plan import Plan
+from flamecore.model.types import TypeMatcher, element, hint_text, returned
+from flamecore.model.vertices import ByKey, Map, Vertex
+
+_FIRST: Final = 100
+"""So many records of each partition are the first ones, where times are a count."""
+_FIRST_US: Final = 100_000
+"""For so long from the start of a worker records are the first ones, where times are those of the wall clock."""
+
+_UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_PLAIN: Final = frozenset((str, bytes, int, float, bool, complex, type(None)))
+"""Classes whose values cannot be changed."""
+
+Function = Callable[..., Any]
+Test = Callable[[Any], str]
+
+
+def early_orders(plan: Plan) -> list[bytes]:
+    """Return the order below which the first records of a run are; nothing if there are none."""
+    if plan.check_types or plan.check_mutation:
+        return []  # all records meet strict vertices
+    end = _FIRST if plan.clock == "sequence" else WALL_CLOCK.get()() + _FIRST_US
+    return [encode_time(end)] if plan.start < end else []
+
+
+def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
+    """Return a copy of a vertex whose functions check what the plan asks for: by default results, as far as a look
+    tells."""
+    depth = 1 if plan.check_types else 0
+    made: Any = copy.copy(vertex)
+    if isinstance(vertex, Map):
+        made.function = _map_function(vertex, depth)
+    elif isinstance(vertex, Drift):
+        state, output = _test_of(vertex.state, depth, "new state"), _test_of(vertex.output, depth)
+        if vertex.accumulate is not None:
+            made.accumulate = _checked(vertex.accumulate, state)
+        made.advance = _advancing(vertex.advance, state, output, vertex.accumulate or vertex.advance)
+    if plan.check_mutation:
+        for name in vertex.functions:
+            if (function := getattr(made, name)) is not None:
+                setattr(made, name, unchanging(function, getattr(vertex, name)))
+    if (plan.check_types or plan.check_mutation) and isinstance(vertex.route, ByKey):
+        key = vertex.route.key
+        checked = _checked(key, _test_of(returned(key), depth, "key")) if plan.check_types else key
+        made.route = ByKey(unchanging(checked, key) if plan.check_mutation else checked)
+    strict: Vertex = made
+    return strict
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def _test_of(hint: Any, depth: int, what: str = "result") -> Test:
+    """Return what says why a value is not of a declared type; it says nothing if it is."""
+    fits = TypeMatcher(depth).test_of(hint)
+
+    def test(value: Any) -> str:
+        if isinstance(value, _UNFINISHED):
+            kind = type(value).__name__.replace("_", " ")
+            if isinstance(value, CoroutineType | GeneratorType):
+                value.close()  # or Python would say, much later, that nobody has awaited it
+            return f"its {what} is a {kind}, which nobody awaits or runs through"
+        if fits(value) or value is MISSING:
+            return ""
+        return f"its {what} is {shorten_repr(value)}, a {type(value).__qualname__}, declared {hint_text(hint)}"
+
+    return test
+
+
+def _checked(function: Function, test: Test) -> Function:
+    """Return a function that refuses results."""
+
+    @wraps(function, updated=())
+    def strict(*arguments: Any) -> Any:
+        result = function(*arguments)
+        if wrong := test(result):
+            raise FlowMistake(wrong + _place_of(function))
+        return result
+
+    return strict
+
+
+def _map_function(vertex: Map, depth: int) -> Function:
+    function = vertex.function
+    if vertex.shape == "one":
+        return _checked(function, _test_of(returned(function), depth))
+    if vertex.shape != "many":
+        return _checked(function, _test_of(object, depth))
+    test = _test_of(element(returned(function)), depth)
+
+    @wraps(function, updated=())
+    def strict(payload: Any) -> list[Any]:
+        outputs = list(function(payload))
+        for output in outputs:
+            if wrong := test(output):
+                raise FlowMistake(wrong + _place_of(function))
+        return outputs
+
+    return strict
+
+
+def _advancing(advance: Function, state: Test, output: Test, named: Function) -> Function:
+    @wraps(advance, updated=())
+    def strict(before: Any, payload: Any) -> tuple[Any, Iterable[Any]]:
+        after, outputs = advance(before, payload)
+        found = list(outputs)
+        if wrong := state(after) or next(filter(None, map(output, found)), ""):
+            raise FlowMistake(wrong + _place_of(named))
+        return after, found
+
+    return strict
+
+
+def _place_of(function: Function) -> str:
+    """Where a function of the user's is, in words; empty for those of the engine and of C."""
+    code = getattr(function, "__code__", None)
+    if code is None or getattr(function, "__module__", "").startswith("flamecore."):
+        return ""
+    return f" ({function.__qualname__}, {code.co_filename}:{code.co_firstlineno})"
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def unchanging(function: Function, named: Function) -> Function:
+    """Return a function that refuses to change its arguments.
+
+    Args:
+        function: What is called.
+        named: The function of the user's that it stands for.
+    """
+
+    @wraps(function, updated=())
+    def strict(*arguments: Any) -> Any:
+        before = [_image_of(argument) for argument in arguments]
+        result = function(*arguments)
+        if isinstance(result, GeneratorType):
+            result = list(result)  # it may change them on the way
+        for argument, image in zip(arguments, before, strict=True):
+            if image and image != _image_of(argument):
+                raise FlowMistake(
+                    f"it has changed what it was given, which is {shorten_repr(argument)} now; others share it, and a "
+                    f"repair hands it out again{_place_of(named)}"
+                )
+        return result
+
+    return strict
+
+
+def _image_of(value: Any) -> bytes:
+    """Return bytes that are others once a value has changed; none for what cannot change or be told."""
+    if type(value) in _PLAIN:
+        return b""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)  # compared only, and never read
+    except Exception:  # noqa: BLE001 - what cannot be written cannot be told, and is as good as unchanged
+        return b""
+
+
+# -- the first records -------------------------------------------------------------------------------------------------
+
+
+def early_run(strict: Run, plain: Run, early: Sequence[bytes]) -> Run:
+    """Return the run that sends the first records one way, and all others the other. See `Site.early`."""
+
+    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        if not early or orders[0] >= early[0]:
+            return plain(orders, trace, payloads)
+        count = bisect_left(orders, early[0])
+        strict(orders[:count], trace, payloads[:count])
+        if count < len(orders):
+            plain(orders[count:], trace, payloads[count:])
+        return None
+
+    return run

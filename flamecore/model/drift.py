@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from numbers import Number
 from typing import Any, ClassVar, Final, NamedTuple
 
 from flamecore.errors import GraphError
@@ -39,6 +40,8 @@ class Drift(Vertex):
         accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
         state: Declared type of states, as far as it is known.
         output: Declared type of outputs, as far as it is known and not that of key and state.
+        method: The method of a stream that has made it: "fold".
+        items: Declared type of payloads, as far as it is known: for a reduce, the states are of it.
         light: Whether an item costs it less than sending the item to another worker does.
     """
 
@@ -53,6 +56,21 @@ class Drift(Vertex):
     state: Any = object
     light: bool = False
     output: Any = object
+    method: str = ""
+    items: Any = object
+
+    @property
+    def form(self) -> str:
+        begins = "" if self.initial is MISSING else f" from {type(self.initial).__qualname__}"
+        return f"{self.method or 'drifting state'}{begins}"
+
+    @property
+    def begins(self) -> Any:
+        if self.initial is MISSING:
+            return self.items
+        if isinstance(self.initial, Number):
+            return Number  # from 0 on to 0.5
+        return object if self.initial is None else type(self.initial)
 
     def check(self) -> None:
         if isinstance(self.initial, (list, dict, set, bytearray)):

@@ -233,6 +233,8 @@ class KeyedStream(Generic[K, T]):
             state=state,
             light=light,
             output=output,
+            method=kind,
+            items=self._stream._type,
         )
         return self._stream._then(vertex, declared)
 

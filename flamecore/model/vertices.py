@@ -109,6 +109,19 @@ class Vertex:
         return object
 
     @property
+    def begins(self) -> Any:
+        """Type of its states as their first one tells it, where none is declared; `object`: it does not tell."""
+        return object
+
+    @property
+    def form(self) -> str:
+        """How its states come about, in words; empty where the kind says it all.
+
+        State of another form is gone on with if its values fit.
+        """
+        return ""
+
+    @property
     def state_facts(self) -> Mapping[str, str | int]:
         """Settings without which its stored state cannot be used: a flow that has others does not go on with it.
 
@@ -217,6 +230,19 @@ class Grouping(Vertex):
     @property
     def keeps_state(self) -> bool:
         return not self.undo_partial and self.window > 1
+
+    @property
+    def begins(self) -> Any:
+        """Type of its states as their first one tells it, where none is declared; `object`: it does not tell."""
+        return object
+
+    @property
+    def form(self) -> str:
+        """How its states come about, in words; empty where the kind says it all.
+
+        State of another form is gone on with if its values fit.
+        """
+        return ""
 
     @property
     def state_facts(self) -> Mapping[str, str | int]:

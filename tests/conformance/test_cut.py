@@ -350,7 +350,7 @@ def test_the_schema_leaves_out_operations_without_state() -> None:
     keyed(numbers).count(name="counted").sink("d")
     assert state_schema(flow.graph()) == {
         "three": {"kind": "grouping", "window": 3, "by": "key"},
-        "counted": {"kind": "drift", "state": "int"},
+        "counted": {"kind": "drift", "state": "int", "form": "count from int"},
     }
 
 

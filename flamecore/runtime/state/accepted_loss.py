@@ -22,7 +22,7 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.codec.wire import STORED
 from flamecore.runtime.state.format import Binding, Manifest, seal, unseal
 from flamecore.runtime.state.holder import PREFIX
-from flamecore.runtime.state.schema import state_schema
+from flamecore.runtime.state.schema import NEW, state_schema
 
 W = TypeVar("W", "AcceptedLoss", "SinksAhead")
 
@@ -78,11 +78,15 @@ class SinksAhead(NamedTuple):
     accounted: int
 
 
-def accepted_blob(identity: str, graph: Graph) -> str:
-    """Name of the blob that accepts a loss of that state, for that graph."""
+def accepted_blobs(identity: str, graph: Graph) -> tuple[str, str]:
+    """Return the name of the blob that accepts a loss of that state, for that graph; and its name in earlier versions,
+    which knew fewer facts of a graph."""
     types = sorted({type_text(hint) for hint in payload_types(graph)})
-    facts = json.dumps([identity, state_schema(graph), types], sort_keys=True)
-    return f"{ACCEPTED}{xxhash.xxh3_128_hexdigest(facts.encode())}"
+    schema = state_schema(graph)
+    fewer = {name: {key: fact for key, fact in facts.items() if key not in NEW} for name, facts in schema.items()}
+    digests = (json.dumps([identity, facts, types], sort_keys=True).encode() for facts in (schema, fewer))
+    now, earlier = (f"{ACCEPTED}{xxhash.xxh3_128_hexdigest(digest)}" for digest in digests)
+    return now, earlier
 
 
 async def accept(store: Store, identity: str, graph: Graph, loss: AcceptedLoss) -> str:
@@ -91,7 +95,7 @@ async def accept(store: Store, identity: str, graph: Graph, loss: AcceptedLoss) 
     Raises:
         StoreError: It cannot be written.
     """
-    name = accepted_blob(identity, graph)
+    name, _ = accepted_blobs(identity, graph)
     await _replace(store, name, seal(_codec.encode(loss, STORED), name, Binding(identity)))
     return name
 
@@ -108,9 +112,10 @@ async def accepted(store: Store, identity: str, graph: Graph) -> AcceptedLoss:
     Raises:
         CorruptError: The blob is damaged.
     """
-    name = accepted_blob(identity, graph)
-    loss = await _read(store, name, identity, AcceptedLoss)
-    return loss if loss is not None else AcceptedLoss({})
+    for name in accepted_blobs(identity, graph):
+        if (loss := await _read(store, name, identity, AcceptedLoss)) is not None:
+            return loss
+    return AcceptedLoss({})
 
 
 def ahead_blob(identity: str) -> str:

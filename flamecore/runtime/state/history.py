@@ -19,14 +19,16 @@ from flamecore.errors import CorruptError, FencedError, StateBehindError
 from flamecore.model.clock import ClockName
 from flamecore.model.graph import Graph
 from flamecore.model.messages import Prepared, Resume
+from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.accepted_loss import (
     AcceptedLoss,
     SinksAhead,
     accepted,
-    accepted_blob,
+    accepted_blobs,
     ahead_blob,
     note_ahead,
 )
+from flamecore.runtime.state.fit import check_values
 from flamecore.runtime.state.format import (
     RESTORE,
     Binding,
@@ -147,6 +149,7 @@ class History:
         if usable:
             reduced = loss.taken_from(usable[0])
             check_schema(reduced.flow, self.graph)
+            await check_values(self.store, Codec.of(self.graph), self.identity, reduced, self.graph)
             self._reduced = reduced if reduced != usable[0] else None
         self.epoch = last + 1
         self.journals = contents.journals
@@ -248,7 +251,7 @@ class History:
         if self._reduced is not None:
             await self._record_loss(self._reduced)
         # Once only: what is made from here on must not be taken for what was given up.
-        await self.store.delete([accepted_blob(self.identity, self.graph), ahead_blob(self.identity)])
+        await self.store.delete([*accepted_blobs(self.identity, self.graph), ahead_blob(self.identity)])
         self._loss = AcceptedLoss({})
 
     async def _check_sinks(self, delivered_up_to: Mapping[str, int], last: EpochRecord | None, journaled: int) -> None:
@@ -307,7 +310,7 @@ class History:
 
     async def take_back(self) -> None:
         """The graph that was begun with is given up before anything was done: what it would lose is not lost."""
-        await self.store.delete([accepted_blob(self.identity, self.graph)])
+        await self.store.delete(accepted_blobs(self.identity, self.graph))
         if self.snapshot is not None and self.snapshot.epoch == self._begun == self.epoch:
             self._unusable.add(self.snapshot.blob)
 

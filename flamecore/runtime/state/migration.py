@@ -8,13 +8,12 @@ from typing import Any, Literal, NamedTuple
 from flamecore.abc.source import Source
 from flamecore.abc.store import Store
 from flamecore.errors import CodecError, SourceError
-from flamecore.model.failure import shorten_repr as shown
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import KEY_GROUPS
-from flamecore.model.types import TypeMatcher, hint_text, returned
-from flamecore.model.vertices import ByKey, Sink, Vertex
+from flamecore.model.vertices import Sink, Vertex
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.accepted_loss import AcceptedLoss, SinksAhead, noted_ahead
+from flamecore.runtime.state.fit import misfit, unknown
 from flamecore.runtime.state.format import FrontState, Manifest
 from flamecore.runtime.state.fronts import Phases, in_phase
 from flamecore.runtime.state.inspect import newest
@@ -33,7 +32,7 @@ class OperationPlan(NamedTuple):
         fate: What becomes of it.
         keys: How many keys it is of; None where that cannot be told.
         stored, now: What the snapshot and the flow say of the operation; None where they know none.
-        why: Why it is not kept; where it is new, perhaps what it was called.
+        why: Why it is not kept, or why nobody can know; where it is new, perhaps what it was called.
     """
 
     name: str
@@ -193,24 +192,12 @@ async def _of_operation(
             return OperationPlan(name, "unreadable", None, stored, now, error.what)
         return OperationPlan(name, "dropped" if now is None else "unreadable", None, stored, now, why)
     values = held[name]
-    if not why and vertex is not None:
-        why = _misfit(vertex, values)
+    if not why and vertex is not None and now is not None:
+        why = misfit(vertex, stored, now, values)
+        if not why:
+            return OperationPlan(name, "kept", len(values), stored, now, unknown(vertex, stored, now))
     fate: Fate = "kept" if not why else "dropped" if now is None else "unreadable"
     return OperationPlan(name, fate, len(values), stored, now, why)
-
-
-def _misfit(vertex: Vertex, values: Mapping[Any, Any]) -> str:
-    """Why an operation could not go on with what is stored; empty if nothing speaks against it."""
-    matcher = TypeMatcher()
-    declared = returned(vertex.route.key) if isinstance(vertex.route, ByKey) else object
-    key_fits, state_fits = matcher.test_of(declared), matcher.test_of(getattr(vertex, "state", object))
-    for key, value in values.items():
-        if not key_fits(key):
-            return f"there is a key {shown(key)}, and its keys are declared otherwise: {hint_text(declared)}"
-        if not state_fits(value):
-            declared = getattr(vertex, "state", object)
-            return f"its state for {shown(key)} is {shown(value)}, and is declared otherwise: {hint_text(declared)}"
-    return ""
 
 
 def _partitions(

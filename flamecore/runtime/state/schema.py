@@ -14,14 +14,18 @@ from flamecore.model.vertices import Broadcast, ByKey, Vertex
 
 Facts = Mapping[str, Any]
 """Of one operation: `kind`, what else its state depends on (`Vertex.state_facts`), and the declared types of its keys
-(`key`) and states (`state`) in words, where they are known."""
+(`key`) and states (`state`) in words, where they are known, and how states come about (`form`)."""
 
 _COPIES: Final = {"copies": "by place"}
 """Fact of an operation to which several copies of one item come, in the order of their places. Those whose state says
 nothing of it took them in the order in which the lines of the flow used them."""
 
-_TYPES: Final = ("key", "state")
-"""Facts that may change: the values themselves say whether they still fit. Any other makes state unusable."""
+NEW: Final = frozenset(("copies", "form"))
+"""Facts that earlier versions did not know."""
+
+_TYPES: Final = ("key", "state", "form")
+"""Facts that may change: the values themselves say whether they still fit (`flamecore.runtime.state.fit`). Any other
+makes state unusable."""
 
 
 def state_schema(graph: Graph) -> dict[str, dict[str, Any]]:
@@ -43,7 +47,8 @@ def _fed_by_copies(graph: Graph, forks: Sequence[Vertex]) -> set[Vertex]:
 def _facts_of(vertex: Vertex) -> dict[str, Any]:
     key = returned(vertex.route.key) if isinstance(vertex.route, ByKey) else object
     types = {name: type_text(hint) for name, hint in (("key", key), ("state", vertex.state))}
-    return {"kind": vertex.kind, **vertex.state_facts, **{name: words for name, words in types.items() if words}}
+    words = {**types, "form": vertex.form}
+    return {"kind": vertex.kind, **vertex.state_facts, **{name: text for name, text in words.items() if text}}
 
 
 def groups_function(facts: Facts) -> Callable[[Sequence[Any]], Sequence[int]]:

@@ -127,7 +127,12 @@ def test_list_and_show_print_snapshots(done: Path) -> None:
     (snapshot,) = listed["snapshots"]
     assert (snapshot["number"], snapshot["epoch"], snapshot["time"], snapshot["finished"]) == (1, 1, 2, True)
     shown = facts("snapshot", "show", "1")
-    assert shown["operations"]["total"] == {"kind": "drift", "state": "Total(count: int, size: int)", "parts": 2}
+    assert shown["operations"]["total"] == {
+        "kind": "drift",
+        "state": "Total(count: int, size: int)",
+        "form": "fold from Total",
+        "parts": 2,
+    }
     assert [(front["source"], front["partition"], front["ended"]) for front in shown["fronts"]] == [
         ("lines", "a.txt", True)
     ]

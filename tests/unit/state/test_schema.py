@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import flamecore as fc
 from flamecore.abc.store import Store, StoreContext
 from flamecore.errors import JobError
-from flamecore.runtime.state import schema
+from flamecore.model.drift import Drift
+from flamecore.runtime.state import fit, schema
+from flamecore.runtime.state.accepted_loss import accept
 from flamecore.runtime.state.migration import StatePlan, plan_migration
 from flamecore.testing.bench.stores import using
 from flamestream_stores.sqlite import Sqlite
@@ -79,3 +83,120 @@ def test_a_flow_without_copies_says_nothing_of_them() -> None:
     numbers.key_by(lambda n: n).count(name="count").sink("counts")
     numbers.sink("all")  # copies that never meet
     assert "copies" not in schema.state_schema(flow.graph())["count"]
+
+
+# -- another operation under the same name -----------------------------------------------------------------------------
+
+
+def text(state: str, word: str) -> str:
+    return state + word
+
+
+Keyed = fc.KeyedStream[Any, Any]
+Make = Callable[[Keyed], fc.Stream[Any]]
+
+FORMS: dict[str, Make] = {
+    "count": lambda s: s.count(name="x"),
+    "fold from text": lambda s: s.fold("", lambda state, word: state + word, name="x"),
+    "fold from text, annotated": lambda s: s.fold("", text, name="x"),
+    "fold from a number": lambda s: s.fold(0, lambda state, word: state + 0.5, name="x"),
+    "fold from a tuple": lambda s: s.fold((), lambda state, word: (*state, word), name="x"),
+    "fold from nothing": lambda s: s.fold(None, lambda state, word: word, name="x"),
+    "reduce": lambda s: s.reduce(lambda a, b: a + b, name="x"),
+    "stateful_map from text": lambda s: s.stateful_map("", lambda state, word: (word, [word]), name="x"),
+    "stateful_map from a number": lambda s: s.stateful_map(0, lambda state, word: (1, [word]), name="x"),
+    "group": lambda s: s.group(3, name="x"),
+}
+
+TEXTS = {"fold from nothing", "fold from text", "fold from text, annotated", "reduce", "stateful_map from text"}
+NUMBERS = {"count", "fold from a number", "stateful_map from a number"}
+
+
+def words(make: Make, type_: Any = str) -> fc.Flow:
+    flow = fc.Flow("words")
+    make(flow.source("words", type_).key_by(lambda word: word)).sink("out")
+    return flow
+
+
+def fits(before: str, after: str) -> bool:
+    """Whether the states of one are states of the other; those of the fold from nothing are texts here."""
+    if before == after or {before, after} <= TEXTS or (after == "fold from nothing" and before != "group"):
+        return True
+    halves = before == "fold from a number" and after == "count"  # counted are whole numbers
+    return {before, after} <= NUMBERS and not halves
+
+
+@pytest.mark.parametrize("before", FORMS)
+def test_a_plan_keeps_what_fits_and_a_run_refuses_the_rest(before: str, tmp_path: Path) -> None:
+    words(FORMS[before]).run({"words": ["to", "be"]}, state=tmp_path)
+    given = {"words": ["to", "be", "to"]}
+    for after, make in FORMS.items():
+        (operation, *_) = plan_of(tmp_path, words(make)).operations
+        assert operation.fate == ("kept" if fits(before, after) else "unreadable"), after
+        if not fits(before, after):
+            assert operation.why
+            with pytest.raises(JobError, match=r"'x'.*(cannot go on with the state|it was that of a)"):
+                words(make).run(given, state=tmp_path)
+    assert len(words(FORMS[before]).run(given, state=tmp_path)["out"]) == 1, "nothing was changed"
+
+
+@pytest.mark.parametrize(("before", "after"), [("count", "fold from a number"), ("reduce", "fold from text")])
+def test_an_operation_goes_on_with_values_that_fit(before: str, after: str, tmp_path: Path) -> None:
+    words(FORMS[before]).run({"words": ["to", "be"]}, state=tmp_path)
+    (found,) = words(FORMS[after]).run({"words": ["to", "be", "to"]}, state=tmp_path)["out"]
+    assert found in (("to", 1.5), ("to", "toto"))
+
+
+def test_records_are_not_left_out_for_a_state_that_does_not_fit(tmp_path: Path) -> None:
+    words(FORMS["count"]).run({"words": ["to"]}, state=tmp_path)
+    with pytest.raises(JobError, match="cannot go on with the state"):
+        words(FORMS["fold from text"]).run({"words": ["to", "to"]}, state=tmp_path, settings={"job.on_error": "skip"})
+
+
+@pytest.mark.parametrize("after", [FORMS["fold from nothing"], FORMS["reduce"]])
+def test_a_plan_says_what_nobody_can_know(after: Make, tmp_path: Path) -> None:
+    words(FORMS["count"]).run({"words": ["to"]}, state=tmp_path)
+    plan = plan_of(tmp_path, words(after, object))
+    assert [(each.fate, "cannot know whether they fit" in each.why) for each in plan.operations] == [("kept", True)]
+    assert not plan.loss
+    assert "cannot know" in "\n".join(plan.lines())
+
+
+def test_other_declared_types_are_refused_before_a_run(tmp_path: Path) -> None:
+    def number(state: int, word: str) -> int:
+        return state + 1
+
+    def several(state: tuple[int, ...], word: str) -> tuple[int, ...]:
+        return (*state, 1)
+
+    words(lambda s: s.fold(0, number, name="x")).run({"words": ["to"]}, state=tmp_path)
+    with pytest.raises(JobError, match=r"its state for 'to' is 1, and is declared otherwise: tuple\[int, \.\.\.\]"):
+        words(lambda s: s.fold((), several, name="x")).run({"words": ["to"]}, state=tmp_path)
+
+
+def test_state_without_a_form_is_that_of_an_operation_that_has_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd: Make = lambda s: s.fold("", lambda state, word: (state, word), name="x")  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.setattr(Drift, "form", "")
+        words(odd).run({"words": ["to"]}, state=tmp_path)
+    assert words(odd).run({"words": ["to", "to"]}, state=tmp_path)["out"] == [("to", (("", "to"), "to"))]
+
+
+def test_an_accepted_loss_is_not_looked_at(tmp_path: Path) -> None:
+    words(FORMS["count"]).run({"words": ["to"]}, state=tmp_path)
+    changed = words(FORMS["fold from text"])
+
+    async def act(store: Store) -> None:
+        plan = await plan_migration(store, changed.graph(), {})
+        await accept(store, plan.identity, changed.graph(), plan.loss)
+
+    using(Sqlite(Sqlite.Options(path=str(tmp_path)), StoreContext("words", create=False)), act)
+    assert changed.run({"words": ["to", "be"]}, state=tmp_path)["out"] == [("be", "be")]
+
+
+def test_nothing_is_read_of_operations_that_are_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words(FORMS["count"]).run({"words": ["to"]}, state=tmp_path)
+    monkeypatch.setattr(fit, "decode_part", None)
+    assert words(FORMS["count"]).run({"words": ["to", "to"]}, state=tmp_path)["out"] == [("to", 2)]

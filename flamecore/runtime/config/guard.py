@@ -185,7 +185,7 @@ CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
 """For each contract, its methods and properties that are checked."""
 
 _MAKERS: Final[dict[type, Origin]] = {}
-"""For each class of parts, whose driver has made one, the last one."""
+"""For each class of parts and drivers, who has made one last: named by what the methods of it raise."""
 
 _KINDS: Final[Mapping[str, type]] = {
     "source": Source,
@@ -223,7 +223,9 @@ def guarded(driver: Any, origin: Origin) -> Any:
             name=origin.name,
             distribution=origin.distribution,
         )
-    return _class_of(driver, StatefulOperator if issubclass(driver, StatefulOperator) else contract, origin)
+    made = _class_of(driver, StatefulOperator if issubclass(driver, StatefulOperator) else contract, origin)
+    _MAKERS[made] = origin  # of what it does unasked, and for items
+    return made
 
 
 @cache

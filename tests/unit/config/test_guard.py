@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 
 import flamecore as fc
 from flamecore.abc.hooks import hookimpl
+from flamecore.abc.operator import Operator, Site
 from flamecore.abc.registry import RegistryContext
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.abc.store import StoreContext
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import FlameError, PluginContractError, PluginLoadError, SourceError
+from flamecore.model.vertices import Vertex
 from flamecore.runtime.config.guard import Origin, check_batch, guarded
 from flamecore.runtime.config.plugins import Kind, PluginRegistry, override
 from flamestream_ackers.centralized import Centralized
@@ -217,6 +220,49 @@ def test_a_tracker_that_fails_is_named() -> None:
     assert "raised KeyError in receive" in str(wrong("acker", Odd))
     nobody = type("Odd", (Centralized,), {"name": "odd", "tracker": lambda *_: None})
     assert "returned None, where Tracker" in str(wrong("acker", nobody))
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Odd(Vertex):
+    """A vertex of a plugin."""
+
+    kind: ClassVar[str] = "odd"
+
+
+class OddOperator(Operator):
+    """Its operator, which fails on an item."""
+
+    name = "odd"
+    vertex = Odd
+
+    def __init__(self, vertex: Odd, site: Site) -> None:
+        self.emit = site.emit
+
+    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        if payload == 2:
+            raise KeyError(payload)
+        self.emit(order, trace, alive, payload)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_operator_that_fails_on_an_item_is_named(workers: int) -> None:
+    flow = fc.Flow("small")
+    flow.source("numbers").apply(Odd).sink("out")
+    with override("operator", "odd", OddOperator):
+        assert flow.run({"numbers": [1, 3]}, workers=workers)["out"] == [1, 3]
+        with pytest.raises(PluginContractError, match=r"operator 'odd' \(.*\) raised KeyError in step: 2"):
+            flow.run({"numbers": [1, 2, 3]}, workers=workers)
+
+
+def test_what_fails_behind_an_operator_is_not_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise KeyError("engine")
+
+    monkeypatch.setattr("flamecore.runtime.operators.map.child_codes", broken)
+    flow = fc.Flow("small")
+    flow.source("numbers").apply(Odd).flat_map(range).sink("out")
+    with override("operator", "odd", OddOperator), pytest.raises(KeyError, match="engine"):
+        flow.run({"numbers": [1]})
 
 
 def made(kind: Kind, driver: Any, context: Any, options: Any = None) -> Any:

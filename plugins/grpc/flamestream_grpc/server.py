@@ -17,6 +17,8 @@ import grpc
 from grpc import aio
 
 from flamecore.errors import CodecError, FlameError, FrameError, PeerGoneError
+from flamecore.events import MESSAGE_REFUSED
+from flamecore.logs import logger
 from flamecore.toolkit.frames import Frame, Framing
 from flamestream_grpc.incoming import GOODBYE, Incoming, Peer, refusal, refused
 from flamestream_grpc.link import HELLO, INSTANCE, LOCATION, METHOD, TOKEN
@@ -27,6 +29,8 @@ _PEERS: Final = 1024
 """Most connections at a time."""
 _BURST: Final = 256
 """Most frames that are taken before others have their turn: a message of gRPC may hold a million."""
+_TOLD: Final = 100
+"""Most messages that cannot be decoded and are told of."""
 _LAST_WORD_S: Final = 1.0
 
 
@@ -253,6 +257,9 @@ class Server:
             try:
                 message = self._house.decode(frame.body)
             except CodecError as error:
+                if self._house.refused["codec"] < _TOLD:
+                    sender = f"{frame.sender}, at {peer.location}"
+                    logger().warning(MESSAGE_REFUSED, address=frame.receiver, sender=sender, kind=error.what)
                 raise refused("codec", f"a message to {frame.receiver} that cannot be decoded: {error.what}") from error
         if not peer.sequences.admit(frame):
             self._house.refused["repeated"] += 1

@@ -14,9 +14,11 @@ from typing import Any
 import grpc
 import pytest
 from grpc import aio
+from structlog.testing import capture_logs
 
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import ConnectError, FrameError, PeerGoneError
+from flamecore.events import MESSAGE_REFUSED
 from flamecore.runtime.codec.codec import Codec
 from flamecore.toolkit.frames import HEADER_BYTES, Frame, Framing
 from flamestream_grpc import GrpcTransport, Options
@@ -115,8 +117,11 @@ def test_a_wrong_frame_is_refused_and_the_good_peer_goes_on(
             a, b = await made.add("a", options), await made.add("b", options)
             good, target = await a.bind("a/0"), await b.bind("b/0")
             await good.send("b/0", "before")
-            code, details = await raw(made.locations["b"], wrong)
+            with capture_logs() as logs:
+                code, details = await raw(made.locations["b"], wrong)
             assert code == status, details
+            told = [(log["event"], log["address"]) for log in logs]
+            assert told == [(MESSAGE_REFUSED, "b/0")] * (reason == "codec")
             assert b.refused == {reason: 1} if reason == "broken" else b.refused[reason] == 1
             await good.send("b/0", "after")
             async with asyncio.timeout(LIMIT_S):

@@ -11,8 +11,10 @@ import nats
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from flamecore.errors import FrameError
+from flamecore.events import MESSAGE_REFUSED
 from flamecore.runtime.codec.codec import Codec
 from flamecore.toolkit.frames import Frame, Framing
 from flamestream_nats import NatsTransport
@@ -90,10 +92,13 @@ def test_foreign_messages_are_refused_and_counted(server: NatsServer, job: Any, 
             a, b = await left.bind("worker/0"), await right.bind("worker/1")
             await a.send("worker/1", "before")
             assert (await b.receive()).message == "before"
-            await stranger.publish(AT, data, reply)
-            await stranger.flush()
-            while not right.refused:
-                await asyncio.sleep(0.005)
+            with capture_logs() as logs:
+                await stranger.publish(AT, data, reply)
+                await stranger.flush()
+                while not right.refused:
+                    await asyncio.sleep(0.005)
+            told = [(log["event"], log["address"], log["sender"]) for log in logs]
+            assert told == [(MESSAGE_REFUSED, "worker/1", "worker/7")] * (reason == "undecodable")
             await a.send("worker/1", "after")
             assert (await b.receive()).message == "after"
             assert right.refused == {reason: 1}

@@ -113,6 +113,6 @@ class Envelope:
         return keyed.digest()
 
 
-def refused(reason: str, what: str) -> FrameError:
+def refused(reason: str, what: str, address: str = "", peer: str = "") -> FrameError:
     """The error for a message that is dropped, and counted by its reason: one word."""
-    return FrameError(f"refused {what}", address="", peer="", reason=reason)
+    return FrameError(f"refused {what}", address=address, peer=peer, reason=reason)

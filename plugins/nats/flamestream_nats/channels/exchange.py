@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flamecore.abc.transport import TransportContext
 from flamecore.errors import FlameError, FrameError, PeerGoneError, TransportError
+from flamecore.events import MESSAGE_REFUSED
+from flamecore.logs import logger
 from flamecore.toolkit.frames import Frame, Framing
 from flamestream_nats.channels.envelope import Envelope, Kind, Letter, refused
 from flamestream_nats.channels.outgoing import Outgoing
@@ -23,6 +25,8 @@ from flamestream_nats.options import Options
 if TYPE_CHECKING:
     from flamestream_nats.channels.endpoint import NatsEndpoint
 
+_TOLD: Final = 100
+"""Most messages that cannot be decoded and are told of."""
 _LEAST_PAYLOAD: Final = 1024
 
 
@@ -300,7 +304,10 @@ class Exchange:
             del endpoint.outgoing[channel.receiver]
 
     def _refuse(self, error: FrameError | struct.error) -> None:
-        self.refused[error.reason if isinstance(error, FrameError) else "body"] += 1
+        reason = error.reason if isinstance(error, FrameError) else "body"
+        self.refused[reason] += 1
+        if isinstance(error, FrameError) and error.peer and self.refused[reason] <= _TOLD:
+            logger().warning(MESSAGE_REFUSED, address=error.address, sender=error.peer, kind=error.what)
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
 

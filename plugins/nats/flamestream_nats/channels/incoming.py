@@ -100,7 +100,8 @@ class Incoming:
         try:
             message = self._line.decode(body)
         except Exception as error:  # a stranger's bytes may be anything
-            raise refused("undecodable", f"a message that cannot be decoded ({type(error).__name__})") from error
+            what = f"a message that cannot be decoded: {error}"
+            raise refused("undecodable", what, self._receiver, self.sender) from error
         return Arrived(Delivery(self.sender, message), self, frame.sequence, size, tell)
 
     def read(self, arrived: Arrived) -> None:

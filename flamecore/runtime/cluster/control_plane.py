@@ -166,7 +166,7 @@ class ControlPlane:
     # -- what nodes say --------------------------------------------------------------------------------------------
 
     async def _reach(self, address: str, node: Join, nodes: NodeManager) -> None:
-        """A node has come: it joins if it can be reached where it says. One that cannot be is refused alone."""
+        """Let a node that has come join, if it can be reached where it says; refuse it alone if not."""
         self.members.locations[address] = node.location
         try:
             await nodes.sender.endpoint.send(address, Welcome())

@@ -26,7 +26,7 @@ from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import wire as lay
 from flamecore.runtime.codec.checked import MESSAGES, checked
 from flamecore.runtime.codec.decode import ByteCursor, CountingCursor, Read, SchemaCompiler
-from flamecore.runtime.codec.encode import BatchWriter, StateWriter, Writer
+from flamecore.runtime.codec.encode import BatchWriter, StoredWriter, Writer
 from flamecore.runtime.codec.types import NAMES, TypeTable
 from flamecore.runtime.codec.wire import unreadable
 
@@ -155,7 +155,7 @@ class Codec:
         return writer.bytes_of(writer.column((value,)))
 
     def _stored(self, value: Any) -> bytes:
-        writer = StateWriter(self._types)
+        writer = StoredWriter(self._types)
         return writer.bytes_of(writer.column((value,)))
 
     def _items(self, message: Items) -> bytes:

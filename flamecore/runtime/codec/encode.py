@@ -339,7 +339,7 @@ class BatchWriter(Writer):
     _room = limits.units
 
 
-class StateWriter(Writer):
+class StoredWriter(Writer):
     """Writes what this job stores."""
 
     limits = lay.STORED

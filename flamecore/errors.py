@@ -76,7 +76,7 @@ class FlameError(Exception):
     hint: str
     before_start: bool = False
     full_traceback: TracebackType | None = None
-    """Of an error that has ended `Flow.run`: where in the engine it was raised, which its own traceback leaves out."""
+    """The frames of the engine that the traceback of an error which has ended `Flow.run` leaves out."""
 
     def __init__(self, what: str, *, hint: str = "", **fields: Any) -> None:
         super().__init__(f"{what}\n  {hint}" if hint else what)

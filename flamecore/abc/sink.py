@@ -35,13 +35,13 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found when an output was compared with its checksums.
+    """The result of comparing an output with its checksums.
 
     Attributes:
-        place: What the output is called, such as its path.
+        place: Name of the output, such as its path.
         size: How many bytes it has.
         covered: How many of them have a checksum; 0: it was written without any.
-        damages: What is not as it was written, in the order of places.
+        damages: The bytes that are not as they were written, in the order of places.
     """
 
     place: str

@@ -39,14 +39,14 @@ class Letter(msgspec.Struct, frozen=True):
 
     @property
     def record(self) -> bytes | None:
-        """The record as its source had it; None if that was not kept."""
+        """Return the record as its source had it; None if that was not kept."""
         if self.original_base64 is not None:
             return base64.b64decode(self.original_base64, validate=True)
         return None if self.original is None else self.original.encode()
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How far a file of letters was read again.
+    """The progress of reading a file of letters again.
 
     Attributes:
         schema: Version of this format.

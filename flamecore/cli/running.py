@@ -27,7 +27,7 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
     """Run a job under signals, show how far it is, and say how it ended.
 
     Args:
-        ctx: Of the command; left with an exit code if the job is stopped.
+        ctx: The context of the command; left with an exit code if the job is stopped.
         spec: The job.
         quiet: Whether to show no progress and no summary.
         progress_interval: Seconds between lines of progress, where stderr is not a terminal.
@@ -72,7 +72,7 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
 
 
 def writes_to_stdout(spec: JobSpec) -> bool:
-    """Whether data goes to stdout, which nothing else may write to then."""
+    """Return whether data goes to stdout, which nothing else may write to then."""
     return any(sink.writes_to_stdout for sink in filter(None, (*spec.sinks.values(), spec.dead_letter)))
 
 

@@ -229,7 +229,7 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
 
 
 _FEW: Final = 100
-"""Of fewer records, more than half may fail by chance."""
+"""Fewest records of which no more than half may fail."""
 
 
 def check_left_out(job: str, stats: JobStats, limit: float | None) -> None:

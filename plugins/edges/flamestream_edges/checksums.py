@@ -45,8 +45,8 @@ class Recorded(NamedTuple):
     """The lines of a file of checksums that are good, from the first on.
 
     Attributes:
-        pieces: Of each line one.
-        links: The link of each.
+        pieces: One for each line.
+        links: The link of each line.
         whole: Whether all lines are good, but for the last one if it is cut short.
     """
 
@@ -84,7 +84,7 @@ class Checksums:
     """The checksums of an output that is being written.
 
     Args:
-        path: Of the output; its checksums are beside it.
+        path: The output; its checksums are beside it.
         length: So many of its bytes count: lines of pieces beyond are taken away.
 
     Raises:
@@ -107,7 +107,7 @@ class Checksums:
 
     @property
     def descriptor(self) -> int:
-        """The file's."""
+        """Return the descriptor of the file."""
         return self._file.fileno()
 
     def begin(self, offset: int) -> None:

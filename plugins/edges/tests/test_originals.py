@@ -19,7 +19,7 @@ MARK = b"\xef\xbb\xbf"
 
 
 def originals(source: Source, path: Path, limit: int = 100) -> list[tuple[bytes | None, Any]]:
-    """Every record of a file: what it was, and the payload; None of a malformed one."""
+    """Return every record of a file: its original and its payload, None for a malformed one."""
 
     async def read() -> list[tuple[bytes | None, Any]]:
         found: list[tuple[Any, Any]] = []

@@ -53,7 +53,7 @@ def letter_file(tmp_path: Path, *letters: str) -> LetterFile:
 
 
 def records(file: LetterFile, limit: int = 100, after: Any = None, source: type[Source] = Numbers) -> list[Any]:
-    """What a source gives of the letters: (position, value), or (position, reason, original) of a malformed one."""
+    """Return what a source makes of the letters: (position, value), or (position, reason, original)."""
     letters = file.find()
     assert letters is not None
     inner = source(None, EdgeContext("numbers"))

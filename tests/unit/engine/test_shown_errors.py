@@ -26,7 +26,7 @@ def divide(n: int) -> int:
 
 
 def failing() -> tuple[fc.Flow, int]:
-    """A flow that fails on 0, and the line that declares the operation."""
+    """Return a flow that fails on 0, and the line that declares the operation."""
     flow = fc.Flow("shares")
     flow.source("numbers", int).map(divide, name="share").sink("shares")
     return flow, sys._getframe().f_lineno - 1

@@ -108,7 +108,7 @@ class Job:
         """Run it; it must refuse, and change no row. Returns what it says."""
         before = self.rows
         done = self.call("run", "job.toml", "--quiet")
-        assert done.returncode == 1, f"it ran, and wrote {len(self.rows)} rows for {len(self.words)} words"
+        assert done.returncode == 2, f"it ran, and wrote {len(self.rows)} rows for {len(self.words)} words"
         assert self.rows == before
         return done.stderr
 
@@ -122,7 +122,7 @@ class Job:
             self.run()
             assert self.rows == self.wanted
         else:
-            assert done.returncode == 1
+            assert done.returncode == 2
             assert "state" in done.stderr
 
     @property

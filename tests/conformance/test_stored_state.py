@@ -305,7 +305,7 @@ def test_a_loss_that_was_not_accepted_is_refused(tmp_path: Path) -> None:
         job.settings.append("job.flow=ledger.py:recounted")
         (word,) = (job.folder / "state" / "ledger").glob("accepted=*.blob")
         word.unlink()
-        failed = job.call("run", "job.toml", "--quiet", exits=1)
+        failed = job.call("run", "job.toml", "--quiet", exits=2)
         assert "part of it would be lost" in failed["error"]["message"]
 
 

@@ -130,6 +130,15 @@ class Graph:
         """Every vertex, behind all those that its items go to; the edges that close cycles do not count."""
         return self._walked()[1]
 
+    def longest_way(self) -> int:
+        """Return how many vertices there are on the longest way, once round each cycle."""
+        closing, left = self._walked()
+        lengths: dict[Vertex, int] = {}
+        for vertex in left:
+            ends = [end for end in self._successors[vertex] if (vertex, end) not in closing]
+            lengths[vertex] = 1 + max([lengths[end] for end in ends], default=0)
+        return max(lengths.values(), default=0)
+
     def _walked(self) -> tuple[frozenset[tuple[Vertex, Vertex]], tuple[Vertex, ...]]:
         """Walk the graph from its sources; return the edges that close cycles, and the vertices as they are left."""
         closing, left = set(), []

@@ -265,7 +265,7 @@ def compile_worker(
     """
     compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators})
     # Each step calls the next, and each operator is made with those behind it: a long chain must not be walked so.
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), _FRAMES + _FRAMES_EACH * len(plan.graph.vertices)))
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _FRAMES + _FRAMES_EACH * plan.graph.longest_way()))
     for vertex in plan.graph.sinks_first():
         if not isinstance(vertex, Source):
             compiler.input_of(vertex)

@@ -238,11 +238,12 @@ class Epoch:
 
 def _door(plan: Plan) -> Door:
     """Return the door of what hears of a job's progress."""
+    rears = frozenset(plan.rears)
     return Door(
         CONTROL,
         {
-            Delivered: lambda message: message.rear in plan.rears,
-            Reached: lambda message: message.rear in plan.rears,
+            Delivered: lambda message: message.rear in rears,
+            Reached: lambda message: message.rear in rears,
             FrontEnded: lambda message: 0 < message.front <= len(plan.fronts),
             Failing: anything,
             Prepared: lambda message: 0 <= message.worker < plan.workers,

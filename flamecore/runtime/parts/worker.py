@@ -99,6 +99,7 @@ class Worker:
         self.outboxes = [Outbox() for _ in range(plan.workers)]
         self._owed: list[Ack] = []
         self._waiting: dict[int, Ack] = {}  # by segment: for what waits to go into operations
+        self._rears = plan.rears
         self._sink_segment = plan.sink_segment  # worked out once: it is asked for with every flush
         self._released = min(listener.min_time(self._sink_segment), 0)
         self._delivered: dict[str, int] = {}
@@ -106,6 +107,7 @@ class Worker:
         self._inbound = plan.graph.segments
         self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
         self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at, operators)
+        self._buffers = [waiting for waiting in self.compiled.waiting if isinstance(waiting, ReorderBuffer)]
         self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last minimum time that was told
         self.compiled.arrivals[self._failures.index] = self._failures.step
 
@@ -138,17 +140,17 @@ class Worker:
         if len(values):
             orders = [encode_time(time) + suffix for time in range(first, first + len(values))]
             # The driver may have made any sequence, and may fill it anew; a run is kept, and written down as lists are.
-            records = Records(front.name.source, orders, list(values))
-            if batch.rejected and policy != "skip":
-                fatal = policy == "fail"
+            values = list(values)
+            malformed = bool(batch.rejected) and policy != "skip"
+            if malformed:
                 for place, value in enumerate(values):
                     if isinstance(value, Malformed):
-                        records.values[place] = value.failure(front, first + place, fatal=fatal)
-                records = records._replace(malformed=True)
-            if number in self._merge_of:
-                self._merge_of[number].add(number, records)
+                        values[place] = value.failure(front, first + place, fatal=policy == "fail")
+            merge = self._merge_of.get(number)
+            if merge is None:
+                self._run(front.name.source, orders, values, malformed)
             else:
-                self._run(records)
+                merge.add(number, Records(front.name.source, orders, values, malformed))
         if times_left is None and self.plan.snapshots and self.plan.clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be written down.
             self.given_times.append(GivenTimes(number, first, len(positions)))
@@ -156,9 +158,8 @@ class Worker:
         else:
             self._promise(number, front.next_time if times_left is None else front.promise())
 
-    def _run(self, records: Records) -> None:
-        """Run records, from the first operation on."""
-        source, orders, values, malformed = records
+    def _run(self, source: str, orders: list[bytes], values: list[Any], malformed: bool) -> None:
+        """Run records, from the first operation on. Arguments: as of `Records`."""
         if not malformed:
             self.compiled.runs[source](orders, 0, values)
             return
@@ -171,6 +172,9 @@ class Worker:
 
     def _promise(self, number: int, time: int) -> None:
         """Tell that of a front nothing below a time is to come any more; or, while such has not run, tell it then."""
+        if not self._merges:
+            self.reporter.heartbeat(number, time)
+            return
         merge = self._merge_of.get(number)
         first = None if merge is None else merge.first_time(number)
         if first is None or time <= first:
@@ -191,7 +195,7 @@ class Worker:
         """Run what waited for other fronts and need not any longer."""
         for merge in self._merges:
             for records in merge.take(self.step_records):
-                self._run(records)
+                self._run(*records)
             for number in merge.moved():
                 if number in self._held:
                     self._promise(number, self._held[number])
@@ -368,11 +372,15 @@ class Worker:
 
     def due(self) -> float | None:
         """When `flush` must be called again at the latest, on the clock of `now`; None when nothing waits."""
-        if any(merge.is_ready for merge in self._merges):
-            return 0.0
-        buffers = [one.due() for one in self.compiled.waiting if isinstance(one, ReorderBuffer)]
-        times = [self.reporter.due(), *buffers]
-        return min([time for time in times if time is not None], default=None)
+        due = self.reporter.due()
+        for merge in self._merges:
+            if merge.is_ready:
+                return 0.0
+        for buffer in self._buffers:
+            wanted = buffer.due()
+            if wanted is not None and (due is None or wanted < due):
+                due = wanted
+        return due
 
     def _release(self, out: Outgoing) -> None:
         """Let go what the minimum time has passed."""
@@ -403,9 +411,10 @@ class Worker:
 
     def delivered(self) -> int:
         """The time below which every rear has stored everything, as far as this worker has heard."""
-        rears = self.plan.rears
-        if len(self._delivered) < len(rears):
-            return self._released if not rears else -(2**63)
+        if len(self._delivered) < len(self._rears):
+            return MIN_TIME
+        if not self._rears:
+            return self._released
         return min(self._delivered.values())
 
     @property

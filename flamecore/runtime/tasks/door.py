@@ -34,17 +34,19 @@ class Door:
 
     Attributes:
         refused: How many messages of each sender were refused.
+        plain: Classes of messages that are understood, whatever they say: nobody has to ask.
     """
 
     def __init__(self, address: str, kinds: Mapping[type, Fits]) -> None:
         self.refused: Counter[str] = Counter()
         self._address = address
         self._kinds = kinds
+        self.plain = frozenset(kind for kind, fits in kinds.items() if fits is anything)
 
     def admits(self, sender: str, message: Any) -> bool:
         """Return whether a message is for this part; one that is not is counted, the first of a sender is logged."""
         fits = self._kinds.get(type(message))
-        if fits is anything or (fits is not None and fits(message)):
+        if fits is not None and fits(message):
             return True
         self.refuse(sender, message)
         return False

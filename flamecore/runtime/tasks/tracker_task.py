@@ -19,13 +19,13 @@ class TrackerTask:
 
     async def run(self) -> None:
         """Until cancelled."""
-        tracker, sender = self.tracker, self.sender
+        tracker, sender, plain = self.tracker, self.sender, self.door.plain
         while True:
             delivery: Delivery | None = await sender.endpoint.receive()
             latest: dict[int, MinTime] = {}
             while delivery is not None:
-                reports = [delivery.message] if self.door.admits(*delivery) else []
-                for news in [news for report in reports for news in tracker.receive(report)]:
+                known = type(delivery.message) in plain or self.door.admits(*delivery)
+                for news in tracker.receive(delivery.message) if known else ():
                     if news.vector:  # its listeners must hear of every step
                         self._tell(news)
                     else:

@@ -58,6 +58,7 @@ class WorkerTask:
         self._advanced = advanced
         self.snapshots: SnapshotParticipant | None = None
         self._seen = MIN_TIME
+        self._has_merges = worker.has_merges
         self._delivery_times = DeliveryTimes(worker.plan.rears)
         self._timer: asyncio.TimerHandle | None = None
         dealing = worker.compiled.shares is not None
@@ -87,7 +88,7 @@ class WorkerTask:
         now = monotonic()
         worker = self.worker
         self.sender.send_all(worker.flush(now))
-        if worker.has_merges:
+        if self._has_merges:
             took = monotonic() - now
             if took > _STEP_S:
                 worker.step_records = max(worker.step_records // 2, 1)
@@ -128,7 +129,7 @@ class WorkerTask:
 
     async def run(self) -> None:
         """Until cancelled."""
-        endpoint = self.sender.endpoint
+        endpoint, plain = self.sender.endpoint, self.door.plain
         while True:
             delivery: Delivery | None = await endpoint.receive()
             now = monotonic()
@@ -136,7 +137,7 @@ class WorkerTask:
             taken = 0
             with self._working:
                 while delivery is not None:
-                    if self.door.admits(*delivery):
+                    if type(delivery.message) in plain or self.door.admits(*delivery):
                         self._handle(delivery)
                     taken += 1
                     now = monotonic()

@@ -9,7 +9,7 @@ stays on the worker it is on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -130,13 +130,13 @@ class Graph:
         """Every vertex, behind all those that its items go to; the edges that close cycles do not count."""
         return self._walked()[1]
 
-    def longest_way(self) -> int:
-        """Return how many vertices there are on the longest way, once round each cycle."""
+    def longest_way(self, length: Callable[[Vertex], int]) -> int:
+        """Return the sum of the lengths of the vertices on the longest way, once round each cycle."""
         closing, left = self._walked()
         lengths: dict[Vertex, int] = {}
         for vertex in left:
             ends = [end for end in self._successors[vertex] if (vertex, end) not in closing]
-            lengths[vertex] = 1 + max([lengths[end] for end in ends], default=0)
+            lengths[vertex] = length(vertex) + max([lengths[end] for end in ends], default=0)
         return max(lengths.values(), default=0)
 
     def _walked(self) -> tuple[frozenset[tuple[Vertex, Vertex]], tuple[Vertex, ...]]:

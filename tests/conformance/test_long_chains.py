@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import flamecore as fc
+from flamecore import errors
 from flamecore.model.stream import Stream
 
 Link = Callable[[Stream[int], int], Stream[int]]
@@ -54,3 +56,17 @@ def test_two_thousand_maps_in_a_row_run(name: str) -> None:
     numbers = [1, 2, 3]
     more = 0 if name == "filter" else 2000
     assert chain(LINKS[name], 2000).run({"numbers": numbers})["out"] == [number + more for number in numbers]
+
+
+def test_a_longer_row_is_refused() -> None:
+    with pytest.raises(errors.GraphError, match="too many operations in a row in 'chain'"):
+        chain(LINKS["count"], 1000).run({"numbers": [1]})
+
+
+def test_what_is_nested_too_deep_is_malformed_beside_a_long_row_too(tmp_path: Path) -> None:
+    """A line of opening brackets once ended the process: calls were allowed to be deeper than its stack is."""
+    (tmp_path / "in.jsonl").write_bytes(b"1\n" + b"[" * 100_000 + b"\n2\n")
+    flow = chain(LINKS["map"], 2000)
+    settings = {"source.numbers.use": "jsonl", "source.numbers.path": str(tmp_path / "in.jsonl")}
+    outputs = flow.run(settings={**settings, "source.numbers.on_error": "skip"})["out"]
+    assert outputs == [2001, 2002]

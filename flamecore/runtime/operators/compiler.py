@@ -18,6 +18,7 @@ from typing import Any, Final
 import xxhash
 
 from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
+from flamecore.errors import GraphError
 from flamecore.model.plan import MAX_LOOP_BYTES, Plan
 from flamecore.model.vertices import ByTime, Source, Vertex
 from flamecore.runtime.operators.agenda import Agenda
@@ -32,8 +33,12 @@ from flamecore.runtime.operators.table import OPERATORS, Operators
 _FRAMES: Final = 500
 """How deep calls may be where a chain of operations begins, and in functions of the flow at its end."""
 
-_FRAMES_EACH: Final = 16
+_FRAMES_OF_STATE, _FRAMES_OF_MAP = 16, 4
 """How much deeper they may be for each operation: the deepest, a state that meets a late item, needs fewer."""
+
+_FRAMES_MOST: Final = 10_000
+"""What is nested as deep as calls may be is decoded on the machine's own stack: from some 20,000 levels on that is too
+small, and the process dies."""
 
 
 @dataclass(slots=True)
@@ -265,7 +270,15 @@ def compile_worker(
     """
     compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators})
     # Each step calls the next, and each operator is made with those behind it: a long chain must not be walked so.
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), _FRAMES + _FRAMES_EACH * plan.graph.longest_way()))
+    frames = _FRAMES + plan.graph.longest_way(lambda vertex: _FRAMES_OF_STATE if vertex.stateful else _FRAMES_OF_MAP)
+    if frames > _FRAMES_MOST:
+        raise GraphError(
+            f"there are too many operations in a row in {plan.graph.name!r}: calls would be {frames:,} deep, "
+            f"and may be {_FRAMES_MOST:,}",
+            hint="Put several functions into one map: a row may have some 2,000 maps, or 500 states.",
+            vertex=None,
+        )
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), frames))
     for vertex in plan.graph.sinks_first():
         if not isinstance(vertex, Source):
             compiler.input_of(vertex)

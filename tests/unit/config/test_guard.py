@@ -404,3 +404,20 @@ def test_drivers_of_the_project_are_guarded_alike() -> None:
                 made_class = plugins.guarded(kind, name)
                 assert issubclass(made_class, plugins.get(kind, name))
                 assert made_class is not plugins.get(kind, name)
+
+
+def test_a_method_that_a_test_puts_in_its_place_is_called_while_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kept(Memory):
+        async def names(self, prefix: str) -> Sequence[str]:
+            return ["a"]
+
+    async def two(self: Kept, prefix: str) -> Sequence[str]:
+        return ["a", "b"]
+
+    def count() -> int:
+        return len(asyncio.run(made("store", Kept, StoreContext("job")).names("")))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Kept, "names", two)
+        assert count() == 2
+    assert count() == 1

@@ -145,9 +145,9 @@ class Machines:
         self._started.append(started)
         return started
 
-    def run(self, name: str, command: str, limit_s: float = 60) -> str:
-        """What a command prints on a machine, on both outputs. It must end well."""
-        return self.start(name, command).wait(limit_s)
+    def run(self, name: str, command: str, limit_s: float = 60, *, code: int | None = 0) -> str:
+        """Return what a command prints on a machine, on both outputs. It must end with that code; None: with any."""
+        return self.start(name, command).wait(limit_s, code=code)
 
     def cut(self, name: str) -> None:
         """Cut a machine from the network: nothing goes in or out, and nobody is told."""

@@ -102,9 +102,10 @@ class Reader:
         return "; ".join([*self.exports.get(machine, ()), command])
 
     def look(self, machine: str, command: str, wanted: str) -> None:
-        """Ask until everybody has joined."""
+        """Ask until everybody has joined: at first nothing listens."""
         end = time.monotonic() + 30
-        while difference := self.differs(command, self.machines.run(machine, self.whole(machine, command)), wanted):
+        asked = self.whole(machine, command)
+        while difference := self.differs(command, self.machines.run(machine, asked, code=None), wanted):
             assert time.monotonic() < end, difference
 
     def differs(self, command: str, found: str, wanted: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from nats import errors
@@ -55,6 +55,10 @@ class _Wire(TcpTransport):
         else:
             held, self._held = self._held, b""
             super().write(held + payload)  # type: ignore[no-untyped-call]  # nats-py has no hints there
+
+    def writelines(self, payload: Sequence[bytes]) -> None:
+        # From Python 3.12 on asyncio's own does not look whether the connection is closed, and fails if it is.
+        super().write(b"".join(payload))  # type: ignore[no-untyped-call]  # as above
 
     async def connect_tls(self, *arguments: Any, **named: Any) -> None:
         await super().connect_tls(*arguments, **named)

@@ -1,4 +1,4 @@
-"""What holds for all tests, those of the plugins too: Hypothesis judges values, and no durations."""
+"""Settings of all tests, those of the plugins too: Hypothesis judges values, and no durations."""
 
 import hypothesis
 

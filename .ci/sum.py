@@ -62,7 +62,7 @@ def lost(journal: Path, folder: Path) -> list[str]:
 
 
 def reports(env: dict[str, Any]) -> bool:
-    """Whether the commands of an environment are to leave a report: .ci/report.py is the first of them."""
+    """Return whether an environment is to leave a report: .ci/report.py is the first of its commands."""
     return any("report.py" in str(command["command"]) for command in env.get("test", ()))
 
 

@@ -1,4 +1,4 @@
-"""How a vertex is computed on a worker: the contract of operators.
+"""The contract of operators: a vertex as it is computed on a worker.
 
 A vertex says what is meant; an operator computes it, with this worker's share of the items. The engine has one row for
 each kind of vertex, vertex class → operator class, and plugins add rows (`docs/plugins/operator.md`).

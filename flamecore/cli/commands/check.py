@@ -63,7 +63,7 @@ def command(ctx: click.Context, /, app: str, **options: Any) -> None:
 
 
 def _notes(spec: JobSpec, processes: Sequence[ProcessPlan]) -> Iterator[str]:
-    """What works, and may not be what was meant."""
+    """Yield notes on what works, and may not be what was meant."""
     workers = spec.config.job.workers
     if workers > 1 and len(processes) == 1:
         yield (

@@ -19,6 +19,8 @@ from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.flows.reference import interpret
 from flamecore.testing.simulation.simulation import Simulation
+from flamestream_demo.inverted_index import flow as index
+from flamestream_demo.pages import Page
 
 Flow = Callable[[list[int]], fc.Flow]
 """Draws a flow from a source `in` to a sink `out`, whose state functions count their calls in the first element."""
@@ -229,3 +231,25 @@ def test_files_are_read_together_without_a_repair(tmp_path: Path, files: int, cl
     assert {word: max(count for each, count in counts if each == word) for word in "abcde"} == {
         word: words.count(word) for word in "abcde"
     }
+
+
+@pytest.mark.parametrize("fronts", [1, 2, 4])
+def test_the_index_is_the_same_of_any_number_of_fronts_and_workers(fronts: int) -> None:
+    """With pages that come in several versions; on one worker without a repair."""
+    random = Random(7)
+    pages = [
+        Page(number % 50, "page", " ".join(random.choices(("stream", "order", "exact", "once", "cycle"), k=12)))
+        for number in range(60)
+    ]
+    parts = [pages[part::fronts] for part in range(fronts)]
+    source = index.graph().sources[0].name
+    outputs = []
+    for workers in (1, 2, 3):
+        for seed in range(simulated_runs(3)):
+            run = Simulation(
+                index.graph(), {}, partitioned={source: parts}, acker=acker_named("local"), workers=workers, seed=seed
+            ).run()
+            assert all(run.outputs.values())
+            assert workers > 1 or run.replays == 0, seed
+            outputs.append(run.outputs)
+    assert all(each == outputs[0] for each in outputs)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import nats
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nats.aio.client import Client
 from structlog.testing import capture_logs
 
 from flamecore.errors import FrameError
@@ -55,10 +55,23 @@ def untokened(kind: Kind = Kind.DATA, **fields: Any) -> bytes:
     return sealed(kind, token="", **fields)
 
 
+class Stranger(Client):
+    """Another client of the server."""
+
+    async def flush(self, timeout: int = 10) -> None:
+        """Wait until the server has what was published.
+
+        The library asks the server before a task of its own has written that, and the server may answer first.
+        """
+        await super().flush(timeout)
+        await super().flush(timeout)
+
+
 @asynccontextmanager
 async def a_stranger(server: NatsServer) -> AsyncIterator[Any]:
-    """Another client of the server."""
-    async with await nats.connect(server.url) as made:
+    """Connect a stranger to the server."""
+    async with Stranger() as made:
+        await made.connect(server.url)
         yield made
 
 

@@ -111,7 +111,7 @@ def _same(number: int) -> int:
 def _off() -> type[Any]:
     """An acker that knows of nothing: what a job without tracking would send."""
     from flamecore.abc.acker import Acker, Listener, Reporter, SingleListener, Tracker
-    from flamecore.model.messages import MinTime, Report
+    from flamecore.model.messages import MinTimes, Report
 
     class Mute(Reporter):
         def ack(self, segment: int, time: int, xor: int) -> None:
@@ -127,14 +127,14 @@ def _off() -> type[Any]:
             return ()
 
     class Deaf(Tracker):
-        def receive(self, report: Report) -> Sequence[MinTime]:
+        def receive(self, report: Report) -> Sequence[MinTimes]:
             return ()
 
         def register(self, front: int, time: int | None = None) -> int:
             return time or 0
 
-        def current(self) -> Sequence[MinTime]:
-            return ()
+        def current(self) -> MinTimes:
+            return MinTimes(())
 
     class Off(Acker):
         name = "off"
@@ -226,7 +226,7 @@ def _judge(table: Table, runs: dict[str, list[dict[str, Any]]], operators: int, 
     name = f"{operators}, {workers}"
     service = {
         acker: [
-            (run["messages"].get("Report", 0) + run["messages"].get("MinTime", 0)) / records
+            (run["messages"].get("Report", 0) + run["messages"].get("MinTimes", 0)) / records
             for run in runs[f"{name}, {acker}"]
         ]
         for acker in ("centralized", "local")

@@ -2,7 +2,7 @@
 
 An acker is a *strategy* made of three parts, none of which knows how messages travel:
 
-    reporter (one per worker)  --Report-->  tracker (one or several)  --MinTime-->  listener (one per subscriber)
+    reporter (one per worker)  --Report-->  tracker (one or several)  --MinTimes-->  listener (one per subscriber)
 
 A worker tells its reporter of every hand-over to another worker: a random number when it sends, the same number
 once it has processed what it received *and* acked and sent all that came of it. A tracker XORs the numbers per
@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flamecore.model.messages import MinTime, Report
+from flamecore.model.messages import MinTimes, Report
 from flamecore.model.meta import MIN_TIME
 
 API: int = 1
@@ -78,7 +78,7 @@ class Tracker(ABC):
         self.subscribers: list[str] = []
 
     @abstractmethod
-    def receive(self, report: Report) -> Sequence[MinTime]:
+    def receive(self, report: Report) -> Sequence[MinTimes]:
         """Apply one report as one step and return the news for every subscriber, in the order to be sent.
 
         Raises:
@@ -103,10 +103,10 @@ class Tracker(ABC):
         """
 
     @abstractmethod
-    def current(self) -> Sequence[MinTime]:
-        """The news a newcomer must be told, one for each segment."""
+    def current(self) -> MinTimes:
+        """Return the news a newcomer must be told."""
 
-    def subscribe(self, address: str) -> Sequence[MinTime]:
+    def subscribe(self, address: str) -> MinTimes:
         """Send news to `address` from now on; returns what it must be told first. Twice is once."""
         if address not in self.subscribers:
             self.subscribers.append(address)
@@ -122,8 +122,8 @@ class Listener(ABC):
     """A subscriber's side: makes one minimum time for each segment of what the trackers tell."""
 
     @abstractmethod
-    def receive(self, tracker: int, news: MinTime) -> bool:
-        """Take one piece of news of the tracker with that index; True if the minimum time of its segment grew."""
+    def receive(self, tracker: int, news: MinTimes) -> bool:
+        """Take the news of the tracker with that index; True if the minimum time of any segment grew."""
 
     @abstractmethod
     def min_time(self, segment: int) -> int:
@@ -185,13 +185,12 @@ class SingleListener(Listener):
     """Listens to one tracker: its word is the minimum time."""
 
     def __init__(self, segments: int, start: int = MIN_TIME) -> None:
-        self._times = [start] * segments
+        self._times = (start,) * segments
 
-    def receive(self, tracker: int, news: MinTime) -> bool:
-        if news.time <= self._times[news.segment]:
-            return False
-        self._times[news.segment] = news.time
-        return True
+    def receive(self, tracker: int, news: MinTimes) -> bool:
+        times = tuple(map(max, self._times, news.times))
+        grew, self._times = times != self._times, times
+        return grew
 
     def min_time(self, segment: int) -> int:
         return self._times[segment]

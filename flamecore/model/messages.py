@@ -3,7 +3,7 @@
 worker  --Items-->     worker     items of a hand-over, and the acks the receiver owes for them
 worker  --Busy-->      worker     how busy it is, for those that deal out items
 worker  --Report-->    acker      what is handed over and received, and the promises of fronts
-acker   --MinTime-->   worker     how far the minimum time has come
+acker   --MinTimes-->  worker     how far the minimum times have come
 worker  --Released-->  rear       what the barrier lets go
 rear    --Delivered--> worker     what the sink has stored: credit for the fronts it hosts; also to the job's control
 rear    --Reached-->   control    a record that ends the job
@@ -48,17 +48,15 @@ class Report(NamedTuple):
     unregistered: tuple[int, ...] = ()
 
 
-class MinTime(NamedTuple):
-    """A tracker's news: its part of the minimum time of one segment.
+class MinTimes(NamedTuple):
+    """A tracker's news: its part of the minimum time of each segment. One message for all, however many there are.
 
     Attributes:
-        segment: Which part of the graph.
-        time: Nothing below it is in flight as far as this tracker knows. From one shard of several it may go back.
+        times: Nothing below them is in flight as far as this tracker knows. From one shard of several they may go back.
         vector: Latest node time of each worker that this tracker has applied; empty where nobody needs it.
     """
 
-    segment: int
-    time: int
+    times: tuple[int, ...]
     vector: tuple[int, ...] = ()
 
 

@@ -59,7 +59,7 @@ class Maker:
             return [lay.RELEASED, self._payloads(1), self._node(0, 1)]
         if kind == 2:
             self._columns.append(_encode([self._plain() for _ in range(self._count())]))
-            return [lay.TOLD, ("Report", "MinTime", "Delivered", "Items", 5)[self._script.number() % 5]]
+            return [lay.TOLD, ("Report", "MinTimes", "Delivered", "Items", 5)[self._script.number() % 5]]
         return self._node(1, 0)
 
     def _orders(self, count: int) -> Any:

@@ -86,7 +86,7 @@ class Script:
 @cache
 def encoded() -> list[bytes]:
     """The bytes of some values."""
-    from flamecore.model.messages import Ack, Delivered, MinTime, Released, Report
+    from flamecore.model.messages import Ack, Delivered, MinTimes, Released, Report
     from flamecore.runtime.codec.codec import Codec
 
     values: list[Any] = [
@@ -100,7 +100,7 @@ def encoded() -> list[bytes]:
         Delivered("counts", 7),
         Released(1, 7, [b"order"], ["payload"], []),
         Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
-        MinTime(0, 5, (1, 2)),
+        MinTimes((0, 5), (1, 2)),
     ]
     return list(map(Codec(DECLARED).encode, values))
 

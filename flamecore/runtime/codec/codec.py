@@ -21,7 +21,7 @@ from flamecore.errors import CodecError, TooLargeError
 from flamecore.model.batch import DerivedOrders, Note, concat, pack, unpack
 from flamecore.model.failure import Failure, shorten_repr
 from flamecore.model.graph import Graph, payload_types
-from flamecore.model.messages import Ack, Delivered, Items, MinTime, Released, Report
+from flamecore.model.messages import Ack, Delivered, Items, MinTimes, Released, Report
 from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import wire as lay
 from flamecore.runtime.codec.checked import MESSAGES, checked
@@ -41,7 +41,7 @@ _SPELLED_OUT: Final = 4096
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _items_head: Final = msgspec.msgpack.Decoder(tuple[tuple[Ack, ...], list[tuple[int, int, bool, Note]]]).decode
-_told: Final = {kind: _encode([[], [lay.TOLD, NAMES[kind]]]) for kind in (Report, MinTime, Delivered)}
+_told: Final = {kind: _encode([[], [lay.TOLD, NAMES[kind]]]) for kind in (Report, MinTimes, Delivered)}
 """The most frequent messages. They carry no payloads, so their own hints are enough to make them again."""
 _tellers: Final = {NAMES[kind]: msgspec.msgpack.Decoder(kind).decode for kind in _told}
 _released_head: Final = msgspec.msgpack.Decoder(tuple[int, int, Note, list[bytes]]).decode

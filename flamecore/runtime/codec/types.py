@@ -11,7 +11,7 @@ from flamecore.model import messages
 from flamecore.model.drift import DriftState
 from flamecore.model.failure import Failure, shorten_repr
 from flamecore.model.item import DataItem
-from flamecore.model.messages import Ack, MinTime, Report
+from flamecore.model.messages import Ack, MinTimes, Report
 from flamecore.model.meta import GlobalTime, Meta
 from flamecore.model.type_codec import RESERVED, TypeCodec, full_name
 from flamecore.model.types import hints_of
@@ -57,7 +57,7 @@ NAMES: Final[Mapping[type, str]] = {
     messages.NodeReport: "NodeReport",
     messages.NodeFailed: "NodeFailed",
     Report: "Report",
-    MinTime: "MinTime",
+    MinTimes: "MinTimes",
     Ack: "Ack",
     Failure: "Failure",
     GlobalTime: "GlobalTime",

@@ -18,7 +18,18 @@ from flamecore.abc.source import Batch
 from flamecore.errors import JobError
 from flamecore.model.failure import Failure
 from flamecore.model.graph import Graph
-from flamecore.model.messages import CONTROL, Ack, Busy, Delivered, Failing, Items, MinTime, Outgoing, Released, Settled
+from flamecore.model.messages import (
+    CONTROL,
+    Ack,
+    Busy,
+    Delivered,
+    Failing,
+    Items,
+    MinTimes,
+    Outgoing,
+    Released,
+    Settled,
+)
 from flamecore.model.meta import MAX_TIME, MIN_TIME, decode_time, encode_time
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.operators.agenda import Agenda
@@ -278,7 +289,7 @@ class Worker:
             self.compiled.origin.way = sender
             arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
             self._owed.extend(message.acks)
-        elif kind is MinTime:
+        elif kind is MinTimes:
             self.listener.receive(int(sender.rpartition("/")[2]), message)
         elif kind is Settled:
             self.trim(message.time)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flamecore.abc.acker import Tracker
 from flamecore.abc.transport import Delivery
-from flamecore.model.messages import MinTime, Report
+from flamecore.model.messages import MinTimes, Report
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.sender import Sender
 
@@ -22,19 +22,18 @@ class TrackerTask:
         tracker, sender, plain = self.tracker, self.sender, self.door.plain
         while True:
             delivery: Delivery | None = await sender.endpoint.receive()
-            latest: dict[int, MinTime] = {}
+            latest: MinTimes | None = None
             while delivery is not None:
                 known = type(delivery.message) in plain or self.door.admits(*delivery)
                 for news in tracker.receive(delivery.message) if known else ():
                     if news.vector:  # its listeners must hear of every step
                         self._tell(news)
                     else:
-                        latest.pop(news.segment, None)
-                        latest[news.segment] = news
+                        latest = news
                 delivery = sender.endpoint.receive_nowait()
-            for news in latest.values():
-                self._tell(news)
+            if latest is not None:
+                self._tell(latest)
 
-    def _tell(self, news: MinTime) -> None:
+    def _tell(self, news: MinTimes) -> None:
         for subscriber in self.tracker.subscribers:
             self.sender.send(subscriber, news)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
 from flamecore.model.clock import STOPWATCH
-from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTime, Prepare, Settled
+from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTimes, Prepare, Settled
 from flamecore.model.meta import MIN_TIME
 from flamecore.runtime.parts.worker import STEP_RECORDS, Worker
 from flamecore.runtime.tasks.door import Door, anything
@@ -68,7 +68,7 @@ class WorkerTask:
             sender.endpoint.address,
             {
                 **dict.fromkeys((Items, Settled, Busy, Prepare, Committed), anything),
-                MinTime: lambda news: 0 <= news.segment < segments,
+                MinTimes: lambda news: len(news.times) == segments,
                 Delivered: lambda word: word.rear in rears,
             },
         )

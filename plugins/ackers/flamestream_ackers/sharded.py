@@ -9,7 +9,7 @@ import msgspec
 
 from flamecore.abc.acker import Acker, AckerPlan, Listener, Reporter, SingleListener, Tracker
 from flamecore.abc.hooks import hookimpl
-from flamecore.model.messages import Ack, MinTime, Report
+from flamecore.model.messages import Ack, MinTimes, Report
 from flamecore.model.meta import MAX_TIME
 from flamestream_ackers.reporter import Heartbeats, SteppingReporter
 from flamestream_ackers.tracker import XorTracker
@@ -67,21 +67,19 @@ class ShardedReporter(SteppingReporter):
 
 
 class _Told:
-    """What one shard has told of one segment: its latest node times, and its reports from the accepted one on.
+    """The reports of one shard on one segment, from the accepted one on.
 
     Of the reports only the lowest minimum time that follows is wanted. So one that is followed by a lower or equal one
     is merged with it: it keeps its place, the node times at which it is accepted, and takes the lower time.
     """
 
-    __slots__ = ("latest", "reports")
+    __slots__ = ("reports",)
 
     def __init__(self, vector: Vector, time: int) -> None:
-        self.latest = vector
         self.reports: deque[tuple[Vector, int]] = deque([(vector, time)])
 
     def add(self, vector: Vector, time: int) -> None:
-        self.latest = place = vector
-        reports = self.reports
+        place, reports = vector, self.reports
         while reports and reports[-1][1] >= time:
             place, _ = reports.pop()
         reports.append((place, time))
@@ -109,19 +107,21 @@ class ConservativeListener(Listener):
 
     def __init__(self, plan: AckerPlan, shards: int) -> None:
         nothing = (0,) * plan.workers
+        self._latest = [nothing] * shards
         self._told = [[_Told(nothing, plan.start) for _ in range(shards)] for _ in plan.segments]
         self._times = [plan.start] * len(plan.segments)
 
-    def receive(self, tracker: int, news: MinTime) -> bool:
-        segment, time, vector = news
-        told = self._told[segment]
-        told[tracker].add(vector, time)
-        known = tuple(map(min, *[shard.latest for shard in told]))
-        lowest = min([shard.accept(known) for shard in told])
-        if lowest <= self._times[segment]:
-            return False
-        self._times[segment] = lowest
-        return True
+    def receive(self, tracker: int, news: MinTimes) -> bool:
+        times, vector = news
+        self._latest[tracker] = vector
+        known = tuple(map(min, *self._latest))
+        grew = False
+        for segment, (told, time) in enumerate(zip(self._told, times, strict=True)):
+            told[tracker].add(vector, time)
+            lowest = min([shard.accept(known) for shard in told])
+            if lowest > self._times[segment]:
+                self._times[segment], grew = lowest, True
+        return grew
 
     def min_time(self, segment: int) -> int:
         return self._times[segment]

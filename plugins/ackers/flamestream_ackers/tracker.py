@@ -11,7 +11,7 @@ from typing import Final
 
 from flamecore.abc.acker import AckerPlan, Tracker
 from flamecore.errors import ConsistencyError, TimeRegressionError
-from flamecore.model.messages import MinTime, Report
+from flamecore.model.messages import MinTimes, Report
 from flamestream_ackers.table import AckTable
 
 CAPACITY: Final = 2**64
@@ -43,7 +43,7 @@ class XorTracker(Tracker):
         self._shard = shard
         self._joined = False  # a front that joins further on may raise the bound; told with the next report
 
-    def receive(self, report: Report) -> Sequence[MinTime]:
+    def receive(self, report: Report) -> Sequence[MinTimes]:
         worker, tick, acks, heartbeats, unregistered = report
         moved, self._joined = self._joined, False
         if tick:
@@ -60,10 +60,9 @@ class XorTracker(Tracker):
         for front in unregistered:
             self._unregister(front)
             moved = True
-        if tick and self._shard:
-            self._advance()
-            return self.current()
-        return self._advance() if moved else ()
+        told = bool(tick) and self._shard
+        changed = (moved or told) and self._advance()
+        return (self.current(),) if changed or told else ()
 
     def register(self, front: int, time: int | None = None) -> int:
         # The first segments are furthest: an item of the new front enters there.
@@ -82,12 +81,8 @@ class XorTracker(Tracker):
         self._joined = True
         return time
 
-    def current(self) -> Sequence[MinTime]:
-        vector = self._vector()
-        return [MinTime(segment, time, vector) for segment, time in enumerate(self._times)]
-
-    def _vector(self) -> tuple[int, ...]:
-        return tuple(self._ticks) if self._shard else ()
+    def current(self) -> MinTimes:
+        return MinTimes(tuple(self._times), tuple(self._ticks) if self._shard else ())
 
     def _heartbeat(self, front: int, time: int) -> bool:
         """Take a promise; True if the lowest one may have grown."""
@@ -125,19 +120,17 @@ class XorTracker(Tracker):
         self._default = max(self._default, last)
         self._bound = min(self._heartbeats.values(), default=self._default)
 
-    def _advance(self) -> list[MinTime]:
-        """Bring the minimum times up to date, upstream first, and return those that changed."""
-        news = []
+    def _advance(self) -> bool:
+        """Bring the minimum times up to date, upstream first; True if any has changed."""
+        changed = False
         times = self._times
-        vector = self._vector()
         for segment, feeding in enumerate(self._inbound):
             bound = min([times[index] for index in feeding]) if feeding else self._bound
             # In a shard the bound may have gone back behind the head; a segment never is ahead of those that feed it.
             time = min(bound, self._tables[segment].promote(bound))
             if time != times[segment]:
-                times[segment] = time
-                news.append(MinTime(segment, time, vector))
-        return news
+                times[segment], changed = time, True
+        return changed
 
     def _out_of_step(self, report: Report) -> ConsistencyError:
         last = self._ticks[report.worker]

@@ -13,7 +13,7 @@ from itertools import product
 import pytest
 
 from flamecore.abc.acker import AckerPlan, Listener, Tracker
-from flamecore.model.messages import Ack, MinTime, Report
+from flamecore.model.messages import Ack, MinTimes, Report
 from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.laws import LawBroken
 from flamecore.testing.simulation.ackers import Make, Shape, Simulation
@@ -33,13 +33,13 @@ class PublishedListener(Listener):
     """From each shard the latest report whose vector is covered by the least of all shards' latest vectors."""
 
     def __init__(self, plan: AckerPlan, shards: int) -> None:
-        self._reports = [[MinTime(0, plan.start, (0,) * plan.workers)] for _ in range(shards)]
+        self._reports = [[MinTimes((plan.start,), (0,) * plan.workers)] for _ in range(shards)]
         self._time = plan.start
 
-    def receive(self, tracker: int, news: MinTime) -> bool:
+    def receive(self, tracker: int, news: MinTimes) -> bool:
         self._reports[tracker].append(news)
         known = [min(node) for node in zip(*[reports[-1].vector for reports in self._reports], strict=True)]
-        accepted = [[one.time for one in reports if covered(one.vector, known)][-1] for reports in self._reports]
+        accepted = [[one.times[0] for one in reports if covered(one.vector, known)][-1] for reports in self._reports]
         before, self._time = self._time, max(self._time, min(accepted))
         return self._time > before
 
@@ -54,8 +54,8 @@ class HeedlessListener(Listener):
         self._times = [plan.start] * shards
         self._time = plan.start
 
-    def receive(self, tracker: int, news: MinTime) -> bool:
-        self._times[tracker] = news.time
+    def receive(self, tracker: int, news: MinTimes) -> bool:
+        self._times[tracker] = news.times[0]
         before, self._time = self._time, max(self._time, min(self._times))
         return self._time > before
 
@@ -66,9 +66,9 @@ class HeedlessListener(Listener):
 class QuietTracker(XorTracker):
     """Reports only what has changed, and no new node times beside."""
 
-    def receive(self, report: Report) -> Sequence[MinTime]:
-        before = {news.segment: news.time for news in self.current()}
-        return [news for news in super().receive(report) if news.time != before[news.segment]]
+    def receive(self, report: Report) -> Sequence[MinTimes]:
+        before = self.current().times
+        return [news for news in super().receive(report) if news.times != before]
 
 
 def sharded(
@@ -113,7 +113,7 @@ def counter_example(listener: Listener) -> list[int]:
     ]
     said = []
     for shard, vector, time in news:
-        listener.receive(shard, MinTime(0, time, vector))
+        listener.receive(shard, MinTimes((time,), vector))
         said.append(listener.min_time(0))
     return said
 
@@ -126,8 +126,8 @@ def test_case_38_the_conservative_rule_is_not_deceived() -> None:
     listener = ConservativeListener(PLAN, 2)
     assert counter_example(listener) == [0, 0, 0, 0, 1]
     # Worker 1 has processed the item: once both shards have its node time 3, nothing is left.
-    assert not listener.receive(1, MinTime(0, 2, (1, 3)))
-    assert listener.receive(0, MinTime(0, 2, (1, 3)))
+    assert not listener.receive(1, MinTimes((2,), (1, 3)))
+    assert listener.receive(0, MinTimes((2,), (1, 3)))
     assert listener.min_time(0) == 2
 
 
@@ -135,53 +135,53 @@ def test_case_37_a_report_counts_when_all_shards_have_its_node_times() -> None:
     plan = replace(PLAN, workers=1)
     heedless, sound = HeedlessListener(plan, 2), ConservativeListener(plan, 2)
     for listener in (heedless, sound):
-        assert not listener.receive(1, MinTime(0, 2, (1,)))
-    assert heedless.receive(0, MinTime(0, 1, (3,)))
-    assert not sound.receive(0, MinTime(0, 1, (3,)))
+        assert not listener.receive(1, MinTimes((2,), (1,)))
+    assert heedless.receive(0, MinTimes((1,), (3,)))
+    assert not sound.receive(0, MinTimes((1,), (3,)))
     assert sound.min_time(0) == 0
-    assert not sound.receive(1, MinTime(0, 5, (2,)))
-    assert sound.receive(1, MinTime(0, 4, (3,)))
+    assert not sound.receive(1, MinTimes((5,), (2,)))
+    assert sound.receive(1, MinTimes((4,), (3,)))
     assert sound.min_time(0) == 1
-    assert sound.receive(0, MinTime(0, 6, (3,)))  # of itself: a heartbeat
+    assert sound.receive(0, MinTimes((6,), (3,)))  # of itself: a heartbeat
     assert sound.min_time(0) == 4
 
 
 def test_a_shard_counts_with_the_lowest_it_has_said_since_the_accepted_report() -> None:
     listener = ConservativeListener(replace(PLAN, workers=1), 2)
     for time, tick in [(9, 1), (3, 2), (8, 3)]:
-        listener.receive(0, MinTime(0, time, (tick,)))
-    listener.receive(1, MinTime(0, 9, (1,)))
+        listener.receive(0, MinTimes((time,), (tick,)))
+    listener.receive(1, MinTimes((9,), (1,)))
     assert listener.min_time(0) == 3  # from the report at 1 to the one at 3
-    listener.receive(1, MinTime(0, 9, (2,)))
+    listener.receive(1, MinTimes((9,), (2,)))
     assert listener.min_time(0) == 3
-    listener.receive(1, MinTime(0, 9, (3,)))
+    listener.receive(1, MinTimes((9,), (3,)))
     assert listener.min_time(0) == 8
 
 
 def test_f18_segments_are_kept_apart() -> None:
     listener = ConservativeListener(AckerPlan(1, (frozenset(), frozenset({0})), ()), 2)
     for shard in (0, 1):
-        listener.receive(shard, MinTime(0, 5, (0,)))
+        listener.receive(shard, MinTimes((5, 0), (0,)))
     assert (listener.min_time(0), listener.min_time(1)) == (5, 0)
 
 
 def test_f13_a_shard_goes_back_and_says_so() -> None:
     tracker = XorTracker(PLAN, shard=True)
-    assert tracker.receive(Report(0, heartbeats=((1, 10),))) == [MinTime(0, 10, (0, 0))]
-    assert tracker.receive(Report(1, 1, (Ack(0, 4, 7),))) == [MinTime(0, 4, (0, 1))]
-    assert tracker.receive(Report(0, 1)) == [MinTime(0, 4, (1, 1))]  # of itself: a node time
-    assert tracker.receive(Report(0, 2, (Ack(0, 4, 7),))) == [MinTime(0, 10, (2, 1))]
+    assert tracker.receive(Report(0, heartbeats=((1, 10),))) == (MinTimes((10,), (0, 0)),)
+    assert tracker.receive(Report(1, 1, (Ack(0, 4, 7),))) == (MinTimes((4,), (0, 1)),)
+    assert tracker.receive(Report(0, 1)) == (MinTimes((4,), (1, 1)),)  # of itself: a node time
+    assert tracker.receive(Report(0, 2, (Ack(0, 4, 7),))) == (MinTimes((10,), (2, 1)),)
 
 
 def test_a_segment_goes_back_with_what_feeds_it() -> None:
     tracker = XorTracker(AckerPlan(1, (frozenset(), frozenset({0})), (1,)), shard=True)
     tracker.receive(Report(0, heartbeats=((1, 10),)))
-    assert [news.time for news in tracker.receive(Report(0, 1, (Ack(0, 4, 7),)))] == [4, 4]
+    assert tracker.receive(Report(0, 1, (Ack(0, 4, 7),))) == (MinTimes((4, 4), (1,)),)
 
 
 def test_one_shard_needs_no_node_times() -> None:
     acker = Sharded(Sharded.Options(shards=1), PLAN)
-    assert acker.tracker(0).receive(Report(0, 1, heartbeats=((1, 3),))) == [MinTime(0, 3)]
+    assert acker.tracker(0).receive(Report(0, 1, heartbeats=((1, 3),))) == (MinTimes((3,)),)
 
 
 # ---- by simulation
@@ -227,8 +227,8 @@ class OneByOneTracker(XorTracker):
         super().__init__(plan, shard=True)  # so that acks of the past show as news and not as errors
         self._number = [0] * plan.workers
 
-    def receive(self, report: Report) -> Sequence[MinTime]:
-        news: list[MinTime] = []
+    def receive(self, report: Report) -> Sequence[MinTimes]:
+        news: list[MinTimes] = []
         for ack in report.acks:
             self._number[report.worker] += 1
             news += super().receive(Report(report.worker, self._number[report.worker], (ack,)))

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from flamecore.errors import CodecError, TooLargeError
 from flamecore.model.batch import Lines, Rows, children, extended
 from flamecore.model.failure import Failure
-from flamecore.model.messages import Ack, Delivered, Items, MinTime, Released, Report
+from flamecore.model.messages import Ack, Delivered, Items, MinTimes, Released, Report
 from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import wire as lay
 from flamecore.runtime.codec.codec import Codec
@@ -83,7 +83,7 @@ SENT: list[Any] = [
     Released(1, 5, extended([b"o"] * 40, b"t"), Lines("x\n" * 40), []),
     Released(1, 5, [b"o"], [("word", 1)], [(b"x", Failure(None, "map", "r", "k", "why", ("frame",)))]),
     Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
-    MinTime(0, 5, (1, 2)),
+    MinTimes((0, 5), (1, 2)),
     Delivered("out", 5),
 ]
 
@@ -143,7 +143,7 @@ NODES = st.recursive(
         ),
         st.tuples(st.just(lay.PACKED), st.sampled_from(["<f8", ">i4", "O", "U", 5])).map(list),
         st.tuples(st.sampled_from([lay.ITEMS, lay.RELEASED]), inner, inner).map(list),
-        st.tuples(st.just(lay.TOLD), st.sampled_from(["Report", "MinTime", "Delivered", "Items", 5])).map(list),
+        st.tuples(st.just(lay.TOLD), st.sampled_from(["Report", "MinTimes", "Delivered", "Items", 5])).map(list),
         st.lists(st.integers(-1, 30) | inner, max_size=4),
     ),
     max_leaves=6,

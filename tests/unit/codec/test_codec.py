@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
 from flamecore.model.failure import Failure
-from flamecore.model.messages import Ack, Delivered, Failing, FrontEnded, Items, MinTime, Reached, Released, Report
+from flamecore.model.messages import Ack, Delivered, Failing, FrontEnded, Items, MinTimes, Reached, Released, Report
 from flamecore.model.meta import GlobalTime
 from flamecore.runtime.codec.codec import Codec
 
@@ -422,7 +422,7 @@ def test_equal_sets_have_equal_codes(value: set[Any]) -> None:
         Failing(Failure(None, "map", "r", "k", "why", ("frame",))),
         Reached("out", Failure("lines", None, "raw", None, "bad", position="line 3", at=GlobalTime(5, 2))),
         Report(1, 2, (Ack(0, 1, 2),), ((1, 5),), (2,)),
-        MinTime(0, 5, (1, 2)),
+        MinTimes((0, 5), (1, 2)),
     ],
     ids=lambda message: type(message).__name__,
 )

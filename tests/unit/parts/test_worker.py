@@ -15,7 +15,7 @@ from flamecore.errors import JobError
 from flamecore.model.failure import Failure
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import key_group, owners, stable_hash
-from flamecore.model.messages import Ack, Delivered, Items, MinTime, Released, Report
+from flamecore.model.messages import Ack, Delivered, Items, MinTimes, Released, Report
 from flamecore.model.meta import FrontId, GlobalTime, Meta, encode_time
 from flamecore.model.plan import Plan
 from flamecore.runtime.codec.codec import Codec
@@ -75,8 +75,11 @@ class Bench:
     def flush(self) -> list[tuple[str, Any]]:
         return self.worker.flush(0.0)
 
-    def min_time(self, time: int, segment: int = 0) -> list[tuple[str, Any]]:
-        self.worker.receive("acker/0", MinTime(segment, time))
+    def min_time(self, time: int, segment: int | None = None) -> list[tuple[str, Any]]:
+        """Tell it of one segment, or of all of them."""
+        numbers = range(len(self.plan.graph.segments))
+        news = [time if segment in (None, number) else self.worker.listener.min_time(number) for number in numbers]
+        self.worker.receive("acker/0", MinTimes(tuple(news)))
         return self.flush()
 
     def released(self, time: int, rear: str = "out") -> list[Any]:

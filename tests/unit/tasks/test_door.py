@@ -13,7 +13,7 @@ from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import EdgeContext
 from flamecore.abc.transport import Delivery
 from flamecore.events import MESSAGE_REFUSED
-from flamecore.model.messages import CONTROL, Delivered, MinTime, Released, Report, Settled
+from flamecore.model.messages import CONTROL, Delivered, MinTimes, Released, Report, Settled
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.rear_task import RearTask
@@ -72,8 +72,8 @@ class Endpoint:
 class Tracker:
     subscribers = ("worker/0",)
 
-    def receive(self, report: Report) -> list[MinTime]:
-        return [MinTime(0, report.tick)]
+    def receive(self, report: Report) -> list[MinTimes]:
+        return [MinTimes((report.tick,))]
 
 
 class Quiet(Sink):
@@ -110,7 +110,7 @@ def test_a_tracker_goes_on_after_nonsense() -> None:
         endpoint: Any = Endpoint("acker/0", *NONSENSE, Report(0, 7))
         task = TrackerTask(Tracker(), Sender(endpoint, lambda error: None))  # type: ignore[arg-type]
         await ran(task.run(), lambda: endpoint.sent)
-        assert endpoint.sent == [MinTime(0, 7)]
+        assert endpoint.sent == [MinTimes((7,))]
         assert task.door.refused == {"worker/0": len(NONSENSE)}
 
     asyncio.run(run())

@@ -159,12 +159,21 @@ class StatefulOperator(Operator, ABC):
 
     Attributes:
         retracted: How many outputs it has taken back.
+        repeated: How often it has worked on an item again, or found out what came of it, to take back or to repair.
         names: All names that have state, and perhaps some that have none any more, each once or more. It is only
             appended to. Where no snapshots are taken it may be empty.
     """
 
     retracted: int = 0
+    repeated: int = 0
     names: list[Any]
+
+    def followers(self, orders: Orders, payloads: Sequence[Any]) -> int | None:
+        """Return on how many items it would have to work again, at most, if it took these, live ones or tombstones.
+
+        Changes nothing. None: it does not know.
+        """
+        return None
 
     @abstractmethod
     def trim(self, before: bytes) -> None:

@@ -187,21 +187,20 @@ class Graph:
         return tuple(found)
 
     def number_segments(self) -> None:
-        """Begin a segment at each cycle that holds keyed state: what waits there waits for what leads there.
+        """Begin a segment at each keyed state, and at each cycle that holds one: there items wait for what leads there.
 
         Segments that vertices have already are kept, or grow.
         """
-        cycles = {vertex: cycle for cycle in self.keyed_cycles() for vertex in cycle}
-        if not cycles:
-            return
+        home = {vertex: cycle for cycle in self.keyed_cycles() for vertex in cycle}
+        home |= {vertex: frozenset((vertex,)) for vertex in self.vertices if vertex.stateful and vertex not in home}
         grown = True
         while grown:
             grown = False
             for start, end in self.edges:
                 least = start.segment
-                if end in cycles:
-                    least = max(vertex.segment for vertex in cycles[end])
-                    if start not in cycles[end]:
+                if end in home:
+                    least = max(vertex.segment for vertex in home[end])
+                    if start not in home[end]:
                         least = max(least, start.segment + 1)
                 if end.segment < least:
                     end.segment, grown = least, True

@@ -40,7 +40,9 @@ class Plan:
         max_in_flight: Records admitted and not yet delivered, over all fronts.
         heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
         snapshots: Whether snapshots are taken of the state.
-        late_per_s: So many late items a second a stateful operation repairs; of more, the early wait for the late.
+        advance: Whether items may go into stateful operations before it is known that nothing comes before them, on
+            several workers; a few calls of their functions are in vain then, and latency is lower. Never without the
+            barrier, behind which outputs cannot be taken back.
         seed: Seed of random ids, for tests; None: unpredictable.
         check_types: Whether all records are held to declared types, not only the first.
         check_mutation: Whether functions are held to leave their arguments as they are.
@@ -59,7 +61,7 @@ class Plan:
     max_in_flight: int = 8192
     heartbeat_interval_s: float = 0.05
     snapshots: bool = False
-    late_per_s: int = 10_000
+    advance: bool = True
     seed: int | None = None
     owning: int | None = None
     check_types: bool = False

@@ -59,8 +59,9 @@ class Bench(Compiler):
         self.entry(item.order, item.trace, not item.tombstone, payload)
 
     def forget(self, time: int) -> None:
-        for operator in self.compiled.timed[0]:
-            operator.on_time(encode_time(time))
+        for operators in self.compiled.timed.values():
+            for operator in operators:
+                operator.on_time(encode_time(time))
 
     def trim(self, time: int) -> None:
         for operation in self.compiled.stateful.values():

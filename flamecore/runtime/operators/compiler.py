@@ -26,7 +26,7 @@ from flamecore.runtime.operators.barrier import Outlet
 from flamecore.runtime.operators.cycles import LoopHead
 from flamecore.runtime.operators.exchange import Outboxes, routed
 from flamecore.runtime.operators.rebalance import LoadShares
-from flamecore.runtime.operators.reorder import Origin, ReorderBuffer
+from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.strict import early_orders, strict_vertex
 from flamecore.runtime.operators.table import OPERATORS, Operators
 
@@ -54,7 +54,6 @@ class Compiled:
         outlets: For each sink, what it is to be sent at once when the barrier is off.
         stateful: The operations that keep history, by name of their vertex.
         waiting: Where items wait to go into stateful operations, upstream ones first.
-        origin: To be told by which way items come.
         timed: For each segment, the operators to be told whenever the minimum time inbound to it has risen.
         shares: What rebalances go by, as far as they go by how busy workers are; None: there are none.
         early: While there are first records, whose functions check their results, the order below which they are.
@@ -68,7 +67,6 @@ class Compiled:
     outlets: dict[str, list[tuple[bytes, Any]]] = field(default_factory=dict)
     stateful: dict[str, StatefulOperator] = field(default_factory=dict)
     waiting: list[ReorderBuffer | Agenda] = field(default_factory=list)
-    origin: Origin = field(default_factory=Origin)
     timed: dict[int, list[Operator]] = field(default_factory=dict)
     shares: LoadShares | None = None
     early: list[bytes] = field(default_factory=list)
@@ -169,11 +167,10 @@ class Compiler:
             way = Way(self.heads[vertex].enter, each(self.heads[vertex].enter))
         elif vertex.stateful and (vertex in self.on_cycles or (alone and vertex in self.behind_cycles)):
             way = agenda.gate(way)
-        elif vertex.stateful and not alone:
-            ways, late = self.ways_to(vertex), self.plan.late_per_s
-            intake = ReorderBuffer(*way, self.compiled.origin, vertex.segment, late, ways, operator.undo)
-            self.compiled.waiting.insert(0, intake)  # the walk comes from the sinks
-            way = Way(intake.step, intake.run)
+        elif isinstance(operator, StatefulOperator) and not alone:
+            buffer = ReorderBuffer(operator, vertex.segment, advance=self.plan.advance and self.plan.barrier)
+            self.compiled.waiting.append(buffer)
+            way = Way(buffer.step, buffer.run)
         if vertex in self.on_cycles:
             self.compiled.arrivals[vertex.index] = partial(agenda.enter, way.step)
         else:
@@ -211,16 +208,6 @@ class Compiler:
         if self.compiled.shares is None:
             self.compiled.shares = LoadShares(len(self.outboxes), self.worker)
         return self.compiled.shares
-
-    def ways_to(self, vertex: Vertex) -> list[str]:
-        """The other workers from which items may come to a vertex."""
-        plan = self.plan
-        before = plan.graph.upstream_of(vertex)
-        senders = set(range(plan.workers))
-        if all(other.route is None for other in before):  # its route is the first on the way from the fronts
-            sources = {other.name for other in before if isinstance(other, Source)}
-            senders = {plan.host_of(at) for at, front in enumerate(plan.fronts, 1) if front.source in sources}
-        return [f"worker/{index}" for index in sorted(senders) if index != self.worker]
 
     def ident_of(self, vertex: Vertex) -> int:
         """The 64-bit id of a vertex's instance on this worker.
@@ -284,6 +271,5 @@ def compile_worker(
             compiler.input_of(vertex)
     for source in plan.graph.sources:
         compiler.compiled.entries[source.name], compiler.compiled.runs[source.name] = compiler.successor(source)
-    # What leads to a cycle is of a lower segment, and what it leads to is behind it.
-    compiler.compiled.waiting.sort(key=lambda one: (one.segment or 0, isinstance(one, ReorderBuffer)))
+    compiler.compiled.waiting.sort(key=lambda one: one.segment or 0)  # what leads to another is of a lower segment
     return compiler.compiled

@@ -114,6 +114,17 @@ class DriftOperator(StatefulOperator):
         """
         self._repair(orders, trace, False, payloads)
 
+    def followers(self, orders: Orders, payloads: Sequence[Any]) -> int:
+        self._sort_notes()
+        count = 0
+        for order, payload in zip(orders, payloads, strict=True):
+            try:
+                history = self.histories.get(self._key_of(payload), ())
+            except Exception:  # noqa: BLE001 - it fails where it is worked on, and is told of there
+                continue
+            count += len(history) - bisect_left(history, (order,))
+        return count
+
     def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
         """The way of items in order, where every item gives one output: its key and the new state."""
         layered, load, key_of = self.states, self.states.load, self._key_of
@@ -233,6 +244,7 @@ class DriftOperator(StatefulOperator):
         old = history[place:]
         state = old[0][3] if old else self.states.get(key)
         again = self._changed([entry[:3] for entry in old], items, alive)
+        self.repeated += len(old) + (len(again) - len(items) if alive else len(again))
         for order, trace, payload, before in old:
             _, outputs, failure = _run(self._advance_at(order), before, payload)
             gone.append((order, trace, payload, outputs, failure))

@@ -120,6 +120,19 @@ class GroupingOperator(StatefulOperator):
 
         return run
 
+    def followers(self, orders: Sequence[bytes], payloads: Sequence[Any]) -> int:
+        count = 0
+        for order, payload in zip(orders, payloads, strict=True):
+            start = order[:GLOBAL_TIME_BYTES]  # first in any order of a bucket
+            try:
+                name = self._names.name_of(payload)
+                bucket = self.buckets.get((start, name) if self.rules.undo_partial else name)
+            except Exception:  # noqa: BLE001 - it fails where it is worked on, and is told of there
+                continue
+            if bucket is not None:
+                count += min(len(bucket.entries) - bisect_left(bucket.entries, (start,)), self.rules.window)
+        return count
+
     def on_time(self, minimum: bytes) -> None:
         """Drop the history that no repair can reach. Where snapshots are taken it goes with them, not before."""
         if not self._snapshots:

@@ -1,249 +1,323 @@
-"""Puts what comes to a stateful operation by several ways into the order of time, while there is much of it.
+"""The room before a stateful operation, where items wait until nothing can come before them any more.
 
-An operation takes items in any order and repairs what comes late; but a repair costs many times what an item in order
-does, and where workers share the work nearly every item comes late: each is ahead of the others by what it has just
-read. So what comes to an operation waits here until the calls of one step of the worker are over, and goes in sorted.
-While much comes, or much comes late, only that goes in which every way has gone past; the rest waits for the ways that
-are behind, but not for long, and not when the minimum time says that they have nothing. This only guesses what is still
-to come: what it guesses wrong is repaired, as ever (paper 004, "prioritised queues").
+Where workers share the work each is ahead of the others by what it has just read, so what comes to an operation by
+several ways is in no order. Once the minimum time inbound has passed a time, all of that time has come, and in its only
+version: what waits below it goes in sorted, and the operation has nothing to repair, on any number of workers.
 
-What waits is in flight: the worker reports it as a hand-over to itself.
+To wait costs a round of messages with the acker. So what waits may go in early, while it is little, on an advance: it
+counts as outstanding until it is known to be right, and if it was not, what it cost is charged for good. The advance
+grows by a tenth of the calls that are final. When it is spent, all that is outstanding is taken back at once and waits
+like the rest; so no interleaving, and no function of the user, can cause more calls in vain than that.
+
+What waits is in flight: the worker reports it as a hand-over to itself. What is outstanding is not: its outputs wait at
+the barrier, or at the next operation, for a minimum time that has passed whatever might come before it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import compress
+from itertools import compress, groupby
+from operator import itemgetter
 from typing import Any, Final
 
-from flamecore.abc.operator import Run, Step
+from flamecore.abc.operator import Run, StatefulOperator, each
 from flamecore.model.batch import Orders, concat, joined, materialise
 
-_PATIENCE_S: Final = 0.1
-"""Longest wait for a way that is behind, since anything has gone in."""
+_ADVANCE: Final = 32
+_SHARE: Final = 10
+"""Calls in vain are fewer than these, and one for each so many that were needed."""
 
-_STILL_S: Final = 0.03
-"""After so long a wait, what the minimum time says is heeded too. Not before: it goes on record by record."""
+_CALLS: Final = 2
+"""Calls in vain for an item that is taken back: the one that was early, and one for what its outputs were."""
 
-_AGAIN_S: Final = 0.25
-"""For so long there is waiting after too much has come late."""
-
-_SHORT_S: Final = 0.1
-"""What comes late in so short a time is counted together."""
-
-_MUCH_PER_S: Final = 100_000
-_MUCH: Final = 2_000
-"""What comes in greater numbers is better waited with from the beginning: so much as is ahead of a late item is to be
-looked through for it."""
+_LITTLE: Final = 256
+"""No more items than these are outstanding: where more come in the time that it takes to know, waiting costs less than
+it does to put late ones among them."""
 
 _FINE: Final = 64
 """What is cut into parts as small as that is spelled out before: it costs less than to note so many."""
+
+_IDENTITY: Final = itemgetter(0, 1)
+_TRACE: Final = itemgetter(1)
+_NUMBER: Final = itemgetter(1)
 
 Waiting = tuple[int, bool, Orders, Sequence[Any]]
 """(trace, alive, orders, payloads): in ascending order."""
 
 
-class Origin:
-    """By which way the items come that a worker is taking in."""
-
-    __slots__ = ("way",)
-
-    def __init__(self) -> None:
-        self.way: Hashable = None
-
-
 class ReorderBuffer:
-    """What waits to go into one operation.
+    """What waits to go into one operation of a worker.
 
     Args:
-        step, run: The operation's own.
-        origin: By which way items come now.
-        segment: The operation's.
-        late: So many late items a second are repaired without ado.
-        ways: Those by which items may come from other workers.
-        undo: The operation's own for several tombstones; None: they go in one by one.
+        operator: The operation, a stateful one.
+        segment: Its own: what waits is in flight there, and waits for the minimum times inbound to it.
+        advance: Whether items may go in early.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        run: Run,
-        origin: Origin,
-        segment: int,
-        late: int,
-        ways: Iterable[Hashable] = (),
-        undo: Run | None = None,
-    ) -> None:
+    def __init__(self, operator: StatefulOperator, segment: int, *, advance: bool = True) -> None:
         self.segment = segment
-        self._step, self._run, self._undo, self._origin, self._late = step, run, undo, origin, late
-        self._waiting: list[Waiting] = []
-        self._single: tuple[list[bytes], list[Any]] | None = None  # the last of them, if it may be added to
-        self._ahead: dict[Hashable, bytes] = dict.fromkeys(ways, b"")  # the greatest order that has come by each way
-        self._latest = b""  # the greatest order that had come by the last step of the worker
+        self.in_vain = 0
+        """Calls that were made in vain, at most."""
+        self._operator, self._advance = operator, advance
+        self._run: Run = operator.run or each(operator.step)
+        self._waiting: list[tuple[bytes, int, Waiting]] = []  # a heap of (lowest order, number of arrival, piece)
+        self._count = 0  # how many items that are, tombstones too
+        self._arrivals = 0
+        self._backs = 0  # how many pieces have come back
+        self._single: tuple[int, bool, list[bytes], list[Any]] | None = None  # the last, if it may be added to
+        self._early: list[Waiting] = []  # what has gone in and is not known to be right
+        self._outstanding = 0  # how many items that are
+        self._final = 0  # how many have gone in that are
         self._passed = b""  # the greatest order that has gone in
-        self._seen = 0  # how many of what waits had come by then
-        self._since = 0.0  # what waits now waits since then for a way that is behind
-        self._due = 0.0
-        self._tolerated = 0.0  # late items that may still come without ado
-        self._bearable: float = _MUCH  # items that may still come before they are many
-        self._counted = 0.0
-        self._patient_until = -1.0
 
     # -- what comes in -----------------------------------------------------------------------------------------------
 
     def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """Take one item."""
-        self._note(order)
+        self._count += 1
         if self._single is not None:
-            last_trace, last_alive, _, _ = self._waiting[-1]
-            orders, payloads = self._single
+            last_trace, last_alive, orders, payloads = self._single
             if last_trace == trace and last_alive is alive and orders[-1] < order:
                 orders.append(order)
                 payloads.append(payload)
                 return
-        self._single = ([order], [payload])
-        self._waiting.append((trace, alive, *self._single))
+        self._arrivals += 1
+        self._single = (trace, alive, [order], [payload])
+        heappush(self._waiting, (order, self._arrivals, self._single))
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Take a run."""
+        self._count += len(orders)
+        self._arrivals += 1
         self._single = None
-        self._waiting.append((trace, True, orders, payloads))
-        self._note(orders[-1])
-
-    def _note(self, order: bytes) -> None:
-        way = self._origin.way
-        if order > self._ahead.get(way, b""):
-            self._ahead[way] = order
+        heappush(self._waiting, (orders[0], self._arrivals, (trace, True, orders, payloads)))
 
     # -- what goes on ------------------------------------------------------------------------------------------------
 
     @property
     def lowest(self) -> bytes | None:
         """The lowest order that waits."""
-        return min([orders[0] for _, _, orders, _ in self._waiting], default=None)
+        return self._waiting[0][0] if self._waiting else None
 
-    def due(self) -> float | None:
-        """When all that waits is to go in, whatever is still to come."""
-        return self._due if self._waiting else None
-
-    def drain(self, now: float, past: bytes = b"") -> None:
-        """Let go in what is not to wait any longer.
+    def drain(self, known: bytes) -> None:
+        """Let go in what nothing can come before any more, and what may go in early.
 
         Args:
-            now: A monotonic clock, in seconds.
-            past: Nothing is on its way any more that is below this (encoded time), but for what is of the time before
-                it, and is waiting here.
+            known: Nothing below it (encoded time) is to come any more.
         """
-        if not self._waiting:
-            return
-        if not self._seen:
-            self._since = now
-        self._count(now)
-        limit = None
-        if now < self._patient_until:
-            limit = min(self._ahead.values(), default=None)
-            if now >= self._since + _PATIENCE_S:  # whoever was waited for has nothing for this operation, or not now
-                self._ahead.clear()
-                limit = None
-        ready = self._take(limit)
-        if ready:
-            self._since = now
-        elif limit is not None and past > limit and now >= self._since + _STILL_S:
-            ready = self._take(past)
-        self._due = self._since + (_STILL_S if now < self._since + _STILL_S else _PATIENCE_S)
-        if ready:
-            self._put_in(ready)
+        if self._waiting and self._waiting[0][0] < known:
+            left = self._put_in(self._take(known), final=True)
+            if left:
+                self._put_in(self._take_back(left, known), final=True)
+        if self._early:
+            self._confirm(known)
+        if self._waiting and self._advance and self._outstanding + self._count <= _LITTLE:
+            self._put_back(self._put_in(self._take(None), final=False))
 
-    def _count(self, now: float) -> None:
-        """Be patient for a while if much has come since the last step, or too much behind what came before it."""
-        fresh = [orders for _, _, orders, _ in self._waiting[self._seen :]]
-        late = sum([bisect_left(orders, self._latest) for orders in fresh])
-        self._latest = max([self._latest, *[orders[-1] for orders in fresh]])
-        passed = now - self._counted
-        self._counted = now
-        self._tolerated = min(self._tolerated + passed * self._late, self._late * _SHORT_S) - late
-        self._bearable = min(self._bearable + passed * _MUCH_PER_S, _MUCH) - sum(map(len, fresh))
-        if self._tolerated < 0 or self._bearable < 0:
-            self._patient_until = now + _AGAIN_S
-        self._tolerated = max(self._tolerated, 0)
-        self._bearable = max(self._bearable, 0)
+    def _put_in(self, ready: Sequence[Waiting], *, final: bool) -> list[Waiting]:
+        """Let go in what is ready, sorted; what is behind something that is in already has that repaired.
+
+        Returns:
+            What the advance is not enough for.
+        """
+        if self._early:
+            late, ready = _parted(ready, self._passed + b"\0")
+            repairs = list(_merged(late))
+            for number, piece in enumerate(repairs):
+                _, _, orders, payloads = piece
+                again = self._operator.followers(orders, payloads)
+                count = self._outstanding + (0 if final else len(orders))
+                if not self._allows(count + (self._outstanding if again is None else again)):
+                    return [*repairs[number:], *ready]
+                self._repair(*piece)
+                self._note(piece, final=final)
+        if not final and not self._allows(self._outstanding + _live(ready)):
+            return [*ready]
+        for piece in _merged(ready):
+            trace, alive, orders, payloads = piece
+            self._passed = orders[-1]
+            self._pass(trace, alive, orders, payloads)
+            self._note(piece, final=final)
+        return []
+
+    def _note(self, piece: Waiting, *, final: bool) -> None:
+        _, alive, orders, _ = piece
+        if not alive:
+            return
+        if final:
+            self._final += len(orders)
+        else:
+            self._early.append(piece)
+            self._outstanding += len(orders)
+
+    def _allows(self, items: int) -> bool:
+        """Return whether the advance is enough to work again on so many, or to take them back."""
+        return self.in_vain + _CALLS * items <= _ADVANCE + self._final // _SHARE
+
+    def _confirm(self, known: bytes) -> None:
+        """Note that what is early and below an order has proved right."""
+        right, self._early = _parted(self._early, known)
+        self._outstanding -= _live(right)
+        self._final += _live(right)
+
+    def _take_back(self, ready: Sequence[Waiting], known: bytes) -> list[Waiting]:
+        """Take out of the operation what is outstanding and behind any of what is ready; returns what is ready then.
+
+        What is before that may have left the job already: it is known to be right, only not here yet.
+        """
+        lowest = min([orders[0] for _, _, orders, _ in ready])
+        self._early, back = _parted(self._early, lowest)
+        items = [
+            (order, trace, payload)
+            for trace, _, orders, payloads in back
+            for order, payload in zip(orders, payloads, strict=True)
+        ]
+        items.sort(key=_IDENTITY, reverse=True)  # the last first, so that nothing is worked on again
+        for trace, some in groupby(items, _TRACE):
+            run = list(some)[::-1]
+            self._undo([order for order, _, _ in run], trace, [payload for _, _, payload in run])
+        self.in_vain += _CALLS * len(items)
+        self._outstanding -= len(items)
+        self._passed = max([orders[-1] for _, _, orders, _ in self._early], default=b"")
+        right, back = _parted(back, known)
+        self._put_back(back)
+        ready = [*right, *ready]
+        return ready if all(alive for _, alive, _, _ in ready) else _without_cancelled(ready)
+
+    def _put_back(self, pieces: Sequence[Waiting]) -> None:
+        """Let pieces wait that have come before all that waits."""
+        for piece in reversed(pieces):
+            self._backs += 1
+            self._count += len(piece[2])
+            heappush(self._waiting, (piece[2][0], -self._backs, piece))
 
     def _take(self, limit: bytes | None) -> list[Waiting]:
-        """What waits up to an order, or all of it."""
-        waiting, self._waiting, self._single = self._waiting, [], None
-        ready: list[Waiting] = waiting if limit is None else []
-        if limit is not None:
-            for trace, alive, orders, payloads in waiting:
-                if orders[-1] <= limit:
-                    ready.append((trace, alive, orders, payloads))
-                    continue
-                end = bisect_right(orders, limit)
-                if end:
-                    ready.append((trace, alive, orders[:end], payloads[:end]))
-                self._waiting.append((trace, alive, orders[end:], payloads[end:]))
-        self._seen = len(self._waiting)
-        return ready
+        """Take out what waits below an order, or all of it, as it came, but for what tombstones have met."""
+        self._single = None
+        waiting = self._waiting
+        if limit is None:
+            taken, self._waiting = waiting, []
+        else:
+            taken = []
+            while waiting and waiting[0][0] < limit:
+                lowest, number, piece = heappop(waiting)
+                trace, alive, orders, payloads = piece
+                if orders[-1] >= limit:
+                    end = bisect_left(orders, limit)
+                    heappush(waiting, (orders[end], number, (trace, alive, orders[end:], payloads[end:])))
+                    piece = (trace, alive, orders[:end], payloads[:end])
+                taken.append((lowest, number, piece))
+        taken.sort(key=_NUMBER)
+        ready = [piece for _, _, piece in taken]
+        self._count -= sum([len(piece[2]) for piece in ready])
+        return ready if all(alive for _, alive, _, _ in ready) else _without_cancelled(ready)
 
-    def _put_in(self, ready: list[Waiting]) -> None:
-        """First what is late, in as few runs as there are, since every run is a repair; then the rest, merged.
+    def _repair(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[Any]) -> None:
+        """Put in what is late, and charge what it makes the operation do again."""
+        operator = self._operator
+        repeated, retracted = operator.repeated, operator.retracted
+        self._pass(trace, alive, orders, payloads)
+        self.in_vain += max(operator.repeated - repeated, operator.retracted - retracted)
+        if not alive:
+            self._drop(trace, orders)
 
-        What is of one order goes in as it came.
-        """
-        if not all(alive for _, alive, _, _ in ready):
-            ready = _without_cancelled(ready)
-        heads = []
-        for number, (trace, alive, orders, payloads) in enumerate(ready):
-            late = bisect_right(orders, self._passed)
-            if late:
-                self._pass(trace, alive, orders[:late], payloads[:late])
-            if late < len(orders):
-                heads.append((orders[late], number, late))
-        heapify(heads)
-        kind: tuple[int, bool] | None = None  # what follows straight, of one trace, goes in together
-        places: list[Orders] = []
-        parts: list[Sequence[Any]] = []
-        last: tuple[list[bytes], list[Any]] | None = None  # of these, if they are lists that were cut out here
-        while heads:
-            _, number, start = heappop(heads)
-            trace, alive, orders, payloads = ready[number]
-            end = max(bisect_left(orders, heads[0][0], start), start + 1) if heads else len(orders)
-            if end < len(orders):
-                if end - start < _FINE and not type(orders) is type(payloads) is list:
-                    orders, payloads = materialise(orders), payloads if type(payloads) is list else list(payloads)
-                    ready[number] = (trace, alive, orders, payloads)
-                heappush(heads, (orders[end], number, end))
-            if kind is not None and (kind != (trace, alive) or places[-1][-1] >= orders[start]):
-                self._pass(*kind, joined(places), concat(parts))
-                places, parts, last = [], [], None
-            kind = (trace, alive)
-            if start == 0 and end == len(orders):
-                places.append(orders)
-                parts.append(payloads)
-                last = None
+    def _drop(self, trace: int, orders: Orders) -> None:
+        """What is of these identities is no longer outstanding: its tombstone has come."""
+        gone = frozenset(orders)
+        early, self._early = self._early, []
+        for piece in early:
+            left = [order not in gone for order in piece[2]] if piece[0] == trace else []
+            if all(left):
+                self._early.append(piece)
                 continue
-            orders, payloads = orders[start:end], payloads[start:end]
-            both = (orders, payloads) if type(orders) is list and type(payloads) is list else None
-            if last is not None and both is not None:
-                last[0].extend(both[0])
-                last[1].extend(both[1])
-                continue
-            places.append(orders)
-            parts.append(payloads)
-            last = both
-        if kind is not None:
-            self._passed = places[-1][-1]
-            self._pass(*kind, joined(places), concat(parts))
+            count = len(left) - sum(left)
+            self._outstanding -= count
+            self.in_vain += count
+            if count < len(left):
+                self._early.append((trace, True, list(compress(piece[2], left)), list(compress(piece[3], left))))
 
     def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[Any]) -> None:
         if alive:
             self._run(orders, trace, payloads)
-        elif self._undo is not None:
-            self._undo(orders, trace, payloads)
         else:
-            for order, payload in zip(orders, payloads, strict=True):
-                self._step(order, trace, False, payload)
+            self._undo(orders, trace, payloads)
+
+    def _undo(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        if self._operator.undo is not None:
+            self._operator.undo(orders, trace, payloads)
+            return
+        for order, payload in zip(orders, payloads, strict=True):
+            self._operator.step(order, trace, False, payload)
+
+
+def _live(pieces: Iterable[Waiting]) -> int:
+    """Return how many live items there are."""
+    return sum([len(orders) for _, alive, orders, _ in pieces if alive])
+
+
+def _parted(pieces: Sequence[Waiting], limit: bytes) -> tuple[list[Waiting], list[Waiting]]:
+    """Return what is below an order, and the rest."""
+    below: list[Waiting] = []
+    rest: list[Waiting] = []
+    for piece in pieces:
+        trace, alive, orders, payloads = piece
+        end = bisect_left(orders, limit)
+        if end == len(orders):
+            below.append(piece)
+        elif end == 0:
+            rest.append(piece)
+        else:
+            below.append((trace, alive, orders[:end], payloads[:end]))
+            rest.append((trace, alive, orders[end:], payloads[end:]))
+    return below, rest
+
+
+def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
+    """Yield the items of pieces in the order of all, in as few pieces as there can be of one trace each.
+
+    What is of one order stays in the sequence in which it came.
+    """
+    if len(pieces) < 2:
+        yield from pieces
+        return
+    pieces = list(pieces)
+    heads = [(orders[0], number, 0) for number, (_, _, orders, _) in enumerate(pieces)]
+    heapify(heads)
+    kind: tuple[int, bool] | None = None  # what follows straight, of one trace, goes in together
+    places: list[Orders] = []
+    parts: list[Sequence[Any]] = []
+    last: tuple[list[bytes], list[Any]] | None = None  # of these, if they are lists that were cut out here
+    while heads:
+        _, number, start = heappop(heads)
+        trace, alive, orders, payloads = pieces[number]
+        end = max(bisect_left(orders, heads[0][0], start), start + 1) if heads else len(orders)
+        if end < len(orders):
+            if end - start < _FINE and not type(orders) is type(payloads) is list:
+                orders, payloads = materialise(orders), payloads if type(payloads) is list else list(payloads)
+                pieces[number] = (trace, alive, orders, payloads)
+            heappush(heads, (orders[end], number, end))
+        if kind is not None and (kind != (trace, alive) or places[-1][-1] >= orders[start]):
+            yield (*kind, joined(places), concat(parts))
+            places, parts, last = [], [], None
+        kind = (trace, alive)
+        if start == 0 and end == len(orders):
+            places.append(orders)
+            parts.append(payloads)
+            last = None
+            continue
+        orders, payloads = orders[start:end], payloads[start:end]
+        both = (orders, payloads) if type(orders) is list and type(payloads) is list else None
+        if last is not None and both is not None:
+            last[0].extend(both[0])
+            last[1].extend(both[1])
+            continue
+        places.append(orders)
+        parts.append(payloads)
+        last = both
+    if kind is not None:
+        yield (*kind, joined(places), concat(parts))
 
 
 def _without_cancelled(waiting: Sequence[Waiting]) -> list[Waiting]:

@@ -30,12 +30,10 @@ from flamecore.model.messages import (
     Released,
     Settled,
 )
-from flamecore.model.meta import MAX_TIME, MIN_TIME, decode_time, encode_time
+from flamecore.model.meta import MIN_TIME, decode_time, encode_time
 from flamecore.model.plan import DEAD_LETTERS, Plan
-from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
-from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.failures import Failures
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
@@ -118,7 +116,6 @@ class Worker:
         self._inbound = plan.graph.segments
         self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
         self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at, operators)
-        self._buffers = [waiting for waiting in self.compiled.waiting if isinstance(waiting, ReorderBuffer)]
         self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last minimum time that was told
         self.compiled.arrivals[self._failures.index] = self._failures.step
 
@@ -134,7 +131,6 @@ class Worker:
             policy: What becomes of malformed records: "fail", "skip" or "dead_letter".
         """
         front = self.fronts[number]
-        self.compiled.origin.way = number
         values, positions = batch.values, batch.positions
         times_left = front.times_left
         if times_left is not None and len(values) + len(batch.rejected) > times_left:
@@ -286,7 +282,6 @@ class Worker:
         """Take a message: process the items of another worker, or note the news of an acker or a rear."""
         kind = type(message)
         if kind is Items:
-            self.compiled.origin.way = sender
             arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
             self._owed.extend(message.acks)
         elif kind is MinTimes:
@@ -316,14 +311,9 @@ class Worker:
         if self._merges:
             self._run_waiting()
         if self.compiled.waiting:
-            self.compiled.origin.way = None
             for waiting in self.compiled.waiting:
-                if isinstance(waiting, Agenda):
-                    if waiting and waiting.segment is not None:
-                        waiting.drain(encode_time(min(map(self.listener.min_time, self._inbound[waiting.segment]))))
-                else:
-                    time = self.listener.min_time(waiting.segment)
-                    waiting.drain(now, encode_time(time + 1) if time < MAX_TIME else b"")
+                if waiting.segment is not None:
+                    waiting.drain(encode_time(min(map(self.listener.min_time, self._inbound[waiting.segment]))))
             self._hand_over_to_self()
         if self.plan.workers > 1:
             for target, outbox in enumerate(self.outboxes):
@@ -387,10 +377,6 @@ class Worker:
         for merge in self._merges:
             if merge.is_ready:
                 return 0.0
-        for buffer in self._buffers:
-            wanted = buffer.due()
-            if wanted is not None and (due is None or wanted < due):
-                due = wanted
         return due
 
     def _release(self, out: Outgoing) -> None:
@@ -452,13 +438,14 @@ class Worker:
 def handed_over_in(graph: Graph) -> list[int]:
     """Return, for each vertex, the segment of the hand-overs that lead to it.
 
-    Those to a cycle with a home are of the segment that leads there: they have not waited yet, and what waits there
-    waits for them.
+    Those to where items wait are of the segment that leads there: they have not waited yet, and what waits there waits
+    for them.
     """
     segments = [vertex.segment for vertex in graph.vertices]
-    for cycle in graph.keyed_cycles():
-        before = max(start.segment for start, end in graph.edges if end in cycle and start not in cycle)
-        for vertex in cycle:
+    homes = [*graph.keyed_cycles(), *([vertex] for vertex in graph.vertices if vertex.stateful)]
+    for home in reversed(homes):  # a state in a cycle is of the cycle
+        before = max(start.segment for start, end in graph.edges if end in home and start not in home)
+        for vertex in home:
             segments[vertex.index] = before
     return segments
 

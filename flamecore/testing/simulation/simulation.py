@@ -72,7 +72,7 @@ class Simulation:
         on_error: What becomes of records a user function fails on.
         copy: Applied to every message on its way, as a codec would; default: handed over.
         burst: Most records a front admits at once.
-        late_per_s: As in `Plan`; None: none or many, drawn.
+        advance: As in `Plan`; None: drawn.
         trace: Whether the run notes each item that goes from one worker to another.
     """
 
@@ -88,7 +88,7 @@ class Simulation:
         on_error: OnError = "fail",
         copy: Callable[[Any], Any] | None = None,
         burst: int = 3,
-        late_per_s: int | None = None,
+        advance: bool | None = None,
         trace: bool = False,
     ) -> None:
         self.random = Random(seed)
@@ -106,11 +106,11 @@ class Simulation:
                 fronts.append(Front(FrontId(source.name, partition), number))
                 self.records[number] = deque(records)
         drawn = Random(seed)
-        if late_per_s is None:
-            late_per_s = drawn.choice((0, 10_000))
+        if advance is None:
+            advance = drawn.choice((False, True))
         owning = drawn.choice((None, *range(1, workers + 1)))
         names = tuple(front.name for front in fronts)
-        self.plan = Plan(graph, workers, names, on_error=on_error, late_per_s=late_per_s, owning=owning)
+        self.plan = Plan(graph, workers, names, on_error=on_error, owning=owning, advance=advance)
         strategy = acker(AckerPlan(workers, graph.segments, tuple(self.records)))
         self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}

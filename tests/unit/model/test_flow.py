@@ -157,7 +157,7 @@ def test_an_inspection_with_meta_tells_guesses_from_what_takes_them_back() -> No
         pairs = flow.source("numbers", int).rebalance().map(int).key_by(lambda _: 0).group(2)
         pairs.inspect(look, meta=True).sink("out")
         inputs, acker = {"numbers": [3, 1, 2, 9, 4, 4, 8]}, acker_named("centralized")
-        Simulation(flow.graph(), inputs, acker=acker, workers=workers, seed=seed, late_per_s=0).run()
+        Simulation(flow.graph(), inputs, acker=acker, workers=workers, seed=seed).run()
         return +left
 
     wanted = run(1, 0)

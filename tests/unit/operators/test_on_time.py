@@ -56,16 +56,16 @@ def _watched() -> Iterator[None]:
 
 
 def graph() -> Graph:
-    """Items that come late and are taken back reach a vertex in the first segment, and one in the second."""
+    """Items that come late and are taken back reach a vertex in the segment of a state, and one in the next."""
     graph = Graph("watched")
     graph.chain(
         graph.add(Source("numbers", type=int)),
         graph.add(Map("spread", route=ByTime(), function=lambda n: n, shape="one")),
         graph.add(Grouping("pairs", route=ByKey(lambda n: n % 3), window=2)),
         graph.add(Watch("near", route=ByKey(sum))),
-        graph.add(Map("again", route=ByKey(sum), function=lambda pair: pair, shape="one", segment=1)),
-        graph.add(Watch("far", route=ByKey(len), segment=1)),
-        graph.add(Sink("out", segment=1)),
+        graph.add(Map("again", route=ByKey(sum), function=lambda pair: pair, shape="one", segment=2)),
+        graph.add(Watch("far", route=ByKey(len), segment=2)),
+        graph.add(Sink("out", segment=2)),
     )
     graph.check()
     return graph
@@ -91,4 +91,4 @@ def test_an_operator_that_does_not_listen_is_not_told() -> None:
     run = Simulation(graph(), {"numbers": [1]}, acker=acker_named("centralized"), workers=1)
     (worker,) = run.workers.values()
     told = {segment: [type(each).__name__ for each in listed] for segment, listed in worker.compiled.timed.items()}
-    assert told == {0: ["Watcher", "GroupingOperator"], 1: ["Watcher"]}
+    assert told == {1: ["Watcher", "GroupingOperator"], 2: ["Watcher"]}

@@ -1,205 +1,258 @@
-"""What waits to go into an operation: everything goes in, in an order that never parts what is of one identity."""
+"""What waits to go into an operation: it goes in sorted once it is known; what goes in early costs little in vain."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flamecore.abc.operator import Operator, Site, Way
 from flamecore.model.batch import DerivedOrders, Rows
+from flamecore.model.drift import Drift
 from flamecore.model.meta import GlobalTime, encode_time
-from flamecore.runtime.operators.reorder import Origin, ReorderBuffer
+from flamecore.model.vertices import ByKey
+from flamecore.runtime.operators.drift import DriftOperator
+from flamecore.runtime.operators.reorder import ReorderBuffer
 
 Item = tuple[bytes, int, bool, Any]
 
 
 class Behind:
-    """An operation that notes what goes in."""
+    """A state that counts its calls, and what comes of it."""
 
-    def __init__(self) -> None:
-        self.items: list[Item] = []
+    def __init__(self, keys: int = 1, *, advance: bool = True) -> None:
+        self.calls = 0
         self.runs = 0
+        self.held: dict[tuple[bytes, int], Any] = {}
+        self.taken_back = 0
+        site = Site(0, self.fail, (Way(self.step, self.run),))
+        route = ByKey(lambda item: item[0] % keys)
+        self.operator = DriftOperator(Drift("state", route=route, initial=(), advance=self.work), site)
+        self.buffer = ReorderBuffer(self.operator, 1, advance=advance)
+
+    def work(self, state: tuple[Any, ...], item: Any) -> tuple[tuple[Any, ...], list[Any]]:
+        self.calls += 1
+        return (*state[-2:], item), [(item, state)]
 
     def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        self.items.append((order, trace, alive, payload))
+        if alive:
+            assert (order, trace) not in self.held
+            self.held[order, trace] = payload
+        else:
+            self.taken_back += 1
+            assert self.held.pop((order, trace)) == payload
 
     def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
         assert [*orders] == sorted(set(orders)), "a run is in order"
         self.runs += 1
-        self.items += [(order, trace, True, payload) for order, payload in zip(orders, payloads, strict=True)]
+        for order, payload in zip(orders, payloads, strict=True):
+            self.step(order, trace, True, payload)
+
+    def fail(self, order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
+        raise error
 
     @property
-    def orders(self) -> list[bytes]:
-        return [order for order, _, _, _ in self.items]
+    def outputs(self) -> list[Any]:
+        return [payload for _, payload in sorted(self.held.items())]
 
 
-def made(late: int = 0) -> tuple[ReorderBuffer, Origin, Behind]:
-    behind, origin = Behind(), Origin()
-    return ReorderBuffer(behind.step, behind.run, origin, 0, late), origin, behind
+def sequential(items: Sequence[tuple[int, Any]], keys: int = 1) -> list[Any]:
+    """The outputs of a run that sees items in the order of their times."""
+    states: dict[int, tuple[Any, ...]] = {}
+    outputs = []
+    for _, item in sorted(items):
+        state = states.get(item[0] % keys, ())
+        outputs.append((item, state))
+        states[item[0] % keys] = (*state[-2:], item)
+    return outputs
 
 
 def orders_of(*times: int) -> list[bytes]:
     return [GlobalTime(time, 1).encode() for time in times]
 
 
-def put(buffer: ReorderBuffer, origin: Origin, way: str, *times: int, trace: int = 0) -> None:
-    origin.way = way
-    buffer.run(orders_of(*times), trace, times)
+def put(buffer: ReorderBuffer, *times: int, trace: int = 0) -> None:
+    buffer.run(orders_of(*times), trace, [(time,) for time in times])
 
 
-def histories(items: Sequence[Item]) -> dict[tuple[bytes, int], list[tuple[bool, Any]]]:
-    """For each identity what came of it, but for what a tombstone has cancelled."""
-    found: dict[tuple[bytes, int], list[tuple[bool, Any]]] = {}
-    for order, trace, alive, payload in items:
-        history = found.setdefault((order, trace), [])
-        if not alive and history and history[-1][0]:
-            history.pop()
-        else:
-            history.append((alive, payload))
-    return {identity: history for identity, history in found.items() if history}
+def test_nothing_goes_in_before_it_is_known_and_then_sorted() -> None:
+    behind = Behind(advance=False)
+    put(behind.buffer, 1, 2, 5, 6)
+    put(behind.buffer, 3, 4, 7)
+    put(behind.buffer, 8, 10, trace=1)
+    put(behind.buffer, 9)
+    behind.buffer.drain(b"")
+    assert behind.calls == 0
+    assert behind.buffer.lowest == orders_of(1)[0]
+    behind.buffer.drain(encode_time(6))
+    assert (behind.calls, behind.runs, behind.buffer.lowest) == (5, 1, orders_of(6)[0])
+    behind.buffer.drain(encode_time(11))
+    assert (behind.calls, behind.runs, behind.buffer.lowest) == (10, 5, None), "what is of one trace goes in together"
+    assert behind.outputs == sequential([(time, (time,)) for time in range(1, 11)])
+    assert behind.buffer.in_vain == 0
 
 
-runs = st.tuples(st.sampled_from("abc"), st.sets(st.integers(0, 20), min_size=1, max_size=5).map(sorted))
+def test_little_goes_in_at_once() -> None:
+    behind = Behind()
+    put(behind.buffer, 3, 4)
+    behind.buffer.drain(b"")
+    assert (behind.calls, behind.buffer.lowest, behind.buffer.in_vain) == (2, None, 0)
+    put(behind.buffer, 5)
+    behind.buffer.drain(encode_time(4))
+    behind.buffer.drain(encode_time(9))
+    assert (behind.calls, behind.buffer.in_vain, behind.taken_back) == (3, 0, 0)
 
 
-@given(st.lists(st.one_of(runs, st.floats(0.001, 0.2)), max_size=30), st.sampled_from((0, 3, 10_000)))
-def test_all_items_go_in_and_none_overtakes_its_like(script: list[Any], late: int) -> None:
-    buffer, origin, behind = made(late)
-    now = 0.0
-    came: list[Item] = []
-    for entry in script:
-        if isinstance(entry, float):
-            now += entry
-            buffer.drain(now)
-            assert (buffer.due() is None) == (buffer.lowest is None)
-            if buffer.lowest is None:
-                assert histories(behind.items) == histories(came)
-            continue
-        way, times = entry
-        trace = ord(way)
-        alive = not all((order, trace) in {item[:2] for item in came} for order in orders_of(*times))
-        origin.way = way
-        if alive and len(times) > 1:
-            buffer.run(orders_of(*times), trace, times)
-        else:
-            for time, order in zip(times, orders_of(*times), strict=True):
-                buffer.step(order, trace, alive, time)
-        came += [(order, trace, alive, time) for time, order in zip(times, orders_of(*times), strict=True)]
-    due = buffer.due()
-    if due is not None:
-        buffer.drain(due)
-    buffer.drain(now + 1.0)
-    assert buffer.lowest is None
-    assert histories(behind.items) == histories(came)
+def test_much_waits() -> None:
+    behind = Behind()
+    put(behind.buffer, *range(1000))
+    behind.buffer.drain(b"")
+    assert behind.calls == 0
 
 
-def test_items_of_one_step_go_in_sorted() -> None:
-    buffer, origin, behind = made(10_000)
-    put(buffer, origin, "a", 1, 2, 5, 6)
-    put(buffer, origin, "b", 3, 4, 7)
-    put(buffer, origin, "c", 8, 10, trace=1)
-    put(buffer, origin, "b", 9)
-    buffer.drain(0.0)
-    assert behind.orders == orders_of(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
-    assert behind.runs == 4, "what is of one trace goes in together"
+def test_a_late_item_is_repaired_and_what_it_costs_is_charged() -> None:
+    behind = Behind()
+    put(behind.buffer, 3, 4)
+    behind.buffer.drain(b"")
+    put(behind.buffer, 2)
+    behind.buffer.drain(b"")
+    assert behind.outputs == sequential([(time, (time,)) for time in (2, 3, 4)])
+    assert (behind.calls, behind.buffer.in_vain) == (7, 4), "two found out again to be taken back, and made again"
+    behind.buffer.drain(encode_time(5))
+    assert behind.calls == 7
 
 
-def test_early_items_wait_while_many_come_late() -> None:
-    buffer, origin, behind = made()
-    put(buffer, origin, "a", 1, 2)
-    buffer.drain(1.0)
-    put(buffer, origin, "b", 0, 1)
-    buffer.drain(1.01)
-    assert behind.orders == orders_of(1, 2, 0, 1), "nobody could know"
-    put(buffer, origin, "a", 3, 4)
-    buffer.drain(1.02)
-    assert len(behind.items) == 4
-    assert buffer.lowest == orders_of(3)[0]
-    put(buffer, origin, "b", 2, 3)
-    buffer.drain(1.03)
-    assert behind.orders[4:] == orders_of(2, 3, 3)
-    assert buffer.lowest == orders_of(4)[0]
+def test_of_other_keys_nothing_is_done_again() -> None:
+    behind = Behind(keys=2)
+    put(behind.buffer, 3, 5)
+    behind.buffer.drain(b"")
+    put(behind.buffer, 2)
+    behind.buffer.drain(b"")
+    assert (behind.calls, behind.buffer.in_vain, behind.taken_back) == (3, 0, 0)
 
 
-def test_an_exhausted_way_is_not_waited_for_long() -> None:
-    buffer, origin, behind = made()
-    for now, way, times in ((1.0, "a", (1, 2)), (1.01, "b", (0, 1)), (1.02, "a", (3, 4))):
-        put(buffer, origin, way, *times)
-        buffer.drain(now)
-    looked_at = 1.02
-    while (due := buffer.due()) is not None:
-        assert due > looked_at
-        looked_at = due
-        buffer.drain(due)
-    assert 1.05 < looked_at < 1.2
-    assert behind.orders[4:] == orders_of(3, 4)
-    put(buffer, origin, "a", 5)
-    buffer.drain(looked_at + 0.01)
-    assert behind.orders[6:] == orders_of(5), "nor again, until it has something"
+def test_when_the_advance_is_spent_all_that_is_outstanding_waits_again() -> None:
+    """What is before the late item may have left already, and stays."""
+    behind = Behind()
+    put(behind.buffer, 1)
+    put(behind.buffer, *range(10, 22))
+    behind.buffer.drain(b"")
+    assert behind.calls == 13
+    for late in range(9, 5, -1):
+        put(behind.buffer, late)
+        behind.buffer.drain(b"")
+    assert behind.buffer.in_vain <= 32
+    put(behind.buffer, 2)
+    behind.buffer.drain(encode_time(3))
+    assert behind.buffer.in_vain <= 32
+    assert min(behind.held)[0].startswith(encode_time(1))
+    behind.buffer.drain(encode_time(30))
+    assert behind.outputs == sequential([(time, (time,)) for time in (1, 2, *range(6, 22))])
+    assert behind.calls <= 18 + behind.buffer.in_vain
 
 
-def test_items_below_the_minimum_time_wait_only_a_little() -> None:
-    buffer, origin, behind = made()
-    past = encode_time(4)
-    for now, way, times in ((1.0, "a", (1, 2)), (1.01, "b", (0, 1)), (1.02, "a", (3, 4))):
-        put(buffer, origin, way, *times)
-        buffer.drain(now, past)
-    assert len(behind.items) == 4
-    due = buffer.due()
-    assert due is not None
-    assert due < 1.1
-    buffer.drain(due, past)
-    assert behind.orders[4:] == orders_of(3)
-    assert buffer.lowest == orders_of(4)[0]
+def test_a_tombstone_meets_its_victim_while_both_wait() -> None:
+    behind = Behind(advance=False)
+    put(behind.buffer, 1, 2, 3)
+    behind.buffer.step(orders_of(2)[0], 0, False, (2,))
+    behind.buffer.step(orders_of(2)[0], 0, True, (4,))
+    behind.buffer.drain(encode_time(9))
+    assert behind.outputs == sequential([(1, (1,)), (2, (4,)), (3, (3,))])
+    assert behind.calls == 3
 
 
-def test_early_items_of_a_busy_operation_wait_from_the_beginning() -> None:
-    behind, origin = Behind(), Origin()
-    buffer = ReorderBuffer(behind.step, behind.run, origin, 0, 10_000, ways=["b"])
-    put(buffer, origin, "a", 1, 2)
-    buffer.drain(1.0)
-    assert behind.orders == orders_of(1, 2), "this is little"
-    put(buffer, origin, "a", *range(10_000, 20_000))
-    buffer.drain(1.1)
-    assert len(behind.items) == 2
-    put(buffer, origin, "b", 9_000, 15_000)
-    buffer.drain(1.101)
-    assert behind.orders[2:] == [*orders_of(9_000, *range(10_000, 15_001)), *orders_of(15_000)]
+def test_a_tombstone_of_what_went_in_early_takes_it_out() -> None:
+    behind = Behind()
+    put(behind.buffer, 1, 2, 3)
+    behind.buffer.drain(b"")
+    behind.buffer.step(orders_of(2)[0], 0, False, (2,))
+    behind.buffer.step(orders_of(2)[0], 0, True, (4,))
+    behind.buffer.drain(b"")
+    behind.buffer.drain(encode_time(9))
+    assert behind.outputs == sequential([(1, (1,)), (2, (4,)), (3, (3,))])
+    assert behind.calls <= 3 + behind.buffer.in_vain
 
 
-def test_few_late_items_are_repaired_at_once() -> None:
-    buffer, origin, behind = made(10_000)
-    for turn in range(100):
-        put(buffer, origin, "a", 2 * turn + 1)
-        buffer.drain(turn * 0.01)
-        put(buffer, origin, "b", 2 * turn)
-        buffer.drain(turn * 0.01 + 0.001)
-    assert len(behind.items) == 200
+@pytest.mark.parametrize("keys", [1, 3])
+@pytest.mark.parametrize("advance", [False, True])
+@given(st.data())
+def test_calls_in_vain_are_bounded_whatever_comes_in_which_sequence(keys: int, advance: bool, data: Any) -> None:
+    """Items of several traces, some in versions that are taken back, come by several ways, each in order."""
+    random = Random(data.draw(st.integers(0, 10**9)))
+    behind = Behind(keys, advance=advance)
+    items = [(time, (random.randrange(100), time)) for time in range(random.choice((5, 40, 400)))]
+    ways: list[list[tuple[int, int, bool, Any]]] = [[] for _ in range(random.randint(1, 3))]
+    for time, payload in items:
+        way = ways[random.randrange(len(ways))]
+        trace = random.randrange(2)
+        for _ in range(random.choice((0, 0, 0, 1, 2))):
+            wrong = (random.randrange(100), -1)
+            way += [(time, trace, True, wrong), (time, trace, False, wrong)]
+        way.append((time, trace, True, payload))
+    waiting = [way[::-1] for way in ways if way]
+    while waiting:
+        way = random.choice(waiting)
+        for _ in range(random.randint(1, random.choice((2, 30)))):
+            time, trace, alive, payload = way.pop()
+            behind.buffer.step(orders_of(time)[0], trace, alive, payload)
+            if not way:
+                waiting.remove(way)
+                break
+        if random.random() < 0.5:
+            known = min([way[-1][0] for way in waiting], default=len(items))
+            behind.buffer.drain(encode_time(random.randint(0, known)))
+        assert behind.calls <= len(items) + behind.buffer.in_vain
+    behind.buffer.drain(encode_time(len(items)))
+    assert behind.outputs == sequential(items, keys)
+    assert behind.calls <= len(items) + behind.buffer.in_vain
+    assert behind.buffer.in_vain <= (32 + len(items) // 10 if advance else 0)
+    assert (behind.calls == len(items)) or advance
+    assert behind.buffer.lowest is None
 
 
-def test_late_runs_go_in_whole() -> None:
-    """A run that is late is one repair; cut into pieces it would be many."""
-    buffer, origin, behind = made(10_000)
-    put(buffer, origin, "a", 5, 9)
-    buffer.drain(0.0)
-    put(buffer, origin, "b", 1, 3, 5, 8, 12)
-    put(buffer, origin, "a", 11, 13)
-    buffer.drain(0.1)
-    assert behind.orders == orders_of(5, 9, 1, 3, 5, 8, 11, 12, 13)
-    assert behind.runs == 3
+class Noting(Operator):
+    """An operation that notes what goes in."""
+
+    repeated = retracted = 0
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+
+    def followers(self, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
+        """It does not know."""
+
+    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        self.items.append((order, trace, alive, payload))
+
+    def run(self, orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        self.items += [(order, trace, True, payload) for order, payload in zip(orders, payloads, strict=True)]
+
+
+class Undoing(Noting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.together: list[Any] = []
+
+    def undo(self, *run: Any) -> None:
+        self.together.append(run)
 
 
 @given(
     st.lists(st.tuples(st.sets(st.integers(0, 400), min_size=1), st.integers(1, 3), st.booleans()), max_size=5),
     st.integers(0, 1),
     st.integers(1, 40),
+    st.lists(st.integers(0, 3000), max_size=3).map(sorted),
 )
-def test_runs_of_any_form_go_in_as_lists_do(script: list[tuple[set[int], int, bool]], traces: int, block: int) -> None:
-    """However fine they are cut into each other."""
-    wanted, got = Behind(), Behind()
-    listed, noted = (ReorderBuffer(one.step, one.run, Origin(), 0, 10_000) for one in (wanted, got))
+def test_runs_of_any_form_go_in_as_lists_do(
+    script: list[tuple[set[int], int, bool]], traces: int, block: int, known: list[int]
+) -> None:
+    """However fine they are cut into each other, and wherever the minimum time cuts them."""
+    wanted, got = Noting(), Noting()
+    listed, noted = (ReorderBuffer(one, 1, advance=False) for one in (wanted, got))  # type: ignore[arg-type]
     for number, (times, count, rows) in enumerate(script):
         some = [time // block * block * len(script) + time % block + number * block for time in sorted(times)]
         orders = DerivedOrders(orders_of(*some), [count] * len(some))
@@ -209,9 +262,10 @@ def test_runs_of_any_form_go_in_as_lists_do(script: list[tuple[set[int], int, bo
         columns = Rows([list(column) for column in zip(*payloads, strict=True)])
         noted.run(orders, trace, columns if rows else payloads)
     for buffer in (listed, noted):
-        buffer.drain(1.0)
-        buffer.drain(2.0)
+        for time in (*known, 10_000):
+            buffer.drain(encode_time(time))
     assert got.items == wanted.items
+    assert [item[0] for item in got.items] == sorted(item[0] for item in got.items)
     assert len(wanted.items) == sum(len(times) * count for times, count, _ in script)
 
 
@@ -220,17 +274,15 @@ def test_runs_of_any_form_go_in_as_lists_do(script: list[tuple[set[int], int, bo
 )
 def test_items_taken_back_while_they_wait_go_no_further(script: list[tuple[int, int, str]]) -> None:
     """Whoever sends takes back what it has sent before it sends it anew; the operation ends up with the last of it."""
-    buffer, origin, behind = made(10_000)
+    behind = Noting()
+    buffer = ReorderBuffer(behind, 1)  # type: ignore[arg-type]
     sent: dict[tuple[bytes, int], int] = {}
-    now = 0.0
     for number, (time, trace, what) in enumerate([*script, (0, 0, "drain")]):
         (order,), key = orders_of(time), (orders_of(time)[0], trace)
-        origin.way = trace
         if what == "drain":
-            now += 1.0
             before = len(behind.items)
-            buffer.drain(now)
-            kinds = [(*item[:2], item[2]) for item in behind.items[before:]]
+            buffer.drain(b"")
+            kinds = [item[:3] for item in behind.items[before:]]
             assert len(set(kinds)) == len(kinds), "of one identity a tombstone and an item at most"
             continue
         if key in sent:
@@ -238,6 +290,7 @@ def test_items_taken_back_while_they_wait_go_no_further(script: list[tuple[int, 
         if what == "again":
             sent[key] = number
             buffer.step(order, trace, True, number)
+    buffer.drain(encode_time(9))
     held: dict[tuple[bytes, int], int] = {}
     for order, trace, alive, payload in behind.items:
         if alive:
@@ -249,12 +302,12 @@ def test_items_taken_back_while_they_wait_go_no_further(script: list[tuple[int, 
 
 
 def test_tombstones_go_in_together_where_the_operation_takes_runs() -> None:
-    behind, origin, together = Behind(), Origin(), []
-    buffer = ReorderBuffer(behind.step, behind.run, origin, 0, 10_000, undo=lambda *run: together.append(run))
-    put(buffer, origin, "a", 1, 2, 3)
-    buffer.drain(1.0)
+    behind = Undoing()
+    buffer = ReorderBuffer(behind, 1)  # type: ignore[arg-type]
+    put(buffer, 1, 2, 3)
+    buffer.drain(b"")
     for order in orders_of(1, 3):
         buffer.step(order, 0, False, "gone")
-    buffer.drain(2.0)
-    assert together == [(orders_of(1, 3), 0, ["gone", "gone"])]
-    assert behind.orders == orders_of(1, 2, 3)
+    buffer.drain(b"")
+    assert behind.together == [(orders_of(1, 3), 0, ["gone", "gone"])]
+    assert [item[0] for item in behind.items] == orders_of(1, 2, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import flamecore as fc
 from flamecore.abc.operator import Run, Site, Way, each
 from flamecore.model.drift import Drift
 from flamecore.model.messages import Items
-from flamecore.model.meta import CHILD, GlobalTime, Meta
+from flamecore.model.meta import CHILD, MAX_TIME, GlobalTime, Meta, encode_time
 from flamecore.model.vertices import ByKey, Grouping, Map, MapShape
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.operators.barrier import Barrier
@@ -21,7 +22,7 @@ from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.exchange import Outbox, arrive
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.operators.map import broadcast_run, broadcast_step, map_run, map_step
-from flamecore.runtime.operators.reorder import Origin, ReorderBuffer
+from flamecore.runtime.operators.reorder import ReorderBuffer
 
 Emitted = list[tuple[bytes, int, bool, Any]]
 
@@ -251,7 +252,7 @@ def forking(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
 
 def crossing(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
     """What goes to another process, and is taken in there."""
-    buffer, outbox, codec = ReorderBuffer(step, run, Origin(), 0, 100), Outbox(), Codec()
+    buffer, outbox, codec = ReorderBuffer(SimpleNamespace(step=step, run=run), 1), Outbox(), Codec()  # type: ignore[arg-type]
 
     def cross(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
         middle = len(orders) // 2
@@ -260,7 +261,7 @@ def crossing(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
         outbox.put_run(1, trace, orders[middle:], payloads[middle:])
         items = codec.decode(codec.encode(Items(outbox.take(), ())))
         arrive(items.pieces, {}, {1: buffer.run})
-        buffer.drain(1e9)
+        buffer.drain(encode_time(MAX_TIME))
 
     return step, cross
 

@@ -362,36 +362,36 @@ def test_late_items_from_another_worker_are_repaired_and_counted() -> None:
     assert bench.released(6) == [("x", 1), ("x", 2), ("x", 3)]
 
 
-def test_items_that_wait_for_late_ones_are_reported_until_they_go_in() -> None:
-    """It is in flight like a hand-over: one number under its lowest time, new before the old one goes."""
+def test_items_that_wait_are_reported_until_they_go_in() -> None:
+    """They are in flight like a hand-over: one number under their lowest time, new before the old one goes."""
     graph = flow(keyed)
-    bench = Bench(graph, index=1, workers=3, late_per_s=0)
+    bench = Bench(graph, index=1, workers=3, advance=False)
     index = next(vertex.index for vertex in graph.vertices if vertex.name == "count")
 
-    def arrive(sender: str, now: float, *times: int) -> list[tuple[Any, ...]]:
+    def arrive(sender: str, *times: int) -> list[tuple[Any, ...]]:
         orders = [Meta(GlobalTime(time, 1), (int(sender[-1]),)).order for time in times]
         received = Ack(0, times[0], 1000 + times[0])
         items = Items([(index, int(sender[-1]), True, orders, ["x"] * len(times))], (received,))
         bench.worker.receive(sender, items)
-        bench.worker.flush(now)
+        bench.flush()
         calls = bench.log.taken()
         calls.remove(("ack", *received))
         return calls
 
-    assert arrive("worker/0", 1.0, 1, 2) == []
-    assert bench.worker.due() is None
-    assert arrive("worker/2", 1.01, 0, 1) == []
-    (first,) = arrive("worker/0", 1.02, 3, 4)
-    assert first[:3] == ("ack", 0, 3)
-    assert bench.worker.due() is not None
-    assert arrive("worker/0", 1.03, 5, 6) == [], "still the same"
-    (second, *rest) = arrive("worker/2", 1.04, 2, 4)
-    assert second[:3] == ("ack", 0, 5)
+    (first,) = arrive("worker/0", 3, 4)
+    assert first[:3] == ("ack", 1, 3), "of the segment that the state begins"
+    assert arrive("worker/0", 5, 6) == [], "still the same"
+    (second, *rest) = arrive("worker/2", 2, 4)
+    assert second[:3] == ("ack", 1, 2)
     assert rest == [first]
-    while (due := bench.worker.due()) is not None:
-        bench.worker.flush(due)
-    assert bench.log.taken() == [second]
-    assert [count for _, count in bench.released(9)] == list(range(1, 11))
+    bench.min_time(4, segment=0)
+    third, *rest = bench.log.taken()
+    assert third[:3] == ("ack", 1, 4)
+    assert rest == [second]
+    bench.min_time(9, segment=0)
+    assert bench.log.taken() == [third]
+    assert bench.worker.due() is None
+    assert [count for _, count in bench.released(9)] == list(range(1, 7))
 
 
 # -- malformed and failing records ------------------------------------------------------------

@@ -14,7 +14,7 @@ def run(seed: int, *, trace: bool) -> SimulatedRun:
     numbers.key_by(lambda _: 0).group(2).map(lambda pair: pair, name="pair").key_by(sum).map(str).sink("out")
     acker = acker_named("centralized")
     inputs = {"numbers": list(range(12))}
-    return Simulation(flow.graph(), inputs, acker=acker, workers=3, seed=seed, late_per_s=0, trace=trace).run()
+    return Simulation(flow.graph(), inputs, acker=acker, workers=3, seed=seed, trace=trace).run()
 
 
 def test_the_trace_shows_items_and_their_tombstones() -> None:

@@ -1,0 +1,153 @@
+"""The examples of cycles give what the plain programs beside them give, item for item, and call no function twice.
+
+The last outputs are also held against what each example promises, found in another way: a mistake may be in both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from math import inf
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.flows.deterministic import acker_named
+from flamecore.testing.flows.reference import interpret
+from flamecore.testing.simulation.simulation import Simulation
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "cycles"
+
+Inputs = Mapping[str, list[Any]]
+
+
+class Example:
+    """An example with its functions counted: the module of its flow, and that of the plain program.
+
+    Attributes:
+        calls: All calls of state functions: the name of the operation, the item, and the outputs.
+    """
+
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, Any, list[Any]]] = []
+        given = fc.KeyedStream.stateful_map
+
+        def stateful_map(stream: Any, initial: Any, function: Callable[..., Any], *, name: str) -> Any:
+            @wraps(function)
+            def counted(state: Any, item: Any) -> Any:
+                after, outputs = function(state, item)
+                self.calls.append((name, item, list(outputs)))
+                return after, outputs
+
+            return given(stream, initial, counted, name=name)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fc.KeyedStream, "stateful_map", stateful_map)
+            self.module = load(name, FOLDER / name / f"{name}.py", monkeypatch)
+        self.plain = load(f"{name}_plain", FOLDER / name / "plain.py", monkeypatch)
+        self.flow: fc.Flow = self.module.flow
+        (sink,) = self.flow.graph().sinks
+        self.sink = sink.name
+
+    def inputs(self, seed: int) -> Inputs:
+        """Return records for each source."""
+        return INPUTS[self.module.__name__](self.module, Random(seed))
+
+    def last(self, inputs: Inputs) -> dict[Any, tuple[Any, ...]]:
+        """Return the last output of each key, without the key."""
+        return {first: tuple(rest) for first, *rest in self.flow.run(inputs)[self.sink]}
+
+    def count(self, run: Callable[[], Any]) -> tuple[Any, int]:
+        """Return what `run` returns, and how many calls it makes."""
+        self.calls.clear()
+        result = run()
+        return result, len(self.calls)
+
+
+def load(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import a file anew, for the time of a test."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def roads(module: ModuleType, random: Random) -> Inputs:
+    """Roads between thirty towns; the depot gets its roads early, in the middle, and at the end."""
+    towns = [f"town {number}" for number in range(30)]
+    records = [module.Road(*random.choices(towns, k=2), random.randrange(1, 40)) for _ in range(120)]
+    for place in (3, 60, 122):
+        records.insert(place, module.Road(module.DEPOT, random.choice(towns), random.randrange(100 - place // 2)))
+    records.insert(70, module.Road(random.choice(towns), module.DEPOT, 1))
+    return {"roads": records}
+
+
+INPUTS = {
+    "shortest_paths": roads,
+}
+
+
+@pytest.fixture(params=INPUTS)
+def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Example:
+    return Example(request.param, monkeypatch)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flow_gives_what_the_plain_program_gives(example: Example, seed: int) -> None:
+    """On any number of workers, and with no more calls than a run that sees everything in order."""
+    inputs = example.inputs(seed)
+    wanted = list(example.plain.run(*inputs.values()))
+    reference, needed = example.count(lambda: interpret(example.flow.graph(), inputs))
+    assert [output.payload for output in reference[example.sink]] == wanted
+    assert needed > len(wanted) > 0
+    for workers in (1, 2, 4):
+        run = partial(example.flow.run, inputs, workers=workers)
+        outputs, calls = example.count(run)
+        assert list(outputs[example.sink]) == wanted, workers
+        assert calls == needed, workers
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_nothing_is_replayed_in_any_interleaving(example: Example, workers: int) -> None:
+    inputs = example.inputs(seed=0)
+    wanted = list(example.plain.run(*inputs.values()))
+    for seed, acker in enumerate(["centralized", "local", "sharded"] * simulated_runs(2)):
+        run = Simulation(example.flow.graph(), inputs, acker=acker_named(acker), workers=workers, seed=seed).run()
+        assert run.outputs[example.sink] == wanted, seed
+        assert run.replays == 0, seed
+
+
+def test_the_shipped_job_gives_what_the_plain_program_prints(example: Example) -> None:
+    """Line by line, on several workers."""
+    name = example.module.__name__
+    plain = subprocess.run(
+        [sys.executable, FOLDER / name / "plain.py"], stdout=subprocess.PIPE, timeout=60, check=True
+    ).stdout
+    command = [sys.executable, "-m", "flamecore", "run", FOLDER / name / "job.toml", "--quiet", "--workers", "2"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True, cwd=FOLDER.parents[1])
+    assert done.stdout == plain
+    assert len(plain.splitlines()) > 15
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_distances_are_those_of_the_shortest_ways(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Example("shortest_paths", monkeypatch)
+    inputs = example.inputs(seed)
+    km: dict[str, float] = defaultdict(lambda: inf, {example.module.DEPOT: 0})
+    for _ in range(32):  # as many rounds as there are places
+        for road in inputs["roads"]:
+            km[road.end] = min(km[road.end], km[road.start] + road.km)
+    del km[example.module.DEPOT]
+    assert example.last(inputs) == {town: (least,) for town, least in km.items() if least < inf}

@@ -94,8 +94,14 @@ def roads(module: ModuleType, random: Random) -> Inputs:
     return {"roads": records}
 
 
+def cables(module: ModuleType, random: Random) -> Inputs:
+    """Cables among sixty computers; some lie twice, and some lead back."""
+    return {"cables": [module.Cable(random.randrange(60), random.randrange(60)) for _ in range(45)]}
+
+
 INPUTS = {
     "shortest_paths": roads,
+    "connected_components": cables,
 }
 
 
@@ -151,3 +157,15 @@ def test_distances_are_those_of_the_shortest_ways(seed: int, monkeypatch: pytest
             km[road.end] = min(km[road.end], km[road.start] + road.km)
     del km[example.module.DEPOT]
     assert example.last(inputs) == {town: (least,) for town, least in km.items() if least < inf}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_components_are_those_that_cables_join(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Example("connected_components", monkeypatch)
+    inputs = example.inputs(seed)
+    component = {computer: computer for cable in inputs["cables"] for computer in cable}
+    for one, other in inputs["cables"]:
+        least, most = sorted((component[one], component[other]))
+        component = {computer: least if known == most else known for computer, known in component.items()}
+    assert 1 < len(set(component.values())) < len(component)
+    assert example.last(inputs) == {computer: (known,) for computer, known in component.items()}

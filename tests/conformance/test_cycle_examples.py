@@ -99,9 +99,21 @@ def cables(module: ModuleType, random: Random) -> Inputs:
     return {"cables": [module.Cable(random.randrange(60), random.randrange(60)) for _ in range(45)]}
 
 
+def pages(module: ModuleType, random: Random) -> Inputs:
+    """Pages in several versions, with links to pages that come later or never, and some with none."""
+    names = [f"page {number}" for number in range(12)]
+    return {
+        "pages": [
+            module.Page(random.choice(names[:11]), tuple(random.choices(names, k=random.randrange(4))))
+            for _ in range(25)
+        ]
+    }
+
+
 INPUTS = {
     "shortest_paths": roads,
     "connected_components": cables,
+    "page_rank": pages,
 }
 
 
@@ -169,3 +181,22 @@ def test_components_are_those_that_cables_join(seed: int, monkeypatch: pytest.Mo
         component = {computer: least if known == most else known for computer, known in component.items()}
     assert 1 < len(set(component.values())) < len(component)
     assert example.last(inputs) == {computer: (known,) for computer, known in component.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_are_exact_but_for_the_tolerance(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Example("page_rank", monkeypatch)
+    inputs, damping = example.inputs(seed), example.module.DAMPING
+    links = dict(inputs["pages"])
+    exact = dict.fromkeys(links, 0.0)
+    for _ in range(300):
+        gained = dict.fromkeys(links, 1 - damping)
+        for page, rank in exact.items():
+            for link in links[page]:
+                if link in links:
+                    gained[link] += damping * rank / len(links[page])
+        exact = gained
+    ranks = example.last(inputs)
+    assert ranks.keys() == links.keys()
+    off = sum(abs(ranks[page][0] - rank) for page, rank in exact.items())
+    assert off <= len(links) * example.module.TOLERANCE / (1 - damping)

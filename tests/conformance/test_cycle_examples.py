@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from math import inf
@@ -110,10 +110,20 @@ def pages(module: ModuleType, random: Random) -> Inputs:
     }
 
 
+def turns(module: ModuleType, random: Random) -> Inputs:
+    """Turns that are too short for what waits, or longer; and more of them than seeds."""
+    seeds = [f"{random.choice(module.HOSTS)}/{random.randrange(9)}" for _ in range(4)]
+    return {
+        "seeds": seeds,
+        "turns": [module.Turn(random.choice(module.HOSTS), random.randrange(5)) for _ in range(30)],
+    }
+
+
 INPUTS = {
     "shortest_paths": roads,
     "connected_components": cables,
     "page_rank": pages,
+    "crawler": turns,
 }
 
 
@@ -200,3 +210,38 @@ def test_ranks_are_exact_but_for_the_tolerance(seed: int, monkeypatch: pytest.Mo
     assert ranks.keys() == links.keys()
     off = sum(abs(ranks[page][0] - rank) for page, rank in exact.items())
     assert off <= len(links) * example.module.TOLERANCE / (1 - damping)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crawl_finds_each_page_by_the_shortest_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the turns let it fetch them all."""
+    example = Example("crawler", monkeypatch)
+    seeds = example.inputs(seed)["seeds"]
+    depths = dict.fromkeys(seeds, 0)
+    waiting = deque(depths)
+    while waiting:
+        url = waiting.popleft()
+        for link in example.plain.links_of(url) if depths[url] < example.module.DEPTH else ():
+            if link not in depths:
+                depths[link] = depths[url] + 1
+                waiting.append(link)
+    endless = [example.module.Turn(host, 1000) for host in example.module.HOSTS]
+    assert example.last({"seeds": seeds, "turns": endless}) == {url: (depth,) for url, depth in depths.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_host_is_asked_for_no_more_pages_than_its_turns_allow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for each page once."""
+    example = Example("crawler", monkeypatch)
+    visited = example.last(example.inputs(seed))
+    left: Counter[str] = Counter()
+    asked = []
+    for name, step, outputs in example.calls:
+        if isinstance(step, example.module.Turn):
+            left[step.host] = step.pages
+        if name == "frontier":
+            asked += outputs
+            left.subtract(url.partition("/")[0] for url in outputs)
+            assert min(left.values(), default=0) >= 0
+    assert len(asked) == len(set(asked)) > 5
+    assert visited.keys() == set(asked)

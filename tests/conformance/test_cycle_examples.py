@@ -14,6 +14,7 @@ from functools import partial, wraps
 from math import inf
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
@@ -119,11 +120,22 @@ def turns(module: ModuleType, random: Random) -> Inputs:
     }
 
 
+def readings(module: ModuleType, random: Random) -> Inputs:
+    """Readings about three values and between them; more than are kept, and some of equal value."""
+    return {
+        "readings": [
+            module.Reading(f"sensor {random.randrange(3)}", round(random.choice((1, 5, 20)) + random.gauss(0, 2), 1))
+            for _ in range(130)
+        ]
+    }
+
+
 INPUTS = {
     "shortest_paths": roads,
     "connected_components": cables,
     "page_rank": pages,
     "crawler": turns,
+    "clusters": readings,
 }
 
 
@@ -245,3 +257,21 @@ def test_a_host_is_asked_for_no_more_pages_than_its_turns_allow(seed: int, monke
             assert min(left.values(), default=0) >= 0
     assert len(asked) == len(set(asked)) > 5
     assert visited.keys() == set(asked)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_centres_lie_where_another_round_would_leave_them(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Example("clusters", monkeypatch)
+    inputs = example.inputs(seed)
+    values = defaultdict(list)
+    for sensor, value in inputs["readings"]:
+        values[sensor].append(value)
+    last = example.last(inputs)
+    assert last.keys() == values.keys()
+    for sensor, (centres, _) in last.items():
+        near = defaultdict(list)
+        for value in values[sensor][-example.module.READINGS :]:
+            near[min(centres, key=lambda centre: abs(centre - value))].append(value)
+        assert len(near) > 1
+        for centre, group in near.items():
+            assert centre == pytest.approx(fmean(group), abs=example.module.TOLERANCE * 2)

@@ -23,6 +23,7 @@ import pytest
 import flamecore as fc
 from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.flows.deterministic import acker_named
+from flamecore.testing.flows.exactly_once import assert_exactly_once
 from flamecore.testing.flows.reference import interpret
 from flamecore.testing.simulation.simulation import Simulation
 
@@ -169,6 +170,11 @@ def test_nothing_is_replayed_in_any_interleaving(example: Example, workers: int)
         assert run.replays == 0, seed
 
 
+def test_a_flow_that_dies_and_goes_on_gives_the_same(example: Example) -> None:
+    """With its state, whatever happens to its processes."""
+    assert_exactly_once(example.flow, example.inputs(seed=1), seeds=range(simulated_runs(4)))
+
+
 def test_the_shipped_job_gives_what_the_plain_program_prints(example: Example) -> None:
     """Line by line, on several workers."""
     name = example.module.__name__
@@ -191,6 +197,21 @@ def test_distances_are_those_of_the_shortest_ways(seed: int, monkeypatch: pytest
             km[road.end] = min(km[road.end], km[road.start] + road.km)
     del km[example.module.DEPOT]
     assert example.last(inputs) == {town: (least,) for town, least in km.items() if least < inf}
+
+
+def test_a_search_reaches_each_place_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its queue this one would take 29,949 calls, and one of 20 by 20 places 728,265."""
+    example = Example("shortest_paths", monkeypatch)
+    cells = {(x, y) for x in range(10) for y in range(10)}
+    near = [(cell, (cell[0] + x, cell[1] + y)) for cell in sorted(cells) for x, y in ((0, 1), (1, 0), (0, -1), (-1, 0))]
+    streets = [
+        (f"{one}", f"{other}", Random(f"{one} {other}").randrange(1, 10)) for one, other in near if other in cells
+    ]
+    records = [example.module.Road(*street) for street in [*streets, (example.module.DEPOT, "(0, 0)", 0)]]
+    outputs, calls = example.count(lambda: example.flow.run({"roads": records})["distances"])
+    assert sorted(town for town, _ in outputs) == sorted(map(str, cells))
+    assert [km for _, km in outputs] == sorted(km for _, km in outputs)
+    assert calls <= 4 * len(records)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -21,7 +21,7 @@ REDRAW_S: Final = 0.25
 """How often the live table is drawn."""
 
 
-_TROUBLE: Final = ("replays", "rejected", "failed", "dead_letters")
+_TROUBLE: Final = ("replays", "calls_in_vain", "rejected", "failed", "dead_letters")
 """Counts that are shown where there are any."""
 
 
@@ -147,6 +147,8 @@ class Screen(Progress):
             table.add_row(f"out {sink}", f"{count:,}", f"{(count - self._last.items_out.get(sink, 0)) / passed:,.0f}/s")
         held_back = f"{stats.held_back} held back" if stats.held_back else ""
         table.add_row("in flight", f"{stats.in_flight:,}", held_back)
+        for name, count in stats.waiting.items():
+            table.add_row(f"waiting before {name}", f"{count:,}", "")
         if (latency := _latency(stats)) is not None:
             table.add_row("latency p50, p99", latency, "")
         for name in _TROUBLE:

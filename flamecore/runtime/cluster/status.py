@@ -47,7 +47,9 @@ class JobStatus:
 
     def close_epoch(self) -> None:
         """An epoch is over: what was counted in it counts on, and nothing of it is under way any more."""
-        self._past += [replace(counts, in_flight=0, held_back=0, min_times={}) for counts in self._present()]
+        self._past += [
+            replace(counts, in_flight=0, held_back=0, min_times={}, waiting={}) for counts in self._present()
+        ]
         self._members.reports.clear()
         self.node = None
 

@@ -25,10 +25,13 @@ class Agenda:
 
     Args:
         segment: What comes from outside waits for the minimum time inbound to this segment; None: it goes on at once.
+        name: That of an operation before which items wait.
     """
 
-    def __init__(self, segment: int | None = None) -> None:
-        self.segment = segment
+    in_vain = 0
+
+    def __init__(self, segment: int | None = None, name: str = "") -> None:
+        self.segment, self.name = segment, name
         self._waiting: list[Entry] = []
         self._arrivals = count()
         self._at_work = False

@@ -168,7 +168,8 @@ class Compiler:
         elif vertex.stateful and (vertex in self.on_cycles or (alone and vertex in self.behind_cycles)):
             way = agenda.gate(way)
         elif isinstance(operator, StatefulOperator) and not alone:
-            buffer = ReorderBuffer(operator, vertex.segment, advance=self.plan.advance and self.plan.barrier)
+            advance = self.plan.advance and self.plan.barrier
+            buffer = ReorderBuffer(vertex.name, operator, vertex.segment, advance=advance)
             self.compiled.waiting.append(buffer)
             way = Way(buffer.step, buffer.run)
         if vertex in self.on_cycles:
@@ -192,7 +193,8 @@ class Compiler:
         if len(self.outboxes) == 1 or self.worker != self.owners[0]:
             return homes
         for cycle in self.plan.graph.keyed_cycles():
-            agenda = Agenda(next(iter(cycle)).segment)
+            first = min(cycle, key=lambda vertex: vertex.index)
+            agenda = Agenda(first.segment, first.name)
             self.compiled.waiting.append(agenda)
             homes.update(dict.fromkeys(cycle, agenda))
         return homes

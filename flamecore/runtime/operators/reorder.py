@@ -51,12 +51,14 @@ class ReorderBuffer:
     """What waits to go into one operation of a worker.
 
     Args:
+        name: That of the operation.
         operator: The operation, a stateful one.
         segment: Its own: what waits is in flight there, and waits for the minimum times inbound to it.
         advance: Whether items may go in early.
     """
 
-    def __init__(self, operator: StatefulOperator, segment: int, *, advance: bool = True) -> None:
+    def __init__(self, name: str, operator: StatefulOperator, segment: int, *, advance: bool = True) -> None:
+        self.name = name
         self.segment = segment
         self.in_vain = 0
         """Calls that were made in vain, at most."""
@@ -95,6 +97,10 @@ class ReorderBuffer:
         heappush(self._waiting, (orders[0], self._arrivals, (trace, True, orders, payloads)))
 
     # -- what goes on ------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return how many items wait."""
+        return self._count
 
     @property
     def lowest(self) -> bytes | None:

@@ -430,6 +430,16 @@ class Worker:
         return sum(operation.retracted for operation in self.compiled.stateful.values())
 
     @property
+    def in_vain(self) -> int:
+        """How many calls of state functions were made in vain, at most."""
+        return sum(waiting.in_vain for waiting in self.compiled.waiting)
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """How many items wait to go into operations, by name, until nothing can come before them."""
+        return {waiting.name: len(waiting) for waiting in self.compiled.waiting if waiting}
+
+    @property
     def min_time(self) -> int:
         """The minimum time of the sinks' segment, as this worker knows it."""
         return self.listener.min_time(self._sink_segment)

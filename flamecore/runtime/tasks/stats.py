@@ -110,7 +110,9 @@ class JobStats:
         in_flight: Records admitted, and not yet delivered with all that came of them.
         held_back: Fronts that stand still because their credit is used up: a sink or a worker is slower than they are.
         min_time: The least minimum time any worker knows.
+        waiting: Items that wait to go into a stateful operation until nothing can come before them, by its name.
         replays: Tombstones that operations have made: outputs taken back because something came late.
+        calls_in_vain: Calls of state functions that were made for that, at most.
         rejected: Malformed records.
         failed: Records a user function failed on that did not end the job, each counted once.
         latency_p50_ms, latency_p99_ms: From a record's admission to the delivery of all that came of it.
@@ -124,7 +126,9 @@ class JobStats:
     in_flight: int = 0
     held_back: int = 0
     min_time: int = 0
+    waiting: dict[str, int] = field(default_factory=dict)
     replays: int = 0
+    calls_in_vain: int = 0
     rejected: int = 0
     failed: int = 0
     dead_letters: int = 0
@@ -194,7 +198,9 @@ class NodeStats:
     in_flight: int = 0
     held_back: int = 0
     min_times: dict[int, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
     replays: int = 0
+    calls_in_vain: int = 0
     rejected: int = 0
     failed: int = 0
     dead_letters: int = 0
@@ -217,7 +223,9 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
         in_flight=sum(node.in_flight for node in nodes),
         held_back=sum(node.held_back for node in nodes),
         min_time=min((time for node in nodes for time in node.min_times.values()), default=0),
+        waiting=dict(sum((Counter(node.waiting) for node in nodes), Counter())),
         replays=sum(node.replays for node in nodes),
+        calls_in_vain=sum(node.calls_in_vain for node in nodes),
         rejected=sum(node.rejected for node in nodes),
         failed=sum(node.failed for node in nodes),
         dead_letters=sum(node.dead_letters for node in nodes),

@@ -32,7 +32,7 @@ class Behind:
         site = Site(0, self.fail, (Way(self.step, self.run),))
         route = ByKey(lambda item: item[0] % keys)
         self.operator = DriftOperator(Drift("state", route=route, initial=(), advance=self.work), site)
-        self.buffer = ReorderBuffer(self.operator, 1, advance=advance)
+        self.buffer = ReorderBuffer("state", self.operator, 1, advance=advance)
 
     def work(self, state: tuple[Any, ...], item: Any) -> tuple[tuple[Any, ...], list[Any]]:
         self.calls += 1
@@ -252,7 +252,7 @@ def test_runs_of_any_form_go_in_as_lists_do(
 ) -> None:
     """However fine they are cut into each other, and wherever the minimum time cuts them."""
     wanted, got = Noting(), Noting()
-    listed, noted = (ReorderBuffer(one, 1, advance=False) for one in (wanted, got))  # type: ignore[arg-type]
+    listed, noted = (ReorderBuffer("state", one, 1, advance=False) for one in (wanted, got))  # type: ignore[arg-type]
     for number, (times, count, rows) in enumerate(script):
         some = [time // block * block * len(script) + time % block + number * block for time in sorted(times)]
         orders = DerivedOrders(orders_of(*some), [count] * len(some))
@@ -275,7 +275,7 @@ def test_runs_of_any_form_go_in_as_lists_do(
 def test_items_taken_back_while_they_wait_go_no_further(script: list[tuple[int, int, str]]) -> None:
     """Whoever sends takes back what it has sent before it sends it anew; the operation ends up with the last of it."""
     behind = Noting()
-    buffer = ReorderBuffer(behind, 1)  # type: ignore[arg-type]
+    buffer = ReorderBuffer("state", behind, 1)  # type: ignore[arg-type]
     sent: dict[tuple[bytes, int], int] = {}
     for number, (time, trace, what) in enumerate([*script, (0, 0, "drain")]):
         (order,), key = orders_of(time), (orders_of(time)[0], trace)
@@ -303,7 +303,7 @@ def test_items_taken_back_while_they_wait_go_no_further(script: list[tuple[int, 
 
 def test_tombstones_go_in_together_where_the_operation_takes_runs() -> None:
     behind = Undoing()
-    buffer = ReorderBuffer(behind, 1)  # type: ignore[arg-type]
+    buffer = ReorderBuffer("state", behind, 1)  # type: ignore[arg-type]
     put(buffer, 1, 2, 3)
     buffer.drain(b"")
     for order in orders_of(1, 3):

@@ -252,7 +252,7 @@ def forking(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
 
 def crossing(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
     """What goes to another process, and is taken in there."""
-    buffer, outbox, codec = ReorderBuffer(SimpleNamespace(step=step, run=run), 1), Outbox(), Codec()  # type: ignore[arg-type]
+    buffer, outbox, codec = ReorderBuffer("it", SimpleNamespace(step=step, run=run), 1), Outbox(), Codec()  # type: ignore[arg-type]
 
     def cross(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
         middle = len(orders) // 2

@@ -358,7 +358,7 @@ def test_late_items_from_another_worker_are_repaired_and_counted() -> None:
         order = Meta(GlobalTime(time, 1)).order
         bench.worker.receive("worker/0", Items([(index, 0, True, [order], ["x"])], (Ack(0, time, time),)))
         bench.flush()
-    assert bench.worker.retracted == 1
+    assert (bench.worker.retracted, bench.worker.in_vain) == (1, 2), "found out again to be taken back, and made again"
     assert bench.released(6) == [("x", 1), ("x", 2), ("x", 3)]
 
 
@@ -384,12 +384,14 @@ def test_items_that_wait_are_reported_until_they_go_in() -> None:
     (second, *rest) = arrive("worker/2", 2, 4)
     assert second[:3] == ("ack", 1, 2)
     assert rest == [first]
+    assert bench.worker.waiting == {"count": 6}
     bench.min_time(4, segment=0)
     third, *rest = bench.log.taken()
     assert third[:3] == ("ack", 1, 4)
     assert rest == [second]
     bench.min_time(9, segment=0)
     assert bench.log.taken() == [third]
+    assert bench.worker.waiting == {}
     assert bench.worker.due() is None
     assert [count for _, count in bench.released(9)] == list(range(1, 7))
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 TRACEBACK: Final = "FLAMESTREAM_TRACEBACK"
-"""Environment variable: `full` has errors of `Flow.run` show the frames of the engine too."""
+"""Environment variable: `full` has errors of `Flow.run` show the frames of the engine and the cause too."""
 
 
 def wants_full_traceback() -> bool:
@@ -76,7 +76,7 @@ class FlameError(Exception):
     hint: str
     before_start: bool = False
     full_traceback: TracebackType | None = None
-    """The frames of the engine that the traceback of an error which has ended `Flow.run` leaves out."""
+    """The whole traceback, with the frames of the engine that an error which has ended `Flow.run` leaves out."""
 
     def __init__(self, what: str, *, hint: str = "", **fields: Any) -> None:
         super().__init__(f"{what}\n  {hint}" if hint else what)
@@ -84,6 +84,15 @@ class FlameError(Exception):
         self.hint = hint
         for name, value in fields.items():
             setattr(self, name, value)
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The exception that this error came of, and tells of in its text; None: there is none.
+
+        It is `__cause__`, unless the error has ended `Flow.run`: then it is out of the traceback, which Python would
+        begin with it.
+        """
+        return self.__context__ if self.__cause__ is None and self.__suppress_context__ else self.__cause__
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows, in notebooks too: the text, and the user's line that has raised it."""
@@ -117,7 +126,7 @@ class PluginError(FlameError):
 
 
 class PluginLoadError(PluginError):
-    """Importing the plugin failed; the cause is chained."""
+    """Importing the plugin failed; it is `cause`."""
 
 
 class MissingDependencyError(PluginError):
@@ -133,7 +142,7 @@ class PluginApiError(PluginError):
 
 
 class PluginContractError(PluginError):
-    """The plugin raised or returned what its contract does not allow; what it raised is chained.
+    """The plugin raised or returned what its contract does not allow; what it raised is `cause`.
 
     Fields: also `version`, `call` (the method).
     """
@@ -147,7 +156,7 @@ class OperationError(FlameError):
     """A user function failed on a record.
 
     The text is at most 15 lines (`flamecore.model.failure.Failure.raised` composes it). The user's exception
-    is `__cause__`. Fields: `vertex`, `record`, `key`, `global_time`, `position`, `worker`.
+    is `cause`. Fields: `vertex`, `record`, `key`, `global_time`, `position`, `worker`.
     """
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flamecore.errors import FlameError
-from flamecore.model.failure import shortened
+from flamecore.model.failure import shorten
 from flamecore.model.flow import FlowGraph
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Flow(FlowGraph):
 
         Raises:
             GraphError, ConfigError: The flow or the settings cannot work.
-            OperationError: A function of the flow failed; the text shows the record.
+            OperationError: A function of the flow failed; the text shows the record, `cause` is what it raised.
             KeyboardInterrupt: Ctrl-C. It has, as every error that ends a run which has begun, the attribute `outputs`:
                 what the sinks had taken by then, as `Outputs`.
         """
@@ -75,5 +75,6 @@ class Flow(FlowGraph):
                 state=state,
                 settings=settings or {},
             )
-        except FlameError as error:
-            raise shortened(error) from error.__cause__  # FLAMESTREAM_TRACEBACK=full shows more
+        except (FlameError, KeyboardInterrupt) as error:
+            shorten(error)
+            raise  # bare: it adds no frame of this function, as `raise error` would

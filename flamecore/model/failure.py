@@ -8,6 +8,7 @@ the same record in every run, after exactly the same outputs.
 from __future__ import annotations
 
 import base64
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from flamecore.errors import (
 from flamecore.model.meta import MIN_TIME, GlobalTime
 
 _ENGINE: Final = str(Path(__file__).parents[1])
+_LIBRARIES: Final = tuple({*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})
+_MACHINERY: Final = ("flamecore", "asyncio", "concurrent", "threading", "selectors")
 _WIDTH: Final = 160
 _FRAMES: Final = 3
 
@@ -94,22 +97,23 @@ class Failure(NamedTuple):
     def raised(self) -> FlameError:
         """The error that ends the job, with the user's exception as its cause."""
         facts = {"position": self.position, "record": self.record}
-        where = f"  at        {self.position}\n" if self.position else ""
+        where = f"\n  at        {self.position}" if self.position else ""
         error: FlameError
         if self.source is not None:
             error = SourceError(
-                f"source {self.source!r}: {self.reason}\n{where}  record    {self.record}",
+                f"source {self.source!r}: {self.reason}{where}\n  record    {self.record}",
                 hint=f'Mend the input, or set [source.{self.source}] on_error = "skip" or "dead_letter".',
                 source=self.source,
                 **facts,
             )
         else:
-            key = f"  key       {self.key}\n" if self.key is not None else ""
-            frames = "".join(f"    {line}\n" for line in self.frames)
-            declared = f"  declared  {self.declared}\n" if self.declared else ""
+            key = f"\n  key       {self.key}" if self.key is not None else ""
+            frames = "".join(f"\n    {line}" for line in self.frames)
+            place = f"{self.position}, worker {self.worker}" if self.position else f"worker {self.worker}"
+            declared = f"\n  declared  {self.declared}" if self.declared else ""
             error = OperationError(
-                f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}\n{key}{where}"
-                f"  worker    {self.worker}\n{declared}{frames}".rstrip("\n"),
+                f"{self.vertex!r} failed: {self.reason}\n  record    {self.record}{key}"
+                f"\n  at        {place}{declared}{frames}",
                 hint="Mend the function, or its annotation: it is no matter of one record, so none is left out for it."
                 if self.reason.startswith(MISTAKE)
                 else 'To go on without such records: [job] on_error = "skip" or "dead_letter".',
@@ -124,9 +128,9 @@ class Failure(NamedTuple):
 
 def exit_error(error: SystemExit) -> JobError:
     """The error for user code that calls `sys.exit`, also with 0: the job is not at its end."""
-    frames = "".join(f"\n    {line}" for line in user_frames(error))
+    lines = user_lines(error)
     return JobError(
-        f"a function of the flow, a source or a sink has called sys.exit({error.code!r}){':' * bool(frames)}{frames}",
+        f"a function of the flow, a source or a sink has called sys.exit({error.code!r}){':' * bool(lines)}{lines}",
         hint="Raise another exception, which says what is wrong with which record. To end the job, end its input.",
     )
 
@@ -157,13 +161,21 @@ def shorten_repr(value: Any) -> str:
 
 
 def user_frames(error: BaseException) -> tuple[str, ...]:
-    """The innermost frames of the traceback that are not the engine's: "file:line in function: source"."""
-    lines = [
-        f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"[:_WIDTH]
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_ENGINE)
-    ]
-    return tuple(lines[-_FRAMES:])
+    """Return the innermost frames of the traceback that are not the engine's: "file:line in function: source".
+
+    Where the user's code has called a library, they are its own innermost ones, and the one that has raised.
+    """
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_ENGINE)]
+    own = [frame for frame in frames[:-1] if not frame.filename.startswith(_LIBRARIES)]
+    shown = [*(own or frames[:-1])[1 - _FRAMES :], *frames[-1:]]
+    return tuple(
+        f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"[:_WIDTH] for frame in shown
+    )
+
+
+def user_lines(error: BaseException) -> str:
+    """Return the user's frames as they follow on a text: a line each, indented."""
+    return "".join(f"\n    {line}" for line in user_frames(error))
 
 
 def user_traceback(error: BaseException) -> str:
@@ -196,29 +208,29 @@ def _as_text(raw: bytes | None) -> tuple[str | None, str | None]:
         return None, base64.b64encode(raw).decode()
 
 
-def shortened(error: FlameError) -> FlameError:
-    """Take the frames of the engine off an error and off what it came of; return it, to be raised by its caller.
+def shorten(error: FlameError | KeyboardInterrupt) -> None:
+    """Take the engine out of the traceback of an error that its caller raises on, and its cause out of print.
 
-    The error keeps its traceback as `full_traceback`. Nothing is taken off if the environment says
+    The text of an error tells of its cause, and shows the user's lines of it. What is left out stays in
+    `FlameError.full_traceback` and `FlameError.cause`. Nothing is left out if the environment says
     `FLAMESTREAM_TRACEBACK=full`, or if a law of the model was broken: that is looked for in the engine.
     """
     if isinstance(error, ConsistencyError) or wants_full_traceback():
-        return error
+        return
+    if isinstance(error, KeyboardInterrupt):  # it has no text: the frames say where the user's code was
+        error.__traceback__ = _user_part(error.__traceback__)
+        return
     error.full_traceback, error.__traceback__ = error.__traceback__, None
-    seen: set[int] = {id(error)}
-    part = error.__cause__ or error.__context__
-    while part is not None and id(part) not in seen:
-        seen.add(id(part))
-        part.__traceback__ = _user_part(part.__traceback__)
-        part = part.__cause__ or part.__context__
-    return error
+    if error.__cause__ is not None:
+        error.__context__ = error.__cause__
+        error.__cause__ = None  # Python prints a cause whatever else is set; this suppresses the context as well
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of the engine."""
+    """Return a traceback without the frames of the engine, and of the event loop that it runs on."""
     kept = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_ENGINE):
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in _MACHINERY:
             kept.append(trace)
         trace = trace.tb_next
     shown: TracebackType | None = None

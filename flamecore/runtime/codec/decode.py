@@ -17,6 +17,7 @@ import msgspec
 
 from flamecore.errors import CodecError
 from flamecore.model.batch import Lines, Rows
+from flamecore.model.failure import user_lines
 from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import numpy as arrays
 from flamecore.runtime.codec import wire as lay
@@ -340,9 +341,8 @@ class SchemaCompiler:
             except CodecError:
                 raise
             except Exception as error:
-                raise unreadable(
-                    f"the codec {name!r} failed on stored values: {type(error).__name__}: {error}", type_name=name
-                ) from error
+                what = f"the codec {name!r} failed on stored values: {type(error).__name__}: {error}"
+                raise unreadable(f"{what}{user_lines(error)}", type_name=name) from error
 
         return read
 

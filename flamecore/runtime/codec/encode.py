@@ -14,6 +14,7 @@ import msgspec
 
 from flamecore.errors import CodecError, TooLargeError
 from flamecore.model.batch import Lines, Rows
+from flamecore.model.failure import user_lines
 from flamecore.model.type_codec import TypeCodec
 from flamecore.runtime.codec import numpy as arrays
 from flamecore.runtime.codec import wire as lay
@@ -306,7 +307,7 @@ class Writer:
             raise _at(path, error) from None
         except Exception as error:
             what = f"the codec {codec.name!r} failed on a {codec.type.__qualname__}: {type(error).__name__}: {error}"
-            raise _refused(what, "", codec.type.__qualname__, path) from error
+            raise _refused(f"{what}{user_lines(error)}", "", codec.type.__qualname__, path) from error
         self._room -= len(values) * (codec.units if isinstance(codec, Standard) else lay.MADE_UNITS)
         if isinstance(codec, Standard) and codec.made_of in TEXTS:
             self.spend(sum(map(len, TEXTS[codec.made_of](made))) // 2)

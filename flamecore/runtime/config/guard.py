@@ -23,7 +23,7 @@ from flamecore.abc.source import Batch, Reader, Rejected, Source, SourceCapabili
 from flamecore.abc.store import Store, StoreCapabilities
 from flamecore.abc.transport import Endpoint, Outlook, Transport, TransportCapabilities
 from flamecore.errors import FlameError, PluginContractError, PluginLoadError
-from flamecore.model.failure import shorten_repr
+from flamecore.model.failure import shorten_repr, user_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ def _awaited(plain: Callable[..., Any], name: str, rule: Rule, origin: Origin) -
 
 
 def _raised(origin: Origin, name: str, error: Exception) -> PluginContractError:
-    return origin.error(f"raised {type(error).__name__} in {name}: {error}", name)
+    return origin.error(f"raised {type(error).__name__} in {name}: {error}{user_lines(error)}", name)
 
 
 def _fitting(found: Any, name: str, rule: Rule, origin: Origin) -> Any:

@@ -23,6 +23,7 @@ from flamecore.errors import (
     PluginLoadError,
     UnknownPluginError,
 )
+from flamecore.model.failure import user_lines
 from flamecore.suggest import nearest, suggestion
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ class PluginRegistry:
             self._missing(provider, error)
         except Exception as error:
             raise PluginLoadError(
-                f"{provider} cannot be imported: {type(error).__name__}: {error}",
+                f"{provider} cannot be imported: {type(error).__name__}: {error}{user_lines(error)}",
                 hint=f"Its module is {provider.module}; try: python -c 'import {provider.module}'",
                 **provider.facts,
             ) from error

@@ -124,7 +124,7 @@ def test_a_page_no_posting_can_hold_stops_the_job_with_the_reason(pages: list[Pa
     with pytest.raises(OperationError, match="indexer") as caught:
         run(pages)
     assert reason in str(caught.value)
-    assert isinstance(caught.value.__cause__, ValueError)
+    assert isinstance(caught.value.cause, ValueError)
 
 
 def test_a_word_that_cannot_be_held_can_be_left_out() -> None:

@@ -13,6 +13,7 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, EdgeContext, Reader, Rejected, Source, SourceCapabilities
 from flamecore.errors import SinkError, SourceError
+from flamecore.model.failure import user_frames
 from flamecore.model.types import TypeMatcher, hint_text
 
 _AHEAD: Final = 1024
@@ -49,9 +50,11 @@ class _Counted(Reader):
         return f"value {position + 1} of {self.source}"
 
     def failed(self, error: Exception) -> SourceError:
+        lines = "".join(f"\n    {line}" for line in user_frames(error) if not line.startswith(__file__))
+        raised = f"the iterable raised {type(error).__name__}: {error}, after {self.next} values"
         return SourceError(
-            f"source {self.source!r}: the iterable raised {type(error).__name__}: {error}, after {self.next} values",
-            hint="The error is in the program that gave the values; it is the cause of this one.",
+            f"source {self.source!r}: {raised}{lines}",
+            hint="The error is in the program that gave the values.",
             source=self.source,
             position=self.next,
         )

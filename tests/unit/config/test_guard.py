@@ -392,7 +392,8 @@ def test_the_distribution_and_its_version_are_told(distributions: Any) -> None:
     flow.source("numbers").sink("out")
     with pytest.raises(FlameError, match=r"sink 'odd' \(flamestream-odd 2\.5\) for sink\.out raised OSError") as caught:
         flow.run({"numbers": [1]}, settings={"sink.out.use": "odd"})
-    assert isinstance(caught.value.__cause__, OSError)
+    assert isinstance(caught.value.cause, OSError)
+    assert 'in write: raise OSError("no room")' in str(caught.value)
     assert caught.value.version == "2.5"
 
 

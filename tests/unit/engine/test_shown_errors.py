@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 import flamecore as fc
 from flamecore.errors import ConsistencyError, FlameError, GraphError, OperationError, OrderViolationError
-from flamecore.model.failure import shortened
+from flamecore.model.failure import shorten
 
 PACKAGE = str(Path(fc.__file__).parent)
 
@@ -42,14 +43,130 @@ def frames(error: BaseException) -> list[str]:
     return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
 
 
-def test_a_traceback_shows_the_users_frames_and_one_of_the_engine() -> None:
+def script(tmp_path: Path, flow: str, run: str) -> Any:
+    """Return the `main` of a program of a user."""
+    file = tmp_path / "program.py"
+    body = f"import json\nimport os\nimport signal\n\nimport flamecore as fc\n\nflow = fc.Flow('program')\n{flow}\n"
+    file.write_text(f"{body}\n\ndef main():\n    {run}\n")
+    spec = spec_from_file_location("program", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def shown(main: Any) -> list[str]:
+    """Return the lines that Python prints for what a program has raised, from its own first frame on."""
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - Ctrl-C too
+        main()
+    trace = caught.tb.tb_next  # without the frame of this function
+    return "".join(traceback.format_exception(caught.type, caught.value, trace)).splitlines()
+
+
+NUMBERS = "flow.source('numbers', int)"
+WORDS = "flow.source('words', str)"
+PROGRAMS = {
+    "a map": (
+        f"def share(number: int) -> float:\n    return 12 / number\n{NUMBERS}.map(share).sink('out')",
+        "flow.run({'numbers': [3, 0, 4]})",
+        ["ZeroDivisionError", "record    0", "value 2 of numbers", "declared", "in share: return 12 / number"],
+    ),
+    "a keyed fold": (
+        f"def add(all: int, word: str) -> int:\n    return all + int(word)\n{WORDS}.key_by(len).fold(0, add).sink('o')",
+        "flow.run({'words': ['1', 'x']})",
+        ["ValueError", "record    'x'", "key       1", "value 2 of words", "in add: return all + int(word)"],
+    ),
+    "a key that cannot be hashed": (
+        f"{NUMBERS}.key_by(lambda number: [number]).count().sink('out')",
+        "flow.run({'numbers': [1]})",
+        ["a key of type list", "use a tuple", "record    1", "key       [1]", "declared"],
+    ),
+    "a file that is missing": (
+        f"{WORDS}.sink('out')",
+        "flow.run(settings={'source.words.use': 'lines', 'source.words.path': 'missing.txt'})",
+        ["SourceError", "there is no file missing.txt"],
+    ),
+    "an input that raises": (
+        f"def words():\n    yield 'a'\n    yield json.loads('{{')\n{WORDS}.sink('out')",
+        "flow.run({'words': words()})",
+        ["SourceError", "JSONDecodeError", "in words: yield json.loads('{')"],
+    ),
+    "a sink that cannot be opened": (
+        f"{WORDS}.sink('out')",
+        "flow.run({'words': ['a']}, settings={'sink.out.use': 'sqlite', 'sink.out.path': '/dev/null/out.db'})",
+        ["SinkError", "/dev/null"],
+    ),
+    "a graph without a sink": (f"{WORDS}.map(str.upper)", "flow.run({'words': []})", ["GraphError", "has no sink"]),
+    "an input that no source has": (
+        f"{WORDS}.sink('out')",
+        "flow.run({'word': []})",
+        ["UnknownKeyError", "Did you mean 'words'?"],
+    ),
+    "a setting that is misspelt": (
+        f"{WORDS}.sink('out')",
+        "flow.run({'words': []}, settings={'job.worker': 2})",
+        ["UnknownKeyError", "Did you mean"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_that_fails_shows_its_own_lines_and_the_text(name: str, tmp_path: Path) -> None:
+    flow, run, words = PROGRAMS[name]
+    lines = shown(script(tmp_path, flow, run))
+    assert len(lines) <= 11, "\n".join(lines)
+    assert lines[:3] == [
+        "Traceback (most recent call last):",
+        f'  File "{tmp_path / "program.py"}", line {len((tmp_path / "program.py").read_text().splitlines())}, in main',
+        f"    {run}",
+    ]
+    for word in words:
+        assert any(word in line for line in lines[3:]), "\n".join(lines)
+    assert not [line for line in lines if PACKAGE in line or "direct cause" in line]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT of Windows is another one")
+@pytest.mark.usefixtures("interrupted")
+def test_ctrl_c_shows_the_users_lines_alone(tmp_path: Path) -> None:
+    stop = "def stop(number: int) -> int:\n    os.kill(os.getpid(), signal.SIGINT)\n    return number"
+    flow = f"{stop}\n{NUMBERS}.map(stop).sink('out')"
+    lines = [line for line in shown(script(tmp_path, flow, "flow.run({'numbers': [1] * 100_000})")) if "^^" not in line]
+    assert lines[-3].endswith("in stop")
+    assert lines[-1] == "KeyboardInterrupt"
+    assert len(lines) == 6
+
+
+def test_the_users_line_is_shown_where_a_library_that_it_calls_has_raised(tmp_path: Path) -> None:
+    flow = f"def parse(word: str) -> dict:\n    return json.loads(word)\n{WORDS}.map(parse).sink('out')"
+    lines = shown(script(tmp_path, flow, "flow.run({'words': ['{']})"))
+    assert any("in parse: return json.loads(word)" in line for line in lines)
+    assert any("decoder.py" in line for line in lines)
+
+
+def test_the_cause_is_an_attribute_and_not_printed() -> None:
     error = error_of(failing()[0])
-    assert frames(error) == [__file__, f"{PACKAGE}/flow.py"]
-    assert error.__cause__ is not None
-    assert frames(error.__cause__) == [__file__]
-    shown = "".join(traceback.format_exception(error)).splitlines()
-    assert len(shown) <= 26
-    assert "12 // n" in "\n".join(shown)
+    assert isinstance(error.cause, ZeroDivisionError)
+    assert traceback.extract_tb(error.cause.__traceback__)[-1].name == "divide"
+    assert error.__cause__ is None
+    assert frames(error) == [__file__]
+
+
+def test_an_error_that_is_raised_elsewhere_has_its_cause_as_an_attribute_too() -> None:
+    with pytest.raises(GraphError) as caught:
+        raise GraphError("no") from ValueError("why")
+    assert isinstance(caught.value.cause, ValueError)
+    assert GraphError("no").cause is None
+
+
+def test_an_exception_that_the_program_was_handling_stays_in_print() -> None:
+    try:
+        raise KeyError("the user's own")
+    except KeyError:
+        with pytest.raises(GraphError) as caught:
+            fc.Flow("empty").run()
+    assert "the user's own" in "".join(traceback.format_exception(caught.value))
+    assert caught.value.cause is None
 
 
 def test_the_whole_traceback_is_kept_and_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +176,7 @@ def test_the_whole_traceback_is_kept_and_can_be_asked_for(monkeypatch: pytest.Mo
     monkeypatch.setenv("FLAMESTREAM_TRACEBACK", "full")
     error = error_of(failing()[0])
     assert any(name.endswith("engine/job.py") for name in frames(error))
+    assert error.cause is error.__cause__
     assert error.__cause__ is not None
     assert frames(error.__cause__)[0].startswith(PACKAGE)
     assert any("engine/job.py" in line for line in error._render_traceback_())
@@ -68,13 +186,8 @@ def test_the_traceback_of_a_broken_law_stays_whole() -> None:
     with pytest.raises(ConsistencyError) as caught:
         raise OrderViolationError("two items have one order")
     before = caught.value.__traceback__
-    assert shortened(caught.value).__traceback__ is before
-
-
-def test_errors_that_come_of_each_other_do_not_go_round() -> None:
-    first, second = OperationError("first"), ValueError("second")
-    first.__cause__, second.__context__ = second, first
-    assert shortened(first) is first
+    shorten(caught.value)
+    assert caught.value.__traceback__ is before
 
 
 def test_a_notebook_shows_the_text_and_the_line_of_the_cell() -> None:

@@ -118,7 +118,7 @@ def test_the_error_shows_record_vertex_key_position_and_the_users_own_line() -> 
     error = Run(flow(checked), [range(10), [13], range(3)]).error
     assert isinstance(error, OperationError)
     assert (error.vertex, error.record, error.key, error.position) == ("check", "13", "3", "line 10")
-    assert isinstance(error.__cause__, ValueError)
+    assert isinstance(error.cause, ValueError)
     shown = lines(error)
     assert len(shown) <= 15
     assert shown[0] == "'check' failed: ValueError: unlucky"
@@ -235,7 +235,7 @@ def test_an_endless_loop_is_stopped_and_names_its_item() -> None:
     error = Run(flow(lambda stream: stream.loop(body, name="ring")), [[7]]).error
     assert isinstance(error, OperationError)
     assert error.vertex == "ring"
-    assert isinstance(error.__cause__, RunawayLoopError)
+    assert isinstance(error.cause, RunawayLoopError)
     assert "without end" in str(error)
     assert "7" in error.record
 

@@ -68,7 +68,7 @@ class Flow(FlowGraph):
         try:
             return run_embedded(
                 self,
-                inputs or {},
+                {} if inputs is None else inputs,
                 workers=workers,
                 acker=acker,
                 transport=transport,

@@ -55,12 +55,14 @@ class Graph:
         Raises:
             GraphError: Its name is taken. An operation and a sink may have one name: nothing looks for both.
         """
-        if any(other.name == vertex.name and _alike(other, vertex) for other in self.vertices):
-            raise GraphError(
-                f"two vertices are named {vertex.name!r}",
-                hint="Give one of them another name (every operation takes name=…).",
-                vertex=vertex.name,
-            )
+        taken = next((other for other in self.vertices if other.name == vertex.name and _alike(other, vertex)), None)
+        if taken is not None:
+            what, hint = "vertices", "Give one of them another name (every operation takes name=…)."
+            if isinstance(vertex, Sink) and isinstance(taken, Sink):
+                what, hint = "sinks", f"For two streams in one sink: one.merge(other).sink({vertex.name!r})"
+            elif isinstance(vertex, Source) and isinstance(taken, Source):
+                what, hint = "sources", "Use the stream of the first: it may be used as often as you like."
+            raise GraphError(f"two {what} are named {vertex.name!r}", hint=hint, vertex=vertex.name)
         vertex.index = len(self.vertices)
         self.vertices.append(vertex)
         self._successors[vertex] = []

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import GenericAlias
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import GraphBuilder, Output, same
@@ -193,6 +193,11 @@ class Stream(Generic[T]):
         """Where the stream leaves, in order, each item once. Configuration and `run` refer to the name."""
         self._flow._add(Sink(name, type=self._type), self._placed())
 
+    if not TYPE_CHECKING:  # a type checker is to know of no further attributes
+
+        def __getattr__(self, name: str) -> Any:
+            raise _no_method(self, name, KeyedStream, f"Give its items a key first: .key_by(function).{name}(…)")
+
 
 class KeyedStream(Generic[K, T]):
     """A stream whose items have keys. State is kept for each key."""
@@ -209,6 +214,16 @@ class KeyedStream(Generic[K, T]):
         self._stream = stream
         self._key = key
         self._route = ByKey(key)
+
+    if not TYPE_CHECKING:  # a type checker is to know of no further attributes
+
+        def __getattr__(self, name: str) -> Any:
+            raise _no_method(
+                self,
+                name,
+                Stream,
+                f"Call {name} before key_by, or on what count, reduce, fold or another operation gives.",
+            )
 
     def _drift(
         self,
@@ -298,6 +313,12 @@ class KeyedStream(Generic[K, T]):
             initial: An immutable value.
             function: (state, item) → new state. It must not change the state it is given.
         """
+        if callable(initial) and not callable(function):
+            raise GraphError(
+                f"fold after {self._stream._vertex.name!r} takes the initial state first, and then the function",
+                hint=f"Write fold({function!r}, function).",
+                vertex=self._stream._vertex.name,
+            )
         _require_functions("fold", self._stream._vertex, function)
         hint = returned(function)
         declared = type(initial) if hint is object else hint
@@ -358,7 +379,12 @@ def _require_functions(kind: str, vertex: Vertex, *functions: Any, generators: b
     """
     for function in functions:
         if not callable(function):
-            raise GraphError(f"{kind} after {vertex.name!r} takes a function, not {function!r}", vertex=vertex.name)
+            field = isinstance(function, str) and function.isidentifier()
+            raise GraphError(
+                f"{kind} after {vertex.name!r} takes a function, not {function!r}",
+                hint=f"For the field of that name: lambda item: item.{function}" if field else "",
+                vertex=vertex.name,
+            )
         call = function if inspect.isroutine(function) or isinstance(function, partial) else type(function).__call__
         if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
             what, hint = (
@@ -372,6 +398,21 @@ def _require_functions(kind: str, vertex: Vertex, *functions: Any, generators: b
         raise GraphError(
             f"{kind} after {vertex.name!r} takes a function, and {function!r} is {what}", hint=hint, vertex=vertex.name
         )
+
+
+def _no_method(stream: object, name: str, other: type, hint: str) -> AttributeError:
+    """Make the error of a stream that is asked for what it has not.
+
+    Args:
+        stream: What was asked.
+        name: What it was asked for.
+        other: The other class of streams.
+        hint: How to come to that of the other, if it has it.
+    """
+    missing = f"{type(stream).__name__!r} object has no attribute {name!r}"
+    if name.startswith("_") or not hasattr(other, name):
+        return AttributeError(missing, name=name, obj=stream)  # Python adds what was perhaps meant
+    return AttributeError(f"{missing}\n  {hint}")
 
 
 def _of_user(made: F, *functions: Any) -> F:

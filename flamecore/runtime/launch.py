@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flamecore.abc.config import JobConfig
 from flamecore.abc.transport import TransportContext
+from flamecore.errors import ConfigError
 from flamecore.model.flow import FlowGraph
 from flamecore.runtime.cluster.placement import TOKEN, check_findable, refusals
 from flamecore.runtime.config import defaults
@@ -117,6 +118,12 @@ def run_embedded(
     layer = from_program(chosen | dict(settings or {}))
     graph = flow.graph()
     sources = [source.name for source in graph.sources]
+    if not isinstance(inputs, Mapping):
+        raise ConfigError(
+            f"the inputs are a {type(inputs).__name__}, which does not say whose records they are",
+            hint=f"Name the source: flow.run({{{(sources or ['NAME'])[0]!r}: …}})",
+            path="",
+        )
     for name in inputs:
         if name not in sources:
             raise unknown_key(f"source.{name}", sources, where=f": flow {flow.name!r} has no such source (inputs)")
@@ -177,6 +184,9 @@ class Outputs(dict[str, list[Any]]):
     """
 
     report: JobReport = JobReport(JobStats())
+
+    def __missing__(self, name: str) -> list[Any]:
+        raise KeyError(f"no sink {name!r}; the flow has {', '.join(map(repr, self))}")
 
     @property
     def stats(self) -> JobStats:

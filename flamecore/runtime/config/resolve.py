@@ -144,10 +144,14 @@ class SpecBuilder:
         if name in self._given:
             edge = Edge(use=defaults.HANDED_OVER)
         if edge.use is None:
+            ways = f"Name one: --source {name}={defaults.EXAMPLE_SOURCE}, or [source.{name}] use = … in a file."
+            if self._given:  # by a program
+                ways = (
+                    f"Hand over its records, flow.run({{{name!r}: …}}), or name one in settings: 'source.{name}.use'."
+                )
             raise ConfigError(
                 f"source {name!r} has no driver",
-                hint=f"Name one: --source {name}={defaults.EXAMPLE_SOURCE}, or [source.{name}] use = … in a file; "
-                f"a program may hand over its records. Installed: {', '.join(self._plugins.names('source'))}.",
+                hint=f"{ways} Installed: {', '.join(self._plugins.names('source'))}.",
                 path=f"source.{name}.use",
             )
         path, context = f"source.{name}", EdgeContext(name, type_, given)

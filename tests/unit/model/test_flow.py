@@ -365,6 +365,65 @@ def test_functions_of_modules_can_be_imported_for_any_name_of_the_flow() -> None
         assert flow.run({"numbers": [-1]}, transport="elsewhere")["out"] == [1]
 
 
+@pytest.mark.parametrize("name", ["count", "reduce", "fold", "group", "stateful_map"])
+def test_an_operation_by_key_on_a_stream_without_one_is_told_of_key_by(name: str) -> None:
+    numbers = fc.Flow("small").source("numbers", int)
+    with pytest.raises(AttributeError, match=rf"'Stream' .* '{name}'\n  .*\.key_by\(function\)\.{name}\("):
+        getattr(numbers, name)
+
+
+@pytest.mark.parametrize("name", ["filter", "inspect", "sink", "merge"])
+def test_an_operation_on_a_keyed_stream_that_needs_none_is_told_where_it_goes(name: str) -> None:
+    keyed = fc.Flow("small").source("numbers", int).key_by(abs)
+    with pytest.raises(AttributeError, match=rf"'KeyedStream' .* '{name}'\n  Call {name} before key_by"):
+        getattr(keyed, name)
+
+
+def test_an_operation_that_there_is_not_stays_an_attribute_error() -> None:
+    numbers = fc.Flow("small").source("numbers", int)
+    for stream in (numbers, numbers.key_by(abs)):
+        assert not hasattr(stream, "group_by")
+        assert not hasattr(stream, "_flows")
+        with pytest.raises(AttributeError) as caught:
+            stream.mapp  # type: ignore[attr-defined]  # noqa: B018 - Python says what was perhaps meant
+        assert (caught.value.name, caught.value.obj) == ("mapp", stream)
+
+
+def test_the_name_of_a_field_in_the_place_of_a_key_is_told_as_a_function() -> None:
+    numbers = fc.Flow("small").source("numbers", int)
+    with pytest.raises(GraphError, match="takes a function, not 'real'") as caught:
+        numbers.key_by("real")  # type: ignore[arg-type]
+    assert "lambda item: item.real" in caught.value.hint
+
+
+def test_the_function_of_a_fold_in_the_place_of_its_initial_state_is_told() -> None:
+    keyed = fc.Flow("small").source("numbers", int).key_by(abs)
+    with pytest.raises(GraphError, match="initial state first") as caught:
+        keyed.fold(lambda total, number: total + number, 0)  # type: ignore[arg-type, misc]
+    assert caught.value.hint == "Write fold(0, function)."
+
+
+def test_inputs_that_name_no_source_are_refused() -> None:
+    with pytest.raises(ConfigError, match="a list, which does not say whose records") as caught:
+        module_level.run([1, 2])  # type: ignore[arg-type]
+    assert caught.value.hint == "Name the source: flow.run({'numbers': …})"
+
+
+def test_a_source_without_records_is_told_of_in_the_words_of_a_program() -> None:
+    with pytest.raises(ConfigError, match="'numbers' has no driver") as caught:
+        module_level.run()
+    assert "flow.run({'numbers': …})" in caught.value.hint
+    assert "--source" not in caught.value.hint
+
+
+def test_outputs_of_no_sink_are_told_with_those_that_there_are() -> None:
+    outputs = module_level.run({"numbers": [1]})
+    with pytest.raises(KeyError, match="no sink 'output'; the flow has '"):
+        outputs["output"]
+    assert outputs.get("output") is None
+    assert "output" not in outputs
+
+
 def test_inputs_of_no_source_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="numbers"):
         module_level.run({"nubmers": [1]})

@@ -267,10 +267,21 @@ def test_a_cycle_with_a_map_is_right(inside: Vertex) -> None:
 def test_names_are_unique() -> None:
     graph = line(one())
     taken = {vertex.kind: vertex.name for vertex in graph.vertices}
-    for twice in (one(taken["map"]), Sink(taken["sink"]), one(taken["source"]), Sink(taken["source"])):
+    for twice in (one(taken["map"]), one(taken["source"]), Sink(taken["source"])):
         with pytest.raises(GraphError, match="two vertices") as caught:
             graph.add(twice)
         assert caught.value.vertex == twice.name
+
+
+def test_a_second_source_or_sink_of_one_name_is_told_how_to_use_the_first() -> None:
+    graph = line(one())
+    source, _, sink = graph.vertices
+    with pytest.raises(GraphError, match="two sources") as caught:
+        graph.add(Source(source.name))
+    assert "stream of the first" in caught.value.hint
+    with pytest.raises(GraphError, match="two sinks") as caught:
+        graph.add(Sink(sink.name))
+    assert f".merge(other).sink({sink.name!r})" in caught.value.hint
 
 
 def test_an_operation_and_a_sink_may_have_one_name() -> None:

@@ -59,6 +59,8 @@ class FlameGroup(click.Group):
             ).command
             return command
         if cmd_name.rpartition(":")[2] not in _registry(ctx).names("command"):
+            if cmd_name.endswith((".py", ".toml")) and not ctx.resilient_parsing:
+                ctx.fail(f"No such command {cmd_name!r}. Did you mean 'flamestream run {cmd_name}'?")
             close = nearest(cmd_name, self.list_commands(ctx))
             if close is not None and not ctx.resilient_parsing:
                 ctx.fail(f"No such command {cmd_name!r}. Did you mean {close!r}?")

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from flamecore.errors import ConfigError, FlameError
 from flamecore.model.flow import FlowGraph
-from flamecore.suggest import suggestion
+from flamecore.suggest import nearest, suggestion
 
 T = TypeVar("T")
 
@@ -194,7 +194,8 @@ def _put_on_path(folder: Path) -> None:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ConfigError(f"there is no file {path}", path="job.flow")
+        close = nearest(path.name, (other.name for other in path.parent.glob("*.py")))
+        raise ConfigError(f"there is no file {path}", hint=f"Did you mean {close}?" if close else "", path="job.flow")
     path = path.resolve()
     if (path.parent / "__init__.py").is_file() and _imports_relatively(path):
         return _from_package(path)

@@ -257,9 +257,14 @@ class PluginRegistry:
 
     def _unknown(self, kind: Kind, name: str) -> UnknownPluginError:
         known = self.names(kind)
+        hint = suggestion(name, known)
+        driver, _, file = name.rpartition(":")
+        if kind in ("source", "sink") and ("." in file or "/" in file):  # where it is, and not what reads it
+            driver = next((each for each in (driver, file.rpartition(".")[2]) if each in known), "DRIVER")
+            hint = f"For a file: --{kind} NAME={driver} --set {kind}.NAME.path={file}. Known: {', '.join(known)}."
         return UnknownPluginError(
             f"no {kind} named {name!r} is installed",
-            hint=suggestion(name, known),
+            hint=hint,
             kind=kind,
             name=name,
             known=known,

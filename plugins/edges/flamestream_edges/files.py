@@ -21,6 +21,15 @@ _SAMPLE_BYTES: Final = 64 * 1024
 _BESIDE: Final = (SUFFIX, CHECKSUMS)
 """Endings of what file sinks leave beside their output."""
 
+_PACKED: Final = (
+    (b"\x1f\x8b\x08", "gzip", "gunzip -k"),
+    (b"BZh91AY&SY", "bzip2", "bunzip2 -k"),
+    (b"\xfd7zXZ\0", "xz", "unxz -k"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+    (b"PK\x03\x04", "zip", "unzip"),
+)
+"""First bytes of compressed files, what they are, and what unpacks them."""
+
 
 class PathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of every source that reads files.
@@ -80,9 +89,23 @@ class FileSource(Source):
                     tail = file.read(_SAMPLE_BYTES)
             except OSError as error:
                 raise unreadable(self.context.name, name, error) from error
+            _refuse_packed(self.context.name, name, head)
             for part in (Path(name).name.encode(errors="surrogateescape"), str(size).encode(), head, tail):
                 digest.update(len(part).to_bytes(8, "big") + part)
         return digest.hexdigest()
+
+
+def _refuse_packed(source: str, name: str, head: bytes) -> None:
+    """Refuse a file that is compressed: of what it holds, no record could be read.
+
+    Args:
+        source: Name of the source.
+        name: Path of the file.
+        head: Its first bytes.
+    """
+    for magic, kind, command in _PACKED:
+        if head.startswith(magic):
+            raise _error(source, name, f"{name} is compressed ({kind})", f"Unpack it first: {command} {name}")
 
 
 def _expand(source: str, pattern: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flamecore as fc
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SourceError
 from flamestream_edges.lines import Lines
@@ -100,6 +102,29 @@ def test_the_fingerprint_of_a_large_file_is_that_of_its_ends(tmp_path: Path) -> 
         seen.append(lines(str(path)).fingerprint())
     assert seen[0] != seen[1]
     assert seen[1] == seen[2], "what is in the middle is not looked at, as documented"
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "command"),
+    [("gzip", "gzip", "gunzip -k"), ("bz2", "bzip2", "bunzip2 -k"), ("lzma", "xz", "unxz -k")],
+)
+def test_a_compressed_file_is_refused_with_what_unpacks_it(tree: Path, module: str, kind: str, command: str) -> None:
+    path = tree / "packed"
+    path.write_bytes(import_module(module).compress(b"one\ntwo\n"))
+    with pytest.raises(SourceError, match=rf"packed is compressed \({kind}\)") as caught:
+        lines(str(path)).fingerprint()
+    assert caught.value.hint == f"Unpack it first: {command} {path}"
+    path.write_bytes(b"BZh is a text, too\n")
+    assert lines(str(path)).fingerprint()
+
+
+def test_a_compressed_file_ends_a_run_before_it_begins(tree: Path) -> None:
+    path = tree / "packed.gz"
+    path.write_bytes(import_module("gzip").compress(b"one\n"))
+    flow = fc.Flow("packed")
+    flow.source("pages", str).sink("out")
+    with pytest.raises(SourceError, match="compressed"):
+        flow.run(settings={"source.pages.use": "lines", "source.pages.path": str(path)})
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32-le", "no-such", "rot13"])

@@ -138,6 +138,8 @@ def test_an_unknown_command_suggests_the_nearest(distributions: Distributions) -
     done = call("gret")
     assert done.exit_code == Exit.REFUSED
     assert "Did you mean 'greet'?" in done.stderr
+    assert "Did you mean 'flamestream run shop.py'?" in call("shop.py").stderr
+    assert "Did you mean 'flamestream run job.toml'?" in call("job.toml").stderr
     assert call("zzz").exit_code == Exit.REFUSED
     assert call("run").exit_code == Exit.REFUSED
     assert distributions.imported == set()

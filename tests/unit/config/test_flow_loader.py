@@ -102,6 +102,16 @@ def test_an_unknown_name_of_a_flow_is_refused() -> None:
         load_flow("some_app.py:flower")
 
 
+def test_a_file_of_another_name_is_suggested(tmp_path: Path) -> None:
+    (tmp_path / "word_count.py").touch()
+    with pytest.raises(ConfigError, match=r"no file .*wordcount\.py") as caught:
+        load_flow("wordcount.py", tmp_path)
+    assert caught.value.hint == "Did you mean word_count.py?"
+    with pytest.raises(ConfigError) as caught:
+        load_flow("gone/wordcount.py", tmp_path)
+    assert caught.value.hint == ""
+
+
 def test_a_missing_file_or_module_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no file .*gone\.py"):
         load_flow("gone.py")

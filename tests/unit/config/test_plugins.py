@@ -71,6 +71,24 @@ def test_an_unknown_name_suggests_the_nearest(distributions: Distributions) -> N
     assert distributions.imported == set()
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("data/a.parquet", "--sink NAME=parquet --set sink.NAME.path=data/a.parquet"),
+        ("parquet:a.part", "--sink NAME=parquet --set sink.NAME.path=a.part"),
+        ("data/log", "--sink NAME=DRIVER --set sink.NAME.path=data/log"),
+    ],
+)
+def test_a_file_in_the_place_of_a_driver_is_told_where_to_go(
+    distributions: Distributions, name: str, advice: str
+) -> None:
+    add_sink(distributions, "flamestream-x", "plug_x", sink("parquet"), "parquet")
+    with pytest.raises(UnknownPluginError) as caught:
+        PluginRegistry().get("sink", name)
+    assert advice in caught.value.hint
+    assert "parquet" in caught.value.hint.partition("Known: ")[2]
+
+
 def test_a_name_of_one_kind_is_unknown_to_another(distributions: Distributions) -> None:
     add_sink(distributions, "flamestream-x", "plug_x", sink("only_a_sink"), "only_a_sink")
     with pytest.raises(UnknownPluginError):

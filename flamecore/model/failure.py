@@ -102,7 +102,7 @@ class Failure(NamedTuple):
         if self.source is not None:
             error = SourceError(
                 f"source {self.source!r}: {self.reason}{where}\n  record    {self.record}",
-                hint=f'Mend the input, or set [source.{self.source}] on_error = "skip" or "dead_letter".',
+                hint=f'Mend the input, or set source.{self.source}.on_error = "skip" or "dead_letter".',
                 source=self.source,
                 **facts,
             )
@@ -116,7 +116,7 @@ class Failure(NamedTuple):
                 f"\n  at        {place}{declared}{frames}",
                 hint="Mend the function, or its annotation: it is no matter of one record, so none is left out for it."
                 if self.reason.startswith(MISTAKE)
-                else 'To go on without such records: [job] on_error = "skip" or "dead_letter".',
+                else 'To go on without such records: job.on_error = "skip" or "dead_letter".',
                 vertex=self.vertex,
                 key=self.key,
                 worker=self.worker,

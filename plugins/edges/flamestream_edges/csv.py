@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Annotated, Any, ClassVar, Final, get_args, get_origin
 
@@ -14,6 +14,7 @@ from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Sink
 from flamecore.abc.source import EdgeContext, Reader, Source
 from flamecore.errors import ConfigError, SourceError
+from flamecore.model.failure import shorten_repr
 from flamecore.suggest import suggestion
 from flamecore.toolkit.records.plain import Unencodable, cell
 from flamecore.toolkit.records.shapes import Column, is_named_tuple, record_columns, twin
@@ -138,7 +139,10 @@ class CsvSource(FileSource):
 
         def convert(row: list[str]) -> Any:
             found = {name: (None if null and not row[place] else row[place]) for name, place, null in cells}
-            return msgspec.convert(found, named, strict=False)
+            try:
+                return msgspec.convert(found, named, strict=False)
+            except msgspec.ValidationError as error:
+                raise msgspec.ValidationError(_of_cell(str(error), found)) from None
 
         values = msgspec.structs.astuple
         return convert if named is type_ else lambda row: type_(*values(convert(row)))
@@ -163,6 +167,16 @@ def _null_when_empty(type_: Any) -> bool:
     """Whether an empty field is None: where None is allowed and text is not."""
     kinds = get_args(type_)
     return type(None) in kinds and str not in kinds
+
+
+def _of_cell(reason: str, cells: Mapping[str, str | None]) -> str:
+    """Return why a row does not fit, with the cell: that it is a `str` is no news in CSV."""
+    expected, _, place = reason.partition(" - at ")
+    name = place.strip("`").removeprefix("$.")
+    if name not in cells:
+        return reason
+    what = f"column {name!r} is {shorten_repr(cells[name])}: {expected.removesuffix(', got `str`')}"
+    return what if cells[name] else f"{what}; a column that may be empty is declared with | None"
 
 
 class CsvSinkOptions(FileSinkOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -128,9 +128,38 @@ def test_malformed_records_are_rejected_with_their_first_line_and_the_rest_is_re
     assert reasons[0] == "1 fields where 2 are expected"
     assert reasons[1] == "3 fields where 2 are expected"
     assert reasons[2].startswith("not utf-8: byte 1 of the record is ff")
-    assert reasons[3] == "Expected `int`, got `str` - at `$.number`"
+    assert reasons[3].startswith("column 'number' is '")
+    assert reasons[3].endswith(": Expected `int`")
     assert reasons[4].startswith("not CSV: ")
     assert [bad.raw for bad in found.rejected] == [row if b"\xff" in row else row.decode() for row in rows[2:7]]
+
+
+class Measure(NamedTuple):
+    place: str
+    celsius: float | None
+    amount: int
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("riga,,12", None),
+        pytest.param(
+            f"riga,{'x' * 10_000},1",
+            f"column 'celsius' is 'xxxxx{'x' * 134}… (10002 characters): Expected `float | null`",
+            id="long",
+        ),
+        ("riga,warm,1", "column 'celsius' is 'warm': Expected `float | null`"),
+        ("riga,1.5,", "column 'amount' is '': Expected `int`; a column that may be empty is declared with | None"),
+        ("riga,1.5,1.5", "column 'amount' is '1.5': Expected `int`"),
+    ],
+)
+def test_a_cell_that_does_not_fit_is_told_with_its_column(
+    table: Path, read_all: ReadAll, row: str, reason: str | None
+) -> None:
+    table.write_text(f"place,celsius,amount\n{row}\n")
+    found = read_all(csv_of(table, Measure))
+    assert [bad.reason for bad in found.rejected] == ([] if reason is None else [reason])
 
 
 def test_a_quote_that_is_never_closed_costs_the_rest_of_the_file_and_says_so(table: Path, read_all: ReadAll) -> None:

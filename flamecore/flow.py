@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flamecore.errors import FlameError
-from flamecore.model.failure import shorten
+from flamecore.model.failure import shown_at_caller
 from flamecore.model.flow import FlowGraph
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ class Flow(FlowGraph):
         [('to', 1), ('be', 1), ('or', 1), ('not', 1), ('to', 2), ('be', 2)]
     """
 
+    @shown_at_caller
     def run(
         self,
         inputs: Mapping[str, Iterable[Any]] | None = None,
@@ -65,16 +65,12 @@ class Flow(FlowGraph):
         """
         from flamecore.runtime.launch import run_embedded  # late: a program that only describes a flow starts no engine
 
-        try:
-            return run_embedded(
-                self,
-                {} if inputs is None else inputs,
-                workers=workers,
-                acker=acker,
-                transport=transport,
-                state=state,
-                settings=settings or {},
-            )
-        except (FlameError, KeyboardInterrupt) as error:
-            shorten(error)
-            raise  # bare: it adds no frame of this function, as `raise error` would
+        return run_embedded(
+            self,
+            {} if inputs is None else inputs,
+            workers=workers,
+            acker=acker,
+            transport=transport,
+            state=state,
+            settings=settings or {},
+        )

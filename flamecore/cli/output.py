@@ -94,12 +94,19 @@ def print_error(ctx: click.Context, error: FlameError) -> None:
     """Print an error on stderr: its text, or its traceback with -v. With --json print it as an object too."""
     if logs.as_json():
         known = {key: value for key, value in facts(error).items() if key != "type"}
-        more = {"traceback": "".join(traceback.format_exception(error))} if verbosity(ctx) else {}
+        more = {"traceback": _traceback_of(error)} if verbosity(ctx) else {}
         kind, code = type(error).__name__, int(exit_of(error))
         logs.logger().error(events.COMMAND_FAILED, error=kind, **{**known, **more, "exit_code": code})
     elif verbosity(ctx):
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        click.echo(_traceback_of(error), err=True, nl=False)
     else:
         click.echo("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
     if wants_json(ctx):
         print_json({"error": facts(error), "exit_code": int(exit_of(error))}, ctx)
+
+
+def _traceback_of(error: FlameError) -> str:
+    """Return the whole traceback, with what an error that a program may show has left out of it."""
+    left_out = traceback.format_tb(error.full_traceback)
+    head = ["In the engine (most recent call last):\n", *left_out, "\n"] if left_out else []
+    return "".join([*head, *traceback.format_exception(error)])

@@ -10,20 +10,26 @@ from __future__ import annotations
 import base64
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from inspect import isfunction
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from flamecore.errors import (
     ConsistencyError,
     FlameError,
+    GraphError,
     JobError,
     OperationError,
     SourceError,
     wants_full_traceback,
 )
 from flamecore.model.meta import MIN_TIME, GlobalTime
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _ENGINE: Final = str(Path(__file__).parents[1])
 _LIBRARIES: Final = tuple({*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})
@@ -217,13 +223,36 @@ def shorten(error: FlameError | KeyboardInterrupt) -> None:
     """
     if isinstance(error, ConsistencyError) or wants_full_traceback():
         return
-    if isinstance(error, KeyboardInterrupt):  # it has no text: the frames say where the user's code was
-        error.__traceback__ = _user_part(error.__traceback__)
-        return
-    error.full_traceback, error.__traceback__ = error.__traceback__, None
-    if error.__cause__ is not None:
-        error.__context__ = error.__cause__
-        error.__cause__ = None  # Python prints a cause whatever else is set; this suppresses the context as well
+    if isinstance(error, FlameError):
+        error.full_traceback = error.full_traceback or error.__traceback__
+        if error.__cause__ is not None:
+            error.__context__ = error.__cause__
+            error.__cause__ = None  # Python prints a cause whatever else is set; this suppresses the context as well
+    # The text of an error of the run shows the user's lines; a flow may be drawn by functions that it does not know of.
+    own = isinstance(error, (GraphError, KeyboardInterrupt))
+    error.__traceback__ = _user_part(error.__traceback__) if own else None
+
+
+def shown_at_caller(method: F) -> F:
+    """Have a method's errors come from the line that calls it: without the frames of the engine, see `shorten`."""
+
+    @wraps(method)
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return method(*arguments, **named)
+        except (FlameError, KeyboardInterrupt) as error:
+            shorten(error)
+            raise  # bare: it adds no frame of this function, as `raise error` would
+
+    return cast(F, call)
+
+
+def all_shown_at_caller(cls: type[T]) -> type[T]:
+    """Have the errors of all public methods of a class come from the lines that call them."""
+    for name, method in list(vars(cls).items()):
+        if isfunction(method) and not name.startswith("_"):
+            setattr(cls, name, shown_at_caller(method))
+    return cls
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import GraphBuilder
+from flamecore.model.failure import shown_at_caller
 from flamecore.model.graph import Graph
 from flamecore.model.stream import Stream
 from flamecore.model.type_codec import TypeCodec, full_name
@@ -50,6 +51,7 @@ class FlowGraph(GraphBuilder):
     def source(self, name: str, type: type[T]) -> Stream[T]: ...
     @overload
     def source(self, name: str) -> Stream[Any]: ...
+    @shown_at_caller
     def source(self, name: str, type: Any = object) -> Stream[Any]:
         """Where records enter.
 
@@ -75,6 +77,7 @@ class FlowGraph(GraphBuilder):
         older: Mapping[int, Callable[[Any], T]] | None = None,
         formerly: Iterable[str] = (),
     ) -> type[T]: ...
+    @shown_at_caller
     def codec(
         self,
         type: Any,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from flamecore.errors import GraphError
 from flamecore.model.builder import GraphBuilder, Output, same
 from flamecore.model.drift import MISSING, Drift
+from flamecore.model.failure import all_shown_at_caller
 from flamecore.model.hashing import refuse_unhashable
 from flamecore.model.meta import Meta
 from flamecore.model.types import element, returned
@@ -28,6 +29,7 @@ S = TypeVar("S")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@all_shown_at_caller
 class Stream(Generic[T]):
     """What comes out of one vertex: an ordered sequence of payloads of type T.
 
@@ -199,6 +201,7 @@ class Stream(Generic[T]):
             raise _no_method(self, name, KeyedStream, f"Give its items a key first: .key_by(function).{name}(…)")
 
 
+@all_shown_at_caller
 class KeyedStream(Generic[K, T]):
     """A stream whose items have keys. State is kept for each key."""
 

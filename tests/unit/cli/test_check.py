@@ -67,6 +67,14 @@ def test_workers_of_one_process_are_said_to_take_turns(app: str) -> None:
         assert "note " not in call("check", app, *other, *source).stdout
 
 
+def test_a_flow_that_is_drawn_wrong_shows_the_engine_too_if_asked(app: str) -> None:
+    Path(app).write_text(FLOW.replace(".count()", ".fold(0, 0)"), "utf-8")
+    plain, whole = call("graph", app), call("graph", app, "-v")
+    assert "takes a function, not 0" in plain.stderr
+    assert "stream.py" not in plain.stderr
+    assert "stream.py" in whole.stderr
+
+
 def test_an_input_that_is_missing_is_refused(app: str) -> None:
     done = call("check", app, "--source", "lines=lines", "--set", "source.lines.path=gone.txt")
     assert done.exit_code == 2

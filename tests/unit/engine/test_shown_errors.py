@@ -126,6 +126,33 @@ def test_a_program_that_fails_shows_its_own_lines_and_the_text(name: str, tmp_pa
     assert not [line for line in lines if PACKAGE in line or "direct cause" in line]
 
 
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        ("flow.source('numbers', int).map(5)", "takes a function, not 5"),
+        ("flow.source('numbers', int).key_by(lambda n: n).fold(0, 0)", "takes a function, not 0"),
+        ("flow.source('words', str)", "two sources are named 'words'"),
+        ("words.sink('out')", "two sinks are named 'out'"),
+        ("words.apply(type(words._vertex), colour=1)", "colour"),
+        ("flow.codec(str, encode=len)", "str"),
+    ],
+)
+def test_a_flow_that_is_drawn_wrong_shows_the_users_line_alone(draw: str, words: str, tmp_path: Path) -> None:
+    lines = shown(script(tmp_path, f"words = {WORDS}\nwords.sink('out')", draw))
+    assert lines[2] == f"    {draw}"
+    assert any(words in line for line in lines[3:])
+    assert len(lines) <= 6, "\n".join(lines)
+    assert not [line for line in lines if PACKAGE in line]
+
+
+def test_the_users_functions_that_draw_are_shown(tmp_path: Path) -> None:
+    body = f"words = {WORDS}\ndef body(stream):\n    return stream.map(5), stream"
+    text = "\n".join(shown(script(tmp_path, body, "words.loop(body)")))
+    assert "in main" in text
+    assert "in body\n    return stream.map(5), stream" in text
+    assert PACKAGE not in text
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT of Windows is another one")
 @pytest.mark.usefixtures("interrupted")
 def test_ctrl_c_shows_the_users_lines_alone(tmp_path: Path) -> None:

@@ -148,20 +148,24 @@ def to_the_end(job: AnyJob) -> JobReport:
     # A notebook has a loop of its own in this thread, which waits for this very cell.
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
+    from threading import Event
 
     tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    interrupted = Event()
 
     async def main() -> JobReport:
         task = asyncio.current_task()
         assert task is not None
         tasks.append((asyncio.get_running_loop(), task))
+        if interrupted.is_set():  # before there was a task to cancel
+            task.cancel()
         return await job.run()
 
     with ThreadPoolExecutor(1, thread_name_prefix="flamestream") as thread:
-        future = thread.submit(copy_context().run, run, main())
         try:
-            return future.result()
+            return thread.submit(copy_context().run, run, main()).result()
         except KeyboardInterrupt:  # it comes to this thread alone, which would wait for the other one
+            interrupted.set()
             for loop, task in tasks:
                 with suppress(RuntimeError):  # it has ended meanwhile
                     loop.call_soon_threadsafe(task.cancel)

@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -322,3 +323,24 @@ def test_ctrl_c_keeps_the_outputs_so_far(notebook: bool) -> None:
     outputs = caught.value.outputs["out"]  # type: ignore[attr-defined]  # an attribute of whatever ends a run
     assert outputs == list(range(len(outputs)))
     assert outputs
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_ctrl_c_of_a_notebook_ends_a_run_that_is_only_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = ThreadPoolExecutor.submit
+
+    def submit_and_stop(*arguments: Any) -> Any:
+        submit(*arguments)
+        raise KeyboardInterrupt
+
+    flow = fc.Flow("long")
+    flow.source("numbers", int).sink("out")
+
+    async def cell() -> None:
+        flow.run({"numbers": range(1_000_000)})
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_and_stop)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        asyncio.run(cell())
+    outputs = caught.value.outputs["out"]  # type: ignore[attr-defined]  # an attribute of whatever ends a run
+    assert len(outputs) < 1_000_000, "it has not gone on to the end"

@@ -228,6 +228,8 @@ def shorten(error: FlameError | KeyboardInterrupt) -> None:
         if error.__cause__ is not None:
             error.__context__ = error.__cause__
             error.__cause__ = None  # Python prints a cause whatever else is set; this suppresses the context as well
+    else:
+        error.__suppress_context__ = True  # that the task of the job was cancelled for it
     # The text of an error of the run shows the user's lines; a flow may be drawn by functions that it does not know of.
     own = isinstance(error, (GraphError, KeyboardInterrupt))
     error.__traceback__ = _user_part(error.__traceback__) if own else None

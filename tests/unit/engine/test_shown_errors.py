@@ -156,13 +156,18 @@ def test_the_users_functions_that_draw_are_shown(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT of Windows is another one")
 @pytest.mark.usefixtures("interrupted")
-def test_ctrl_c_shows_the_users_lines_alone(tmp_path: Path) -> None:
-    stop = "def stop(number: int) -> int:\n    os.kill(os.getpid(), signal.SIGINT)\n    return number"
-    flow = f"{stop}\n{NUMBERS}.map(stop).sink('out')"
-    lines = [line for line in shown(script(tmp_path, flow, "flow.run({'numbers': [1] * 100_000})")) if "^^" not in line]
-    assert lines[-3].endswith("in stop")
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_shows_the_users_lines_alone(times: int, tmp_path: Path) -> None:
+    send = "        os.kill(os.getpid(), signal.SIGINT)\n" * times
+    stop = f"def stop(number: int) -> int:\n    if number == 7:\n{send}    return number"
+    run = "flow.run({'numbers': range(1_000_000)})"
+    lines = [
+        line for line in shown(script(tmp_path, f"{stop}\n{NUMBERS}.map(stop).sink('out')", run)) if "^^" not in line
+    ]
+    assert lines[2] == f"    {run}"
     assert lines[-1] == "KeyboardInterrupt"
-    assert len(lines) == 6
+    assert len(lines) == 2 + 2 * times, "the second one breaks off the function, and shows where"
+    assert lines[-3].endswith("in main" if times == 1 else "in stop")
 
 
 def test_the_users_line_is_shown_where_a_library_that_it_calls_has_raised(tmp_path: Path) -> None:

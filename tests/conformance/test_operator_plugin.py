@@ -135,8 +135,8 @@ def test_state_of_other_settings_is_refused(best: Any, tmp_path: Path) -> None:
         spread(best, count=3).run(numbers(), state=state)
 
 
+@pytest.mark.grpc
 def test_workers_in_other_processes_find_it(best: Any, tmp_path: Path) -> None:
-    pytest.importorskip("grpc", reason="the extra grpc is not installed")
     (tmp_path / "job.py").write_text(JOB, "utf-8")
     (tmp_path / "numbers.jsonl").write_text("".join(f"{n}\n" for n in numbers()["numbers"]), "utf-8")
     (tmp_path / "job.toml").write_text(

@@ -19,7 +19,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,8 +139,6 @@ def told_again(story: str, folder: Path, call: str = CALL) -> Iterator[Job]:
 @contextlib.contextmanager
 def server(store: Path) -> Iterator[str]:
     """A NATS server over a folder of JetStream. Gives its address."""
-    if find_spec("nats") is None:
-        pytest.skip("the client of nats is not installed")
     from flamecore.errors import MissingDependencyError
     from flamestream_nats.testing import NatsServer, program
 
@@ -260,7 +257,7 @@ def test_a_drained_job_resumes_from_state_in_a_database(tmp_path: Path, undistur
         holds(job, undisturbed)
 
 
-@pytest.mark.parametrize("story", ["directory_wall", "sqlite", "nats"])
+@pytest.mark.parametrize("story", ["directory_wall", "sqlite", pytest.param("nats", marks=pytest.mark.nats)])
 def test_a_job_resumes_from_state_with_wall_clock_times(story: str, tmp_path: Path) -> None:
     """Two files meet in any order there: in that which the outputs tell, one file with all entries gives the same.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,28 +14,26 @@ DAMAGED = 300
 
 
 TARGETS = ("frames", "codec", "grpc", "nats")
+NEEDS = {"grpc": [pytest.mark.grpc], "nats": [pytest.mark.nats]}
 
 
-def made(targets: Any, name: str) -> Any:
-    if name in ("grpc", "nats") and find_spec(name) is None:
-        pytest.skip(f"the client of {name} is not installed")
-    return targets.TARGETS[name]()
+each_target = pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS.get(name, [])) for name in TARGETS])
 
 
 def test_no_target_is_left_out(targets: Any) -> None:
     assert tuple(targets.TARGETS) == TARGETS
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@each_target
 def test_targets_accept_their_examples(targets: Any, name: str) -> None:
-    target = made(targets, name)
+    target = targets.TARGETS[name]()
     for example in targets.examples():
         target(example)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@each_target
 def test_targets_survive_damaged_examples(targets: Any, name: str) -> None:
-    target, random = made(targets, name), Random(5)
+    target, random = targets.TARGETS[name](), Random(5)
     every = list(targets.examples())
     for _ in range(DAMAGED):
         data = bytearray(random.choice(every) + random.choice(every))
@@ -45,6 +42,9 @@ def test_targets_survive_damaged_examples(targets: Any, name: str) -> None:
         target(bytes(data))
 
 
-@pytest.mark.parametrize("path", SEEDS, ids=lambda path: f"{path.parent.name}-{path.name}")
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=NEEDS.get(path.parent.name, []), id=f"{path.parent.name}-{path.name}") for path in SEEDS],
+)
 def test_targets_survive_inputs_that_once_failed(targets: Any, path: Path) -> None:
-    made(targets, path.parent.name)(path.read_bytes())
+    targets.TARGETS[path.parent.name]()(path.read_bytes())

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -23,19 +22,13 @@ import pytest
 if TYPE_CHECKING:
     from tests.hosts.conftest import Command, Machines
 
-pytestmark = pytest.mark.usefixtures("installed")
+pytestmark = [pytest.mark.usefixtures("installed"), pytest.mark.grpc, pytest.mark.nats]
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# ([\w/@.-]+\.\w+|Dockerfile)\n")
 PROMPT = re.compile(r"^(node1|node2|node3|laptop|)\$ ", re.MULTILINE)
 LINES = 1_500
-
-
-def need(*modules: str) -> None:
-    for module in modules:
-        if find_spec(module) is None:
-            pytest.skip(f"module {module} is not installed")
 
 
 def page(name: str) -> str:
@@ -135,7 +128,7 @@ def words(seed: int) -> str:
 
 @pytest.fixture
 def reader(machines: Machines) -> Reader:
-    need("cryptography")
+    pytest.importorskip("cryptography", reason="the extra `certs` is not installed")
     # Few records on their way at a time: the job takes long enough to be looked at.
     machines.environ["FLAMESTREAM__JOB__MAX_IN_FLIGHT"] = "4"
     made = Reader(machines)
@@ -167,25 +160,21 @@ def run_embedded(machines: Machines) -> str:
 
 
 def test_the_page_runs_a_job_over_grpc(machines: Machines, reader: Reader) -> None:
-    need("grpc")
     reader.work_through(section("Over gRPC"))
     assert delivered(machines, "node1") == run_embedded(machines)
 
 
 def test_the_page_runs_a_job_over_nats(machines: Machines, reader: Reader) -> None:
-    need("nats")
     reader.work_through(section("Over NATS"))
     assert delivered(machines, "node1") == run_embedded(machines)
 
 
 def test_the_page_runs_a_job_over_grpc_found_in_a_registry(machines: Machines, reader: Reader) -> None:
-    need("grpc", "nats")
     reader.work_through(section("A registry, so that nobody needs to know who runs where"))
     assert delivered(machines, "node1") == run_embedded(machines)
 
 
 def test_the_page_of_several_processes_runs_on_one_host(machines: Machines) -> None:
-    need("grpc", "nats")
     Reader(machines).work_through(page("several-processes.md"))
 
 
@@ -208,12 +197,10 @@ def lose_a_host(machines: Machines, reader: Reader, title: str, **options: str) 
 
 
 def test_a_host_that_is_cut_off_ends_the_job_over_grpc(machines: Machines, reader: Reader) -> None:
-    need("grpc")
     lose_a_host(machines, reader, "Over gRPC", GRPC__KEEPALIVE_S="1")
 
 
 def test_a_host_that_is_cut_off_ends_the_job_over_nats(machines: Machines, reader: Reader) -> None:
-    need("nats")
     lose_a_host(machines, reader, "Over NATS", NATS__SILENCE_TIMEOUT_S="1", NATS__SEND_TIMEOUT_S="2")
 
 
@@ -227,7 +214,6 @@ def start_all(machines: Machines, reader: Reader, commands: dict[str, tuple[str,
 
 def test_units_of_systemd_do_as_the_page_says(machines: Machines, reader: Reader) -> None:
     """What they start runs the job, and drains it when the supervisor is told to end."""
-    need("grpc")
 
     def command(unit: str, machine: str, name: str = "") -> tuple[str, str]:
         lines = dict(line.split("=", 1) for line in blocks("systemd.md")[unit].splitlines() if "=" in line)
@@ -274,7 +260,6 @@ def test_units_of_systemd_are_well_formed(tmp_path: Path) -> None:
 
 
 def test_commands_of_containers_run_the_job(machines: Machines, reader: Reader) -> None:
-    need("grpc")
     for machine in ("node1", "node2", "node3"):
         shutil.rmtree(machines.files(machine) / "certs")
     machines.run("node1", "rm -r authority; flamestream certs init authority --hosts node1,node2,node3,acker")

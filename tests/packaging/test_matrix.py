@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -107,14 +108,36 @@ def test_nothing_to_test_on_is_a_failure(machine: Machine) -> None:
     assert "3.91, 3.92, 3.93" in said
 
 
-def test_tox_has_the_versions_that_the_project_promises() -> None:
+@pytest.fixture(scope="module")
+def tox() -> configparser.ConfigParser:
+    """The file tox.ini."""
+    read = configparser.ConfigParser(interpolation=None)
+    read.read(ROOT / "tox.ini")
+    return read
+
+
+def test_tox_has_the_versions_that_the_project_promises(tox: configparser.ConfigParser) -> None:
     prefix = "Programming Language :: Python :: 3."
     minor = [line.removeprefix(prefix) for line in PROJECT["project"]["classifiers"] if line.startswith(prefix)]
-    tox = configparser.ConfigParser(interpolation=None)
-    tox.read(ROOT / "tox.ini")
     assert f"py3{{{','.join(minor)}}}-{{core,kit,grpc," in tox["tox"]["env_list"]
     assert f"py3{minor[0]}-{{core,kit,grpc,nats,hosts,spark}}" in tox["tox"]["labels"]
     assert PROJECT["project"]["requires-python"] == f">=3.{minor[0]}"
+
+
+@pytest.mark.parametrize("grpc", [True, False])
+@pytest.mark.parametrize("nats", [True, False])
+def test_one_environment_has_the_clients_that_a_test_needs(
+    tox: configparser.ConfigParser, grpc: bool, nats: bool
+) -> None:
+    selections = re.findall(r'-m "([^"]+)" \{\[tests\]folders\}', tox["testenv"]["commands"])
+    assert sum(eval(selection, {"grpc": grpc, "nats": nats}) for selection in selections) == 1, selections
+
+
+def test_no_file_of_tests_is_left_out(tox: configparser.ConfigParser) -> None:
+    named = [tox["tests"]["folders"], *(tox[env]["commands"] for env in ("testenv", "testenv:docs", "testenv:package"))]
+    searched = {word.strip("}").removeprefix("{posargs:") for word in " ".join(named).split()}
+    files = [path.relative_to(ROOT) for top in ("tests", "plugins") for path in (ROOT / top).rglob("test_*.py")]
+    assert [file for file in files if searched.isdisjoint(map(str, (file, *file.parents)))] == []
 
 
 @pytest.fixture

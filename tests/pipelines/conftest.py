@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
 
 
-@pytest.fixture(params=["grpc", "nats"])
+@pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), pytest.param("nats", marks=pytest.mark.nats)])
 def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     """Settings that choose a transport between processes."""
-    transport = request.param
-    if find_spec({"grpc": "grpc", "nats": "nats"}[transport]) is None:
-        pytest.skip(f"the client of {transport} is not installed")
-    chosen = [f"transport.use={transport}"]
-    if transport == "grpc":
+    chosen = [f"transport.use={request.param}"]
+    if request.param == "grpc":
         yield chosen
         return
     from flamestream_nats.testing import NatsServer
@@ -24,9 +20,7 @@ def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
         yield [*chosen, f'transport.nats.servers=["{server.url}"]']
 
 
-@pytest.fixture
-def grpc() -> list[str]:
+@pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc)])
+def grpc(request: pytest.FixtureRequest) -> list[str]:
     """The same, where one transport is as good as another."""
-    if find_spec("grpc") is None:
-        pytest.skip("the client of grpc is not installed")
-    return ["transport.use=grpc"]
+    return [f"transport.use={request.param}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -44,11 +43,6 @@ def _nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClusterJob, "run", started)
     for transport in Transport.__subclasses__():
         monkeypatch.setattr(transport, "start", started)
-
-
-def over(transport: str) -> None:
-    if find_spec(transport) is None:
-        pytest.skip(f"the client of {transport} is not installed")
 
 
 def check(job: str, *options: str) -> Result:
@@ -97,8 +91,8 @@ nor one that waits; a transport between processes (transport.use = 'grpc') gives
         """)
 
 
+@pytest.mark.grpc
 def test_check_prints_the_processes_of_one_host() -> None:
-    over("grpc")
     done = check("workers = 3\n[transport]\nuse = 'grpc'\n[acker]\nuse = 'sharded'\n[deploy]\nacker = 'worker'")
     assert done.exit_code == 0, done.stderr
     assert processes(done) == dedent("""\
@@ -116,8 +110,8 @@ def test_check_prints_the_processes_of_one_host() -> None:
         """)
 
 
+@pytest.mark.nats
 def test_check_prints_processes_that_meet_at_a_server() -> None:
-    over("nats")
     servers = 'servers = ["nats://user:secret@127.0.0.1:4222"]'
     done = check(f"workers = 2\n[transport]\nuse = 'nats'\n[transport.nats]\n{servers}\n[deploy]\nacker = 'own'")
     assert done.exit_code == 0, done.stderr
@@ -151,8 +145,8 @@ JOINED = """
 """
 
 
+@pytest.mark.grpc
 def test_check_prints_processes_on_several_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    over("grpc")
     import trustme
 
     authority = trustme.CA()
@@ -179,8 +173,8 @@ def test_check_prints_processes_on_several_hosts(tmp_path: Path, monkeypatch: py
         """)
 
 
+@pytest.mark.grpc
 def test_check_names_unprotected_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    over("grpc")
     monkeypatch.setenv("FLAMESTREAM_TOKEN", "a secret")
     done = check(JOINED.format(options="insecure = true"))
     assert done.exit_code == 0, done.stderr
@@ -193,8 +187,8 @@ def problems(done: Result) -> str:
     return done.stderr
 
 
+@pytest.mark.grpc
 def test_check_prints_all_problems_of_a_deployment_at_once() -> None:
-    over("grpc")
     done = check(JOINED.format(options="insecure = false"), "--set", "source.two.path=none.txt", "-w", "200",
                  "--sink", "counts=jsonl", "--set", "sink.counts.path=nowhere/out.jsonl")  # fmt: skip
     assert problems(done) == dedent(f"""\
@@ -212,16 +206,16 @@ def test_check_prints_all_problems_of_a_deployment_at_once() -> None:
     assert "process" not in done.stdout
 
 
+@pytest.mark.grpc
 def test_a_supervisor_that_workers_cannot_find_is_refused() -> None:
-    over("grpc")
     for listen, place in (("unix", "a unix socket in a folder of the job"), ("127.0.0.1", "127.0.0.1, at any port")):
         done = check("[transport]\nuse = 'grpc'\n[deploy]\nstart = 'join'", "--set", f"transport.grpc.listen={listen}")
         assert f"nobody could tell the workers where the supervisor is: it would listen at {place}" in problems(done)
 
 
+@pytest.mark.grpc
+@pytest.mark.nats
 def test_a_supervisor_may_be_found_in_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    over("grpc")
-    over("nats")
     monkeypatch.setenv("FLAMESTREAM_TOKEN", "a secret")
     job = "[transport]\nuse = 'grpc'\n[transport.grpc]\nlisten = '127.0.0.1:0'\n[deploy]\nstart = 'join'\n"
     done = check(f"{job}[registry]\nuse = 'nats'\nservers = ['nats://127.0.0.1:4222']")
@@ -242,8 +236,8 @@ def test_a_transport_within_one_process_is_refused_for_several() -> None:
     assert "deploy.start = \"join\", and transport 'inproc' reaches no other process" in problems(done)
 
 
+@pytest.mark.grpc
 def test_files_for_tls_that_do_not_match_are_refused(tmp_path: Path) -> None:
-    over("grpc")
     import trustme
 
     authority = trustme.CA()
@@ -259,9 +253,9 @@ def test_files_for_tls_that_do_not_match_are_refused(tmp_path: Path) -> None:
     assert "none.key" in problems(check(f"{job}tls_key = 'none.key'"))
 
 
+@pytest.mark.grpc
 def test_run_refuses_the_problems_check_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, and not when nobody has joined."""
-    over("grpc")
     check(JOINED.format(options="insecure = true"))
     done = CliRunner().invoke(main, ["run", "job.toml"], prog_name="flamestream")
     assert (done.exit_code, "FLAMESTREAM_TOKEN is not set" in done.stderr) == (2, True)
@@ -270,8 +264,8 @@ def test_run_refuses_the_problems_check_finds(monkeypatch: pytest.MonkeyPatch) -
     assert (done.exit_code, "nobody could tell" in done.stderr) == (2, True)
 
 
+@pytest.mark.grpc
 def test_check_prints_json_for_programs() -> None:
-    over("grpc")
     facts: dict[str, Any] = json.loads(check("workers = 2\n[transport]\nuse = 'grpc'", "--json").stdout)
     assert facts["ok"] is True
     assert [process["name"] for process in facts["processes"]] == ["supervisor", "worker-0", "worker-1"]

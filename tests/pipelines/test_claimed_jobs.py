@@ -11,22 +11,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flamecore.abc.registry import RegistryContext
 from flamecore.runtime.cluster.job_record import JobRecord, key_of, read
 
-if find_spec("nats") is None:
-    pytest.skip("the client of nats is not installed", allow_module_level=True)
+if TYPE_CHECKING:
+    from flamestream_nats.testing import NatsServer
 
-from flamecore.abc.registry import RegistryContext
-from flamestream_nats.options import RegistryOptions
-from flamestream_nats.registry import NatsRegistry
-from flamestream_nats.testing import NatsServer
+pytestmark = pytest.mark.nats
 
 TOKEN = "not a secret"
 APP = """
@@ -47,15 +44,15 @@ APP = """
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
+    from flamestream_nats.testing import NatsServer
+
     with NatsServer(jetstream=True) as made:
         yield made
 
 
-@pytest.fixture(params=["grpc", "nats"])
+@pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), "nats"])
 def transport(request: pytest.FixtureRequest) -> str:
     """The transport of the job; the registry is always on the server."""
-    if find_spec(request.param) is None:
-        pytest.skip(f"the client of {request.param} is not installed")
     return str(request.param)
 
 
@@ -107,6 +104,8 @@ class Shell:
 
     def record(self) -> JobRecord | None:
         """What the registry knows of the job."""
+        from flamestream_nats.options import RegistryOptions
+        from flamestream_nats.registry import NatsRegistry
 
         async def look() -> JobRecord | None:
             registry = NatsRegistry(RegistryOptions(servers=(self.server.url,)), RegistryContext())

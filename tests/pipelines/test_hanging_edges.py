@@ -165,12 +165,12 @@ LINES = 200
 LIMIT_S = 60
 
 
-@pytest.fixture(params=["inproc", "grpc"])
+@pytest.fixture(params=["inproc", pytest.param("grpc", marks=pytest.mark.grpc)])
 def on(request: pytest.FixtureRequest) -> list[str]:
     """One process, and several."""
     if request.param == "inproc":
         return []
-    return [*request.getfixturevalue("grpc"), "job.workers=2"]
+    return ["transport.use=grpc", "job.workers=2"]
 
 
 @pytest.fixture(autouse=True)

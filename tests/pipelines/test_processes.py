@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from textwrap import dedent
@@ -133,14 +132,11 @@ FAILING = """
 """
 
 
-@pytest.fixture(params=["grpc", "nats"])
+@pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), pytest.param("nats", marks=pytest.mark.nats)])
 def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     """The options that choose a transport between processes."""
-    transport = request.param
-    if find_spec({"grpc": "grpc", "nats": "nats"}[transport]) is None:
-        pytest.skip(f"the client of {transport} is not installed")
-    chosen = ["--set", f"transport.use={transport}"]
-    if transport == "grpc":
+    chosen = ["--set", f"transport.use={request.param}"]
+    if request.param == "grpc":
         yield chosen
         return
     from flamestream_nats.testing import NatsServer
@@ -351,10 +347,9 @@ def test_ctrl_c_drains(tmp_path: Path, over: list[str]) -> None:
     assert len(delivered) == sum(1 for _ in map(json.loads, delivered)), "no line is torn"
 
 
+@pytest.mark.grpc
 @pytest.mark.parametrize(("name", "said"), [("worker", "nobody answers"), ("status", "nothing listens")])
 def test_a_client_that_reaches_no_job_fails_at_once(tmp_path: Path, name: str, said: str) -> None:
-    if find_spec("grpc") is None:
-        pytest.skip("the client of grpc is not installed")
     here = f"grpc://127.0.0.1:{free_port()}"
     ended = subprocess.run(
         command(
@@ -372,11 +367,16 @@ def test_a_client_that_reaches_no_job_fails_at_once(tmp_path: Path, name: str, s
     assert said in ended.stderr
 
 
-@pytest.mark.parametrize("scheme", ["grpc", "nats", "unix"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        pytest.param("grpc", marks=pytest.mark.grpc),
+        pytest.param("nats", marks=pytest.mark.nats),
+        pytest.param("unix", marks=pytest.mark.grpc),
+    ],
+)
 @pytest.mark.parametrize("name", ["status", "rescale"])
 def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path, scheme: str, name: str) -> None:
-    if find_spec("nats" if scheme == "nats" else "grpc") is None:
-        pytest.skip(f"the client of {scheme} is not installed")
     place = f"unix://{tmp_path}/none.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:{free_port()}"
     more = [] if scheme == "nats" else ["--set", "transport.grpc.connect_timeout_s=3600"]
     done = subprocess.run(
@@ -459,9 +459,8 @@ def test_the_supervisor_names_the_workers_it_waits_for(
     assert "after 0.5 s not all workers have joined (of 2 workers: none; of 1 acker: none)" in ended.stderr
 
 
+@pytest.mark.grpc
 def test_workers_join_a_job_from_elsewhere(tmp_path: Path) -> None:
-    if find_spec("grpc") is None:
-        pytest.skip("the client of grpc is not installed")
     app = write(tmp_path, "app.py", SLOW)
     lines = write(tmp_path, "lines.txt", words(1_000))
     out = tmp_path / "out.jsonl"

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -23,7 +22,7 @@ from flamecore.model.messages import CONTROL, Rescale
 from flamecore.runtime.cluster.client import Client
 from flamecore.runtime.codec.codec import Codec
 
-pytestmark = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
+pytestmark = pytest.mark.grpc
 
 APP = """
     import atexit

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,18 @@ BOTH: dict[str, Any] = {"state__use": None, "state__path": None}
 """What `EMBEDDED` and `way` say of the state."""
 
 
-@pytest.fixture(params=["inproc-sqlite", "inproc-directory", "grpc-sqlite", "nats-nats"])
+@pytest.fixture(
+    params=[
+        "inproc-sqlite",
+        "inproc-directory",
+        pytest.param("grpc-sqlite", marks=pytest.mark.grpc),
+        pytest.param("nats-nats", marks=pytest.mark.nats),
+    ]
+)
 def way(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     """Settings that choose a transport, for one process or several, and a store."""
     transport, store = request.param.split("-")
     chosen = [f"transport.use={transport}", f"state.use={store}"]
-    if transport != "inproc" and find_spec(transport) is None:
-        pytest.skip(f"the client of {transport} is not installed")
     if transport != "nats":
         yield [*chosen, "state.path=state"]
         return

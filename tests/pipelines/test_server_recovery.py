@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from processes import wait_until_gone
 from words import Words, ended, wait_for
 
-if find_spec("nats") is None:
-    pytest.skip("the client of nats is not installed", allow_module_level=True)
+if TYPE_CHECKING:
+    from flamestream_nats.testing import NatsServer
 
-from flamestream_nats.testing import NatsServer
+pytestmark = pytest.mark.nats
 
 STORES = {"nats": {"state__use": "nats", "state__path": None}, "sqlite": {}}
 
 
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
+    from flamestream_nats.testing import NatsServer
+
     with NatsServer(jetstream=True) as made:
         yield made
 

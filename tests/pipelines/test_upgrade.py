@@ -12,15 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
-
-needs_grpc = pytest.mark.skipif(find_spec("grpc") is None, reason="the client of grpc is not installed")
-needs_nats = pytest.mark.skipif(find_spec("nats") is None, reason="the client of nats is not installed")
 
 APP = """
     import time
@@ -172,7 +168,7 @@ def counted(words: Iterator[str]) -> list[Any]:
     return output
 
 
-@pytest.fixture(params=[pytest.param("grpc", marks=needs_grpc), pytest.param("nats", marks=needs_nats)])
+@pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), pytest.param("nats", marks=pytest.mark.nats)])
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where a NATS server listens; empty: none is used."""
     if request.param == "grpc":
@@ -203,7 +199,7 @@ def test_a_mended_function_works_from_one_record_on(tmp_path: Path, server: str)
     assert output == counted(words)
 
 
-@needs_grpc
+@pytest.mark.grpc
 def test_operations_come_and_go(tmp_path: Path) -> None:
     job = Job(tmp_path, "pairs", more=("[deploy]", 'acker = "own"'))
     job.write("pairs", app=dedent(APP) + SECOND)
@@ -230,7 +226,7 @@ def test_operations_come_and_go(tmp_path: Path) -> None:
 BROKEN = "\nimport sys\nif 'process' in sys.argv[0]:\n    raise ValueError('not here')\n"
 
 
-@needs_grpc
+@pytest.mark.grpc
 def test_a_version_that_cannot_run_leaves_the_job_as_it_was(tmp_path: Path) -> None:
     job = Job(tmp_path)
     with job.running() as process:
@@ -251,7 +247,7 @@ def test_a_version_that_cannot_run_leaves_the_job_as_it_was(tmp_path: Path) -> N
     assert job.output() == counted(job.words())
 
 
-@needs_grpc
+@pytest.mark.grpc
 def test_a_loss_accepted_for_a_version_that_cannot_start_is_not_taken(tmp_path: Path) -> None:
     job = Job(tmp_path)
     with job.running() as process:
@@ -262,7 +258,7 @@ def test_a_loss_accepted_for_a_version_that_cannot_start_is_not_taken(tmp_path: 
     assert job.output() == counted(job.words())
 
 
-@needs_grpc
+@pytest.mark.grpc
 def test_workers_that_were_started_by_hand_are_replaced_by_hand(tmp_path: Path) -> None:
     job = Job(tmp_path, more=("[deploy]", 'start = "join"'))
     with job.running("a", "b") as process, ExitStack() as later:
@@ -282,7 +278,7 @@ def test_workers_that_were_started_by_hand_are_replaced_by_hand(tmp_path: Path) 
     assert output == counted(words)
 
 
-@needs_grpc
+@pytest.mark.grpc
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 def test_versions_are_not_mixed(tmp_path: Path) -> None:
     """The file has changed, and a worker dies: the one that comes in its place is another version."""
@@ -313,7 +309,7 @@ while sys.argv[1] == "run" and (hold := Path("hold")).exists():
 """
 
 
-@needs_grpc
+@pytest.mark.grpc
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 def test_a_fault_while_another_version_is_imported_does_not_end_the_job(tmp_path: Path) -> None:
     """The job goes on with the version that it has; whoever asks once more meanwhile waits, and gets the other."""
@@ -352,7 +348,7 @@ while Path("hold").exists():
 """
 
 
-@needs_grpc
+@pytest.mark.grpc
 def test_a_version_whose_import_hangs_is_refused(tmp_path: Path) -> None:
     """Nobody waits for it, neither who has asked nor the end of the job; when it is there at last it is let go of."""
     job = Job(tmp_path, more=["[deploy]", "start_timeout_s = 5"])
@@ -391,7 +387,7 @@ while sys.orig_argv[-1].endswith("worker-0.1.json") and (hold := Path("hold")).e
 """
 
 
-@needs_grpc
+@pytest.mark.grpc
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 def test_nodes_of_an_abandoned_version_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even those that have not come yet."""

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -85,13 +84,8 @@ def check_counts(folder: Path) -> None:
         assert line == f"[{length},{counted[length]}]"
 
 
-def need(transport: str) -> None:
-    if find_spec(transport) is None:
-        pytest.skip(f"the client of {transport} is not installed")
-
-
+@pytest.mark.grpc
 def test_two_workers_run_a_job_over_grpc(tmp_path: Path) -> None:
-    need("grpc")
     job = job_file(tmp_path, "grpc", certs(tmp_path / "certs"))
     done = subprocess.run(
         command("run", job, "-q"), capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path
@@ -100,8 +94,8 @@ def test_two_workers_run_a_job_over_grpc(tmp_path: Path) -> None:
     check_counts(tmp_path)
 
 
+@pytest.mark.nats
 def test_two_workers_run_a_job_over_nats(tmp_path: Path) -> None:
-    need("nats")
     from flamestream_nats.testing import NatsServer, ServerTls
 
     folder = tmp_path / "certs"
@@ -165,9 +159,9 @@ def speaks(location: str, folder: Path, version: ssl.TLSVersion) -> bool:
             return False
 
 
+@pytest.mark.grpc
 def test_no_port_of_a_job_speaks_tls_below_1_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the control's nor those that the workers' data goes to."""
-    need("grpc")
     monkeypatch.delenv("GRPC_SSL_CIPHER_SUITES", raising=False)  # a test in this process may have set it
     folder, here = tmp_path / "certs", f"127.0.0.1:{free_port()}"
     job = job_file(tmp_path, "grpc", certs(folder).replace('listen = "127.0.0.1"', f'listen = "{here}"'))
@@ -241,9 +235,9 @@ ROGUE = """
 """
 
 
+@pytest.mark.grpc
 def test_a_job_goes_on_when_a_process_with_its_token_talks_nonsense(tmp_path: Path) -> None:
     """What it says is refused, and told of with who has said it."""
-    need("grpc")
     here = f"127.0.0.1:{free_port()}"
     job = job_file(tmp_path, "grpc", f'\n[transport.grpc]\nlisten = "{here}"\n')
     (tmp_path / "linger").touch()
@@ -277,8 +271,8 @@ def test_a_job_goes_on_when_a_process_with_its_token_talks_nonsense(tmp_path: Pa
     check_counts(tmp_path)
 
 
+@pytest.mark.grpc
 def test_a_worker_whose_certificate_names_another_host_is_refused_and_others_are_waited_for(tmp_path: Path) -> None:
-    need("grpc")
     trustme = pytest.importorskip("trustme", reason="makes certificates for other hosts")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -350,9 +344,9 @@ CLIENT = """
 """
 
 
+@pytest.mark.grpc
 def test_a_worker_with_a_certificate_of_another_authority_is_refused_and_the_job_goes_on(tmp_path: Path) -> None:
     """And one who may only look cannot do more than that; what becomes of it is nothing to the job."""
-    need("grpc")
     ours, strange = tmp_path / "certs", tmp_path / "strangers"
     here = f"127.0.0.1:{free_port()}"
     pasted = certs(ours).replace('listen = "127.0.0.1"', f'listen = "{here}"')

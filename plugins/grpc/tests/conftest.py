@@ -28,6 +28,11 @@ CHILD = Path(__file__).with_name("child.py")
 LIMIT_S = 10.0
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark every test of the plugin as one that needs its client."""
+    item.add_marker("grpc")
+
+
 @dataclass
 class Mesh:
     """Processes that reach each other: `a/...` lives at process a, and so on."""

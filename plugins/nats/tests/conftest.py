@@ -18,6 +18,11 @@ from flamestream_nats.testing import NatsServer, program
 LIMIT_S = 10.0
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark every test of the plugin as one that needs its client."""
+    item.add_marker("nats")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _there_is_a_server() -> None:
     try:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -138,9 +137,7 @@ def test_everything_in_the_table_is_installed() -> None:
         pytest.param(
             "such as unix:///PATH",
             {"unix://"},
-            marks=pytest.mark.skipif(
-                find_spec("grpc") is None, reason="the client of grpc, whose scheme it is, is missing"
-            ),
+            marks=pytest.mark.grpc,  # whose scheme it is
         ),
         ("sqlite or jsonl", {"sqlite", "jsonl"}),
         ("flamestream_certs.command", {"flamestream_certs"}),

@@ -35,7 +35,7 @@ def test_a_worker_that_stands_still_is_replaced(tmp_path: Path, over: list[str])
     with words.running(deploy__silence_timeout_s=1) as run:
         wait_for(lambda: words.delivered() > 100, run)
         os.kill(run.nodes()[1].pid, signal.SIGSTOP)
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
         assert not wait_until_gone(run.met)
     assert "worker-1 has not been heard of for 1 s" in run.said()
     words.check()
@@ -52,7 +52,7 @@ def test_a_supervisor_that_stood_still_stops_when_another_has_taken_over(tmp_pat
             wait_for(lambda: words.delivered() > 600, second)
             first.process.send_signal(signal.SIGCONT)
             assert ended(first) == 1, first.said()
-            assert ended(second) == 0, second.said()
+            assert words.finish(second) == 0, second.said()
             assert not wait_until_gone(first.met | second.met)
     assert "another run" in the_error(first.said())
     words.check()
@@ -104,7 +104,7 @@ def test_a_job_resumes_when_a_full_disk_has_room_again(
     assert "disk/" in error, error
     (small_disk / "filler").unlink()
     with words.running(**settings) as run:
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()
     kept = sum(path.stat().st_blocks * 512 for path in small_disk.rglob("*") if path.is_file())
     assert kept > ROOM_BYTES, "a quick job may end before the disk is full"
@@ -161,7 +161,7 @@ def test_a_job_resumes_from_the_snapshot_before_a_damaged_one(
     words = interrupted(tmp_path, grpc, "sequence")
     damage(newest(tmp_path, kind)[-1])
     with words.running(state__use=None) as run:
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()
 
 
@@ -181,7 +181,7 @@ def test_damage_to_a_blob_without_a_second_is_an_error(
     assert "Bring the state back from a copy" in error, error
     path.write_bytes(whole)
     with words.running(state__use=None) as run:
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()
 
 
@@ -206,5 +206,5 @@ def test_a_clock_that_jumps_by_an_hour_does_not_change_the_outputs(tmp_path: Pat
         run.process.wait()
         set_by.write_text("7200")
         assert not run.over(), "it is started again"
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()

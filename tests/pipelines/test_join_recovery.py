@@ -24,7 +24,7 @@ def test_workers_that_come_before_their_supervisor_wait_for_it(joined: Joined) -
     if "transport.use=nats" in words.over:  # where the server says at once that nobody is there
         wait_for(lambda: all("nobody runs job 'words' yet" in joined.said(name) for name in ("w0", "w1")))
     with words.running(**joined.settings) as run:
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()
 
 
@@ -36,7 +36,7 @@ def test_another_worker_replaces_a_killed_one(joined: Joined, again: str) -> Non
         _, victim = joined.pair(run)
         victim.kill()
         joined.worker(again)
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     assert run.said().count("job.faulted") == 1
     words.check()
 
@@ -48,7 +48,7 @@ def test_a_worker_restarted_before_its_end_was_noticed_takes_its_place(joined: J
         _, former = joined.pair(run)
         words.stand_still(former)
         joined.worker("w1")
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()
 
 
@@ -63,7 +63,7 @@ def test_a_worker_that_stood_still_is_ignored_afterwards(joined: Joined) -> None
         wait_for(lambda: words.delivered() > before + 100, run)
         stuck.send_signal(signal.SIGCONT)
         assert stuck.wait(20) in (0, 1), "it is told that it is not missed"
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()
     assert run.said().count("job.faulted") == 1, "what the late one said did no harm"
 
@@ -129,6 +129,6 @@ def test_another_worker_replaces_one_that_was_told_to_end(joined: Joined) -> Non
         leaving.terminate()
         assert leaving.wait(20) == 0, joined.said("w1")
         joined.worker("w2")
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     assert run.said().count("job.faulted") == 1
     words.check()

@@ -46,7 +46,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path: Path, over: l
     assert said.count("job.faulted") == 2
     (tmp_path / "trouble").unlink()
     with words.running() as run:
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()
 
 

@@ -60,7 +60,7 @@ def test_a_second_start_is_refused_and_the_first_goes_on(tmp_path: Path, way: li
         with words.running(**BOTH) as second:
             refused(second, first)
         assert first.process.poll() is None, "the first one has not been troubled"
-        assert ended(first) == 0, first.said()
+        assert words.finish(first) == 0, first.said()
     words.check()
     with words.running(**BOTH) as again:
         assert ended(again) == 0, again.said()
@@ -71,7 +71,8 @@ def test_of_several_that_start_at_once_one_goes_on(tmp_path: Path) -> None:
     words = Words(tmp_path, EMBEDDED, lines=4000)
     runs = [words.start(**BOTH) for _ in range(4)]
     try:
-        codes = [ended(run) for run in runs]
+        wait_for(lambda: sum(run.process.poll() is not None for run in runs) == 3)
+        codes = [words.finish(run) for run in runs]
     finally:
         for run in runs:
             run.end()
@@ -87,7 +88,7 @@ def test_a_start_that_is_told_so_takes_over(tmp_path: Path, way: list[str]) -> N
         with words.running(**BOTH, job__take_over="true") as second:
             assert ended(first) == 1, first.said()
             assert f"another run of job 'words' has taken over its state: process {second.process.pid}" in first.said()
-            assert ended(second) == 0, second.said()
+            assert words.finish(second) == 0, second.said()
             assert not wait_until_gone(first.met | second.met)
     words.check()
 
@@ -101,7 +102,7 @@ def test_a_killed_run_is_gone_on_with_at_once(tmp_path: Path, way: list[str]) ->
             run.process.kill()
             run.process.wait()
     with words.running(**BOTH) as last:
-        assert ended(last) == 0, last.said()
+        assert words.finish(last) == 0, last.said()
     words.check()
 
 
@@ -112,7 +113,7 @@ def test_a_stopped_run_that_has_lost_its_state_writes_nothing_more(tmp_path: Pat
         first.nodes()
         words.stand_still(first.process)
         with words.running(**BOTH) as second:
-            assert ended(second) == 0, second.said()
+            assert words.finish(second) == 0, second.said()
         words.check()
         first.process.send_signal(signal.SIGCONT)
         assert ended(first) == 1, first.said()
@@ -174,6 +175,7 @@ def test_a_run_on_another_host_is_known_by_its_signs_of_life(elsewhere: Elsewher
     second = elsewhere.start(**BOTH)
     assert second.wait(60) == 2, elsewhere.said(1)
     assert "error: job 'words' is at work already: process 1 on " in elsewhere.said(1)
+    words.hurry()
     assert first.wait(60) == 0, elsewhere.said(0)
     words.check()
 
@@ -184,6 +186,7 @@ def test_a_run_that_was_killed_on_another_host_is_gone_with_its_lease(elsewhere:
     wait_for(lambda: words.delivered() > 100)
     first.kill()
     first.wait()
+    words.hurry()
     second = elsewhere.start(**BOTH)
     assert second.wait(60) == 0, elsewhere.said(1)
     words.check()

@@ -37,7 +37,7 @@ def test_a_job_goes_on_when_the_server_is_back(tmp_path: Path, server: NatsServe
             wait_for(lambda before=before: words.delivered() > before + 200, run)  # type: ignore[misc]
             server.kill()
             server.start()
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()
 
 
@@ -55,7 +55,7 @@ def test_a_job_resumes_when_the_server_is_back_too_late(tmp_path: Path, server: 
     assert "Traceback" not in run.said(), run.said()
     server.start()
     with words.running(**STORES[store]) as run:
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()
 
 
@@ -68,5 +68,5 @@ def test_a_job_survives_a_worker_that_dies_while_the_server_is_away(tmp_path: Pa
         os.kill(run.nodes()[0].pid, signal.SIGKILL)
         wait_for(lambda: run.said().count("job.faulted") > 3, run)
         server.start()
-        assert ended(run) == 0, run.said()
+        assert words.finish(run) == 0, run.said()
     words.check()

@@ -31,7 +31,8 @@ APP = """
 
 
     def split(line: str) -> list[str]:
-        time.sleep(0.002)
+        if not Path("hurry").exists():
+            time.sleep(0.002)
         if line.startswith("line-1000 ") and Path("trouble").exists():
             die(**json.loads(Path("trouble").read_text()))
         return line.split()
@@ -84,6 +85,15 @@ class Words:
         """
         facts = {"code": code, "words": words, "leaves_child": leaves_child}
         (self.folder / "trouble").write_text(json.dumps(facts))
+
+    def finish(self, run: Run) -> int:
+        """Let no line take time any more, and wait for the end of a run. Returns its exit code."""
+        self.hurry()
+        return ended(run)
+
+    def hurry(self) -> None:
+        """Let no line take time any more: what the job was to be slow for has happened."""
+        (self.folder / "hurry").touch()
 
     def arguments(self, **settings: Any) -> list[str]:
         """Of `flamestream run`; `__` in a key stands for a dot."""

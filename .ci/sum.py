@@ -1,14 +1,15 @@
 """The sum over a run of tox:  sum.py FOLDER_OF_JUNIT_REPORTS JOURNAL_OF_TOX EXIT_CODE_OF_TOX
 
-Prints "N passed, N failed, N skipped" as the last line. An error counts as failed, an expected failure as skipped. A
-report that is missing or cut short counts as failed, and so does an environment none of whose commands has run: tox
-calls it a success to skip one.
+Prints "N passed, N failed, N skipped" as the last line; above it the same of each report, and why tests were skipped.
+An error counts as failed, an expected failure as skipped. A report that is missing or cut short counts as failed, and
+so does an environment none of whose commands has run: tox calls it a success to skip one.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -30,6 +31,8 @@ def main(folder: str, journal: str, code: str) -> int:
         failed = counts["failures"] + counts["errors"]
         passed = counts["tests"] - failed - counts["skipped"]
         print(f"{report.stem}: {passed} passed, {failed} failed, {counts['skipped']} skipped")
+        for why, count in Counter(skip.get("message") for suite in suites for skip in suite.iter("skipped")).items():
+            print(f"  skipped {count}: {why}")
         total["tests"] += counts["tests"]
         total["failed"] += failed
         total["skipped"] += counts["skipped"]

@@ -50,6 +50,17 @@ def test_errors_are_failures(tmp_path: Path) -> None:
     assert summed(tmp_path) == ("7 passed, 3 failed, 0 skipped", 1)
 
 
+def test_the_sum_says_why_tests_were_skipped(tmp_path: Path) -> None:
+    tests = "import pytest\n" + "".join(f"def test_{n}():\n    pytest.skip('there is no {n % 2}')\n" for n in range(3))
+    (tmp_path / "test_it.py").write_text(tests + "def test_it():\n    pass\n")
+    run = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, f"--junit-xml={tmp_path / 'it.xml'}", tmp_path]
+    subprocess.run(run, check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    (tmp_path / "journal.json").write_text('{"testenvs": {}}')
+    command = [sys.executable, SUM, tmp_path, tmp_path / "journal.json", "0"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[:3] == ["it: 1 passed, 0 failed, 3 skipped", "  skipped 2: there is no 0", "  skipped 1: there is no 1"]
+
+
 @pytest.mark.parametrize("skipped", [0, 3])
 def test_a_run_without_tests_fails(tmp_path: Path, skipped: int) -> None:
     report(tmp_path, "one", skipped, skipped=skipped)

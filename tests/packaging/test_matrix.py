@@ -121,6 +121,7 @@ def test_tox_has_the_versions_that_the_project_promises(tox: configparser.Config
     minor = [line.removeprefix(prefix) for line in PROJECT["project"]["classifiers"] if line.startswith(prefix)]
     assert f"py3{{{','.join(minor)}}}-{{core,kit,grpc," in tox["tox"]["env_list"]
     assert f"py3{minor[0]}-{{core,kit,grpc,nats,hosts,spark}}" in tox["tox"]["labels"]
+    assert f"py3{{{','.join(minor[1:])}}}-{{core,kit,grpc}}" in tox["tox"]["labels"]
     assert PROJECT["project"]["requires-python"] == f">=3.{minor[0]}"
 
 
@@ -153,7 +154,7 @@ def checkout(machine: Machine) -> Path:
         "#!/bin/sh\n"
         'printf "%s\\n" "$@" >asked\n'
         'cp left.xml "$FLAMESTREAM_REPORTS/py392-core.xml"\n'
-        '[ "$1 $2" = "run --result-json" ] && cp left.json "$3"\n'
+        'cp left.json "$6"\n'
         "exit 0\n"
     )
     for program in home.iterdir():
@@ -192,7 +193,8 @@ def test_a_run_asks_for_its_part_of_the_matrix(
     code, lines = run(machine, checkout, *arguments, **({"FLAMESTREAM_CI_MATRIX": matrix} if matrix else {}))
     assert (code, lines[-1]) == (0, "2 passed, 0 failed, 0 skipped")
     asked = (checkout / "asked").read_text().splitlines()
-    assert asked[3:] == [*FAIL_IF_MISSING, str(machine.path / "python3.92"), "--skip-env", "py(391|393)-", *chosen]
+    assert asked[:5] == ["run-parallel", "--parallel", "2", "--parallel-no-spinner", "--result-json"]
+    assert asked[6:] == [*FAIL_IF_MISSING, str(machine.path / "python3.92"), "--skip-env", "py(391|393)-", *chosen]
 
 
 def test_a_run_knows_no_other_matrix(machine: Machine, checkout: Path) -> None:
@@ -207,3 +209,22 @@ def test_an_interpreter_that_tox_skips_fails_the_run(machine: Machine, checkout:
     code, lines = run(machine, checkout)
     assert (code, lines[-1]) == (1, "2 passed, 1 failed, 0 skipped")
     assert any(line.startswith("py391-core: none of its commands has run") for line in lines)
+
+
+STILL = """#!{python}
+import signal, time
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    raise SystemExit(print("tox says how far it has come")) from None
+"""
+
+
+def test_a_run_that_stands_still_is_interrupted(machine: Machine, checkout: Path) -> None:
+    (checkout / "home" / "bin" / "tox").write_text(STILL.format(python=sys.executable))
+    code, lines = run(machine, checkout, FLAMESTREAM_CI_LIMIT="5s")
+    assert code == 124
+    assert lines[0] == "tox says how far it has come"
+    assert lines[-1] == "0 passed, 1 failed, 0 skipped"

@@ -71,11 +71,18 @@ class Home(Protocol):
 
 
 class _BrokenError(Exception):
-    """A connection could not be made, or broke. Args: why, as gRPC says it; whether it would be the same again."""
+    """A connection could not be made, or broke.
 
-    def __init__(self, why: str, *, hopeless: bool = False) -> None:
+    Args:
+        why: As gRPC says it.
+        hopeless: It would be the same again.
+        late: Time was up before anything was known.
+    """
+
+    def __init__(self, why: str, *, hopeless: bool = False, late: bool = False) -> None:
         super().__init__(why)
         self.hopeless = hopeless
+        self.late = late
 
 
 def _broken(error: aio.AioRpcError) -> _BrokenError:
@@ -225,6 +232,7 @@ class Link:
         """
         clock = asyncio.get_running_loop().time
         attempts, pause_s = 0, _PAUSE_S
+        known: _BrokenError | None = None
         while True:
             attempts += 1
             channel = self._home.dial(self.location)
@@ -237,8 +245,10 @@ class Link:
                 if not self._home.waits and not self.instance:
                     what = "nothing listens" if _NOBODY.search(str(error)) else "nobody answers"
                     raise self._unreachable(f"{what} at {self.location}: {error}") from error
+                # The last attempt has little time: what an earlier one has found out says more.
+                known = known if known is not None and error.late else error
                 if clock() + pause_s >= deadline:
-                    text = f"nobody answers at {self.location}, tried {attempts} times: {error}"
+                    text = f"nobody answers at {self.location}, tried {attempts} times: {known}"
                     raise self._unreachable(text) from error
             except BaseException:
                 await channel.close()
@@ -264,7 +274,7 @@ class Link:
             if not instance:
                 raise _BrokenError(str(await call.details()), hopeless=await call.code() in _HOPELESS)
         except TimeoutError:
-            raise _BrokenError("no answer in time") from None
+            raise _BrokenError("no answer in time", late=True) from None
         except aio.AioRpcError as error:
             raise _broken(error) from error
         if self.instance and instance != self.instance:

@@ -303,6 +303,31 @@ def test_a_place_where_something_else_listens_is_an_error(mesh: Any) -> None:
     asyncio.run(run())
 
 
+def test_a_last_attempt_without_an_answer_hides_no_reason(mesh: Any) -> None:
+    async def run() -> None:
+        connections: list[asyncio.StreamWriter] = []
+
+        async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connections.append(writer)
+            if len(connections) == 1:
+                await greet(reader, writer)
+
+        async with mesh() as made:
+            server = await asyncio.start_server(answer_once, "127.0.0.1", 0)
+            made.locations["b"] = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            a = await made.add("a", Options(connect_timeout_s=2.0))
+            sender = await a.bind("a/0")
+            async with asyncio.timeout(LIMIT_S):
+                with pytest.raises(ConnectError, match=r"nobody answers at .*, tried \d+ times: (?!no answer in time)"):
+                    await sender.send("b/0", "hello")
+            server.close()
+            for connection in connections:
+                connection.close()
+            assert len(connections) > 1
+
+    asyncio.run(run())
+
+
 def test_an_address_that_is_not_bound_is_an_error(mesh: Any) -> None:
     """Not known at all, known to be here, or at another process."""
 

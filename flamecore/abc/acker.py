@@ -188,7 +188,9 @@ class SingleListener(Listener):
         self._times = (start,) * segments
 
     def receive(self, tracker: int, news: MinTimes) -> bool:
-        times = tuple(map(max, self._times, news.times))
+        if news.times == self._times:
+            return False
+        times = tuple([max(pair) for pair in zip(self._times, news.times, strict=True)])
         grew, self._times = times != self._times, times
         return grew
 

@@ -124,10 +124,14 @@ class XorTracker(Tracker):
         """Bring the minimum times up to date, upstream first; True if any has changed."""
         changed = False
         times = self._times
-        for segment, feeding in enumerate(self._inbound):
-            bound = min([times[index] for index in feeding]) if feeding else self._bound
-            # In a shard the bound may have gone back behind the head; a segment never is ahead of those that feed it.
-            time = min(bound, self._tables[segment].promote(bound))
+        for segment, (feeding, table) in enumerate(zip(self._inbound, self._tables, strict=True)):
+            if len(feeding) == 1:
+                bound = times[feeding[0]]
+            else:
+                bound = min([times[index] for index in feeding]) if feeding else self._bound
+            time = table.promote(bound)
+            if time > bound:  # in a shard, where the bound may have gone back behind the head
+                time = bound
             if time != times[segment]:
                 times[segment], changed = time, True
         return changed

@@ -174,6 +174,20 @@ def failing_state() -> Graph:
     return flow.graph()
 
 
+def states_in_a_row() -> Graph:
+    """Eight states, each by another key: what is late at one makes the next one late."""
+
+    def turn(state: int, n: int) -> tuple[int, list[int]]:
+        return (state * 7 + n) % 101, [(n + state) % 97] * (1 + (state == 3))
+
+    flow = fc.Flow("states-in-a-row")
+    stream = flow.source("numbers", int).rebalance().map(lambda n: n % 97)
+    for by in range(2, 10):
+        stream = stream.key_by(lambda n, by=by: n % by).stateful_map(0, turn)
+    stream.sink("out")
+    return flow.graph()
+
+
 def _standard(name: str, each: StandardFlow) -> Case:
     return Case(name, lambda: each.alone(name).graph(), lambda seed, size: each.inputs(Random(seed), size))
 
@@ -189,4 +203,5 @@ CASES = [
     Case("undo_partial", undo_partial, _numbers),
     Case("failing", failing, _numbers),
     Case("failing_state", failing_state, _numbers),
+    Case("states_in_a_row", states_in_a_row, _numbers),
 ]

@@ -72,6 +72,7 @@ def test_a_function_that_waits_is_named_with_its_figures(app: str) -> None:
     assert "transport.use=grpc" in note
 
 
+@pytest.mark.grpc
 def test_a_job_on_processes_is_told_of_more_workers(app: str) -> None:
     facts = json.loads(check(app, "--sample", "4", "-w", "2", "--set", "transport.use=grpc", "--json").stdout)
     (note,) = [note for note in facts["notes"] if note.startswith("map:fetch waits")]

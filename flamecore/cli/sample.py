@@ -55,11 +55,11 @@ class Timing:
 
     @property
     def waits(self) -> bool:
-        """Whether most of the time nothing was computed."""
+        """Return whether the calls were slow, and most of the time nothing was computed."""
         return self.calls > 0 and self.wall_s >= self.calls * _SLOW_S and self.wall_s >= _IDLE * self.cpu_s
 
     def described(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the timing as a mapping, for JSON."""
         return {**dataclasses.asdict(self), "waits": self.waits}
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Sample:
     timings: Sequence[Timing]
 
     def described(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the sample as a mapping, for JSON."""
         found = {key: getattr(self.stats, key) for key in ("items_in", "rejected", "failed", "elapsed_s")}
         return {**found, "functions": [timing.described() for timing in self.timings]}
 

@@ -53,7 +53,7 @@ def moved(centres: tuple[float, ...], values: tuple[float, ...]) -> tuple[float,
 
 
 def refine(sensor: Sensor, step: Reading | Round) -> tuple[Sensor, list[Round | Clusters]]:
-    """Let a sensor have a reading, or a round."""
+    """Add a reading to those of its sensor, or go on with a round."""
     values, centres = sensor
     if isinstance(step, Reading):
         values = (*values, step.value)[-READINGS:]

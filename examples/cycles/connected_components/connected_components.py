@@ -40,12 +40,12 @@ class Computer(NamedTuple):
 
 
 def ends(cable: Cable) -> list[Cable]:
-    """Let both computers know of a cable."""
+    """Tell both computers of a cable."""
     return [cable, Cable(cable.other, cable.one)]
 
 
 def join(computer: Computer, step: Cable | Label) -> tuple[Computer, list[Member | Label]]:
-    """Let a computer have a new neighbour, or hear of a component."""
+    """Give a computer a new neighbour, or tell it of a component."""
     number = computer_of(step)
     known = computer.component
     heard = step.component if isinstance(step, Label) else number

@@ -72,7 +72,7 @@ def fetch(url: str) -> Fetched:
 
 
 def look(page: Page, step: Found | Fetched) -> tuple[Page, list[Visit | Wanted | Found]]:
-    """Let a page be found, or fetched."""
+    """Note that a page is found, or fetched."""
     depth, links = page
     if isinstance(step, Fetched):
         links = step.links
@@ -89,7 +89,7 @@ def look(page: Page, step: Found | Fetched) -> tuple[Page, list[Visit | Wanted |
 
 
 def take(frontier: Frontier, step: Turn | Wanted) -> tuple[Frontier, tuple[str, ...]]:
-    """Let a host have its turn, or one more page that waits, and take what may be fetched now."""
+    """Give a host its turn, or one more page that waits, and take the pages that may be fetched now."""
     left, waiting = frontier
     if isinstance(step, Turn):
         left = step.pages

@@ -70,7 +70,7 @@ def shares(links: tuple[str, ...], rank: float) -> list[Share]:
 
 
 def push(state: State, step: Page | Share | Turn) -> tuple[State, list[Rank | Share | Ask]]:
-    """Let a page have other links, gain rank, or have its turn."""
+    """Give a page other links, more rank, or its turn."""
     rank, gained, queued, links = state
     sent: list[Rank | Share | Ask] = []
     if isinstance(step, Share):

@@ -64,7 +64,7 @@ def offers(km: int | None, roads: tuple[Road, ...]) -> Offers:
 
 
 def look(place: Place, step: Road | Offer) -> tuple[Place, list[Distance | Offers]]:
-    """Let a place have a new road, or come nearer."""
+    """Give a place a new road, or bring it nearer."""
     if isinstance(step, Road):
         km = 0 if step.start == DEPOT else place.km
         return Place(km, (*place.roads, step)), [offers(km, (step,))]

@@ -121,6 +121,8 @@ class GroupingOperator(StatefulOperator):
         return run
 
     def followers(self, orders: Sequence[bytes], payloads: Sequence[Any]) -> int:
+        if self._names.are_given:  # to ask for one would give it
+            return len(orders) * self.rules.window
         count = 0
         for order, payload in zip(orders, payloads, strict=True):
             start = order[:GLOBAL_TIME_BYTES]  # first in any order of a bucket
@@ -223,6 +225,8 @@ class BucketNames:
         assert isinstance(route, (ByKey, ByHash))
         self._by_key = isinstance(route, ByKey)
         self._equal = vertex.equal
+        self.are_given = not self._by_key and self._equal is not None
+        """Whether a payload has its name from the first that asks: the hash says too little."""
         self._ranked: dict[int, list[Any]] = {}
         self.name_of: Callable[[Any], Any] = route.key if isinstance(route, ByKey) else self._hashed(route.function)
 
@@ -244,7 +248,7 @@ class BucketNames:
 
     def restore(self, name: Any, payload: Any) -> None:
         """A bucket of that name, from a snapshot, holds that payload."""
-        if self._by_key or self._equal is None:
+        if not self.are_given:
             return
         number, rank = name
         unequal = self._ranked.setdefault(number, [])

@@ -6,8 +6,9 @@ version: what waits below it goes in sorted, and the operation has nothing to re
 
 To wait costs a round of messages with the acker. So what waits may go in early, while it is little, on an advance: it
 counts as outstanding until it is known to be right, and if it was not, what it cost is charged for good. The advance
-grows by a tenth of the calls that are final. When it is spent, all that is outstanding is taken back at once and waits
-like the rest; so no interleaving, and no function of the user, can cause more calls in vain than that.
+grows by a tenth of the calls that are final. When it cannot pay a repair, all that is outstanding behind the late item
+is taken back at once and waits like the rest; so no interleaving, and no function of the user, causes more calls in
+vain.
 
 What waits is in flight: the worker reports it as a hand-over to itself. What is outstanding is not: its outputs wait at
 the barrier, or at the next operation, for a minimum time that has passed whatever might come before it.
@@ -225,7 +226,8 @@ class ReorderBuffer:
         operator = self._operator
         repeated, retracted = operator.repeated, operator.retracted
         self._pass(trace, alive, orders, payloads)
-        self.in_vain += max(operator.repeated - repeated, operator.retracted - retracted)
+        # Where it does not count what it repeats, its outputs tell: they may be fewer than the calls, or more.
+        self.in_vain += (operator.repeated - repeated) or (operator.retracted - retracted)
         if not alive:
             self._drop(trace, orders)
 

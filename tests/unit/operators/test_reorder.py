@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flamecore.abc.operator import Operator, Site, Way
+from flamecore.abc.operator import Operator, Site, StatefulOperator, Way
 from flamecore.model.batch import DerivedOrders, Rows
 from flamecore.model.drift import Drift
 from flamecore.model.meta import GlobalTime, encode_time
-from flamecore.model.vertices import ByKey
+from flamecore.model.vertices import ByHash, ByKey, Grouping
 from flamecore.runtime.operators.drift import DriftOperator
+from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.operators.reorder import ReorderBuffer
 
 Item = tuple[bytes, int, bool, Any]
@@ -212,6 +213,58 @@ def test_calls_in_vain_are_bounded_whatever_comes_in_which_sequence(keys: int, a
     assert behind.buffer.in_vain <= (32 + len(items) // 10 if advance else 0)
     assert (behind.calls == len(items)) or advance
     assert behind.buffer.lowest is None
+
+
+def window_of(size: int, **settings: Any) -> Callable[[Site], StatefulOperator]:
+    route = settings.pop("route", ByKey(lambda item: item % 3))
+    return lambda site: GroupingOperator(Grouping("group", route=route, window=size, **settings), site)
+
+
+def state_of(site: Site) -> StatefulOperator:
+    def advance(state: tuple[int, ...], item: int) -> tuple[tuple[int, ...], list[Any]]:
+        return (*state, item), [(item, state)] * (item % 7)
+
+    return DriftOperator(Drift("state", route=ByKey(lambda item: item % 3), initial=(), advance=advance), site)
+
+
+OPERATIONS: dict[str, Callable[[Site], StatefulOperator]] = {
+    "drift": state_of,
+    "window of 1": window_of(1),
+    "window of 3": window_of(3),
+    "partial windows": window_of(3, undo_partial=True),
+    "an order of its own": window_of(3, order=lambda item: -item),
+    "a hash and an equality": window_of(
+        3, route=ByHash(lambda item: item % 2), equal=lambda one, other: one % 3 == other % 3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@given(st.randoms(use_true_random=False))
+def test_an_operation_knows_on_how_many_items_it_would_work_again(name: str, random: Random) -> None:
+    """At most; and to be asked changes nothing, not even what a hash and an equality tell apart later."""
+
+    def drop(*item: Any) -> None:
+        """What comes out is not looked at."""
+
+    asked, other = (OPERATIONS[name](Site(0, drop, (Way(drop, drop),))) for _ in range(2))
+    items: list[tuple[bytes, int]] = []
+    for number in random.sample(range(40), 40):
+        order = GlobalTime(number // 2, 1).encode() + bytes((number % 2,))
+        gone = items and random.random() < 0.3
+        some = [items.pop(random.randrange(len(items)))] if gone else [(order, number)]
+        orders, payloads = [order for order, _ in some], [payload for _, payload in some]
+        again = asked.followers(orders, payloads)
+        assert again is not None
+        before = asked.repeated, asked.retracted
+        for operator in (asked, other):
+            operator.step(orders[0], 0, not gone, payloads[0])
+        if not gone:
+            items += some
+        cost = (asked.repeated - before[0]) or (asked.retracted - before[1])
+        assert cost <= 2 * again
+        assert (asked.repeated, asked.retracted) == (other.repeated, other.retracted)
+    assert set(asked.names) == set(other.names)
 
 
 class Noting(Operator):

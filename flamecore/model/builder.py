@@ -51,13 +51,13 @@ class GraphBuilder:
             ends = [use.end for use in uses]
             fork = made[start]
             if len(ends) > 1 and not isinstance(start, Broadcast):
-                fork = graph.add(Broadcast(f"{start.name}.fork", segment=start.segment))
+                fork = graph.add(Broadcast(f"{start.name}.fork"))
                 graph.link(made[start], fork)
             if isinstance(fork, Broadcast):
                 fork.resorted = uses != drawn
             for number, end in enumerate(ends):
                 if end in ends[:number]:  # a copy merged with another copy: two edges, told apart by a step on one
-                    copy_ = Map(f"{start.name}.copy-{number}", function=same, shape="one", segment=start.segment)
+                    copy_ = Map(f"{start.name}.copy-{number}", function=same, shape="one")
                     graph.chain(fork, graph.add(copy_), made[end])
                 else:
                     graph.link(fork, made[end])

@@ -134,13 +134,13 @@ def _draw_cycle(graph: Drawing, vertex: Drift) -> tuple[Vertex, Vertex]:
     def states_only(payload: Any) -> list[Any]:
         return [payload] if type(payload) is DriftState else []
 
-    name, segment = vertex.name, vertex.segment
-    entry = graph.add(Merge(f"{name}/entry", segment=segment))
-    grouping = graph.add(Grouping(f"{name}/grouping", route=ByKey(bucket), window=2, segment=segment))
-    combined = graph.add(Map(f"{name}/combine", function=combine, segment=segment))
-    fork = graph.add(Broadcast(f"{name}/fork", segment=segment))
-    out = graph.add(Map(f"{name}/outputs", function=outputs_only, segment=segment))
-    back = graph.add(Map(f"{name}/states", function=states_only, segment=segment))
+    name = vertex.name
+    entry = graph.add(Merge(f"{name}/entry"))
+    grouping = graph.add(Grouping(f"{name}/grouping", route=ByKey(bucket), window=2))
+    combined = graph.add(Map(f"{name}/combine", function=combine))
+    fork = graph.add(Broadcast(f"{name}/fork"))
+    out = graph.add(Map(f"{name}/outputs", function=outputs_only))
+    back = graph.add(Map(f"{name}/states", function=states_only))
     graph.chain(entry, grouping, combined, fork, out)
     graph.chain(fork, back, entry)
     return entry, out

@@ -114,16 +114,6 @@ class Graph:
         """The sinks, in the order they were added."""
         return tuple(v for v in self.vertices if isinstance(v, Sink))
 
-    @property
-    def segments(self) -> tuple[frozenset[int], ...]:
-        """For each segment, the segments that feed it (paper 002, "segment")."""
-        count = 1 + max((v.segment for v in self.vertices), default=0)
-        inbound: list[set[int]] = [set() for _ in range(count)]
-        for start, end in self.edges:
-            if start.segment != end.segment:
-                inbound[end.segment].add(start.segment)
-        return tuple(map(frozenset, inbound))
-
     def feedback(self) -> frozenset[tuple[Vertex, Vertex]]:
         """The edges that close cycles: without them the graph has none. Each ends at a merge."""
         return self._walked()[0]
@@ -188,25 +178,6 @@ class Graph:
                     found[frozenset(ahead & _closure((vertex,), self._predecessors))] = None
         return tuple(found)
 
-    def number_segments(self) -> None:
-        """Begin a segment at each keyed state, and at each cycle that holds one: there items wait for what leads there.
-
-        Segments that vertices have already are kept, or grow.
-        """
-        home = {vertex: cycle for cycle in self.keyed_cycles() for vertex in cycle}
-        home |= {vertex: frozenset((vertex,)) for vertex in self.vertices if vertex.stateful and vertex not in home}
-        grown = True
-        while grown:
-            grown = False
-            for start, end in self.edges:
-                least = start.segment
-                if end in home:
-                    least = max(vertex.segment for vertex in home[end])
-                    if start not in home[end]:
-                        least = max(least, start.segment + 1)
-                if end.segment < least:
-                    end.segment, grown = least, True
-
     def check(self, *, barrier: bool = True) -> None:
         """Find what cannot work.
 
@@ -228,13 +199,6 @@ class Graph:
                 raise note_declaration(error, vertex) from error.__cause__
         self._check_reach()
         self._check_cycles()
-        for start, end in self.edges:
-            if start.segment > end.segment:
-                raise GraphError(
-                    f"the edge from {start!r} (segment {start.segment}) to {end!r} (segment {end.segment}) goes back",
-                    hint="A segment is fed by segments of lower number; a cycle stays within one.",
-                    vertex=end.name,
-                )
 
     def _check_degree(self, vertex: Vertex) -> None:
         outgoing, incoming = len(self._successors[vertex]), len(self._predecessors[vertex])

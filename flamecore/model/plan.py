@@ -10,6 +10,7 @@ from flamecore.model.clock import ClockName
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import owners
 from flamecore.model.meta import MAX_FRONT, FrontId
+from flamecore.model.segments import Segments
 from flamecore.model.vertices import ByHash, ByKey
 
 OnError = Literal["fail", "skip", "dead_letter"]
@@ -46,6 +47,7 @@ class Plan:
         seed: Seed of random ids, for tests; None: unpredictable.
         check_types: Whether all records are held to declared types, not only the first.
         check_mutation: Whether functions are held to leave their arguments as they are.
+        segments: Those of the graph.
     """
 
     graph: Graph
@@ -66,10 +68,11 @@ class Plan:
     owning: int | None = None
     check_types: bool = False
     check_mutation: bool = False
+    segments: Segments = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         owners(self.workers, self.owning)  # refuses impossible numbers
-        self.graph.number_segments()
+        object.__setattr__(self, "segments", Segments.number(self.graph))
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
 
@@ -93,11 +96,6 @@ class Plan:
     def host_of(self, number: int) -> int:
         """The worker that hosts a front."""
         return (number - 1) % self.workers
-
-    @property
-    def sink_segment(self) -> int:
-        """The segment whose minimum time opens barriers: the last one a sink belongs to."""
-        return max(sink.segment for sink in self.graph.sinks)
 
 
 def owning_workers(graph: Graph, workers: int) -> int:

@@ -67,7 +67,7 @@ class Drawing(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Vertex:
-    """One operation of a graph. `name` is unique in the graph; `segment` is the tracked part it belongs to.
+    """One operation of a graph. `name` is unique in the graph.
 
     Its class is a *kind*. Whatever another room must know of a kind, the class says here; how it is computed says the
     operator that stands beside it in a table (`flamecore.abc.operator`).
@@ -88,7 +88,6 @@ class Vertex:
 
     name: str
     route: Route = None
-    segment: int = 0
     index: int = -1
     declared: str = field(default="", kw_only=True)
     """File and line of the flow's source that has added it; empty if that is not known."""

@@ -174,6 +174,28 @@ def failing_state() -> Graph:
     return flow.graph()
 
 
+def failing_branches() -> Graph:
+    """Branches of unequal length: a short one without state, one that fails, and a longer one that fails elsewhere."""
+
+    def check(bad: int) -> Callable[[tuple[int, int]], tuple[int, int]]:
+        def checked(pair: tuple[int, int]) -> tuple[int, int]:
+            if pair[1] == bad:
+                raise ValueError(f"{bad} of {pair[0]}")
+            return pair
+
+        return checked
+
+    flow = fc.Flow("failing-branches")
+    numbers = flow.source("numbers", int).rebalance().map(lambda n: n % 5)
+    numbers.sink("plain")
+    counted = numbers.key_by(lambda n: n).count(name="short")
+    counted.map(check(7), name="check").sink("counts")
+    summed = numbers.key_by(lambda n: n % 2).fold(0, lambda s, n: s + n, name="sum")
+    longer = summed.key_by(lambda pair: pair[1] % 3).fold(0, lambda s, pair: s + pair[1] % 4, name="more")
+    longer.map(check(9)).sink("sums")
+    return flow.graph()
+
+
 def states_in_a_row() -> Graph:
     """Eight states, each by another key: what is late at one makes the next one late."""
 
@@ -203,5 +225,6 @@ CASES = [
     Case("undo_partial", undo_partial, _numbers),
     Case("failing", failing, _numbers),
     Case("failing_state", failing_state, _numbers),
+    Case("failing_branches", failing_branches, _numbers),
     Case("states_in_a_row", states_in_a_row, _numbers),
 ]

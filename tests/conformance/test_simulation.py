@@ -21,7 +21,6 @@ from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph, payload_types
 from flamecore.model.meta import encode_time
 from flamecore.model.plan import OnError
-from flamecore.model.vertices import Vertex
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.operators import reorder
 from flamecore.runtime.operators.drift import DriftOperator
@@ -97,13 +96,11 @@ class Spec(NamedTuple):
         sources: How many partitions each source has.
         chain: The operations.
         side: After how many of them the stream also goes to a second sink; None: no second sink.
-        cut: At which vertex, of all, a second segment begins; None: there is one.
     """
 
     sources: tuple[int, ...]
     chain: tuple[Op, ...]
     side: int | None = None
-    cut: int | None = None
 
 
 SMALL = st.integers(1, 4)
@@ -155,9 +152,7 @@ def specs(
     # Without a spread at the start most flows stay on one worker and repair nothing.
     spread = st.sampled_from(((("spread", 1),), ()))
     chain = st.builds(lambda start, rest: (*start, *rest), spread, st.lists(outer, min_size=1, max_size=4))
-    return st.builds(
-        lambda *parts: Spec(*parts), sources, chain, st.none() | st.integers(0, 3), st.none() | st.integers(0)
-    )
+    return st.builds(lambda *parts: Spec(*parts), sources, chain, st.none() | st.integers(0, 3))
 
 
 def mix(one: Item, other: Item) -> Item:
@@ -263,24 +258,7 @@ def build(spec: Spec, *, split: bool = False) -> Graph:
             stream.map(lambda item: ("side", item)).sink("side")
         stream = drawn(stream, op)
     stream.sink("out")
-    graph = flow.graph()
-    if spec.cut is not None:
-        downstream = closure(graph, graph.vertices[spec.cut % len(graph.vertices)])
-        for vertex in downstream:
-            vertex.segment = 1
-        graph.check()
-    return graph
-
-
-def closure(graph: Graph, start: Vertex) -> set[Vertex]:
-    """The vertex and all that follow it: where a segment may begin."""
-    seen, todo = {start}, [start]
-    while todo:
-        for vertex in graph.successors(todo.pop()):
-            if vertex not in seen:
-                seen.add(vertex)
-                todo.append(vertex)
-    return seen
+    return flow.graph()
 
 
 class Lawful(Simulation):
@@ -290,12 +268,15 @@ class Lawful(Simulation):
         worker = self.workers[address]
         before = dict(worker._told)
         super().flush(address)
-        assert all(told >= worker._released for told in worker._told.values()), "no segment is behind that of the sinks"
-        for vertex in self.plan.graph.vertices:
+        graph, of = self.plan.graph, self.plan.segments.of
+        for sink in graph.sinks:
+            told = [worker._told[of[vertex.index]] for vertex in graph.upstream_of(sink) if vertex.stateful]
+            assert all(time >= worker._released[sink.name] for time in told), "no state is behind a sink it leads to"
+        for vertex in graph.vertices:
             operation = worker.compiled.stateful.get(vertex.name)
-            if operation is None or worker._told[vertex.segment] == before[vertex.segment]:
+            if operation is None or worker._told[of[vertex.index]] == before[of[vertex.index]]:
                 continue
-            limit = encode_time(worker._told[vertex.segment])
+            limit = encode_time(worker._told[of[vertex.index]])
             if isinstance(operation, GroupingOperator):
                 allowed = 0 if operation.rules.undo_partial else operation.rules.window - 1
                 for bucket in operation.buckets.values():

@@ -29,7 +29,7 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.config.settings import JobSettings, StateSettings
 from flamecore.runtime.engine.node import Node
-from flamecore.runtime.engine.planning import check_importable, make_plan, open_history, open_sinks
+from flamecore.runtime.engine.planning import acker_plan, check_importable, make_plan, open_history, open_sinks
 from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.completion import Completion
@@ -179,9 +179,7 @@ class Job:
                 node.state_access = StateAccess(history.store, codec, history.resume(), most)
             sender = Sender(await transport.bind(CONTROL), self._fail)
             stack.push_async_callback(sender.aclose)
-            acker = self._make_acker(
-                AckerPlan(plan.workers, self.graph.segments, tuple(range(1, len(plan.fronts) + 1)), plan.start)
-            )
+            acker = self._make_acker(acker_plan(plan))
             for index in range(acker.trackers):
                 await node.add_tracker(acker, index)
             for index in workers:

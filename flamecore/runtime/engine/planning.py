@@ -26,7 +26,7 @@ from flamecore.runtime.tasks.deadlines import Deadlines
 
 def acker_plan(plan: Plan) -> AckerPlan:
     """What an acker strategy must know of a plan."""
-    return AckerPlan(plan.workers, plan.graph.segments, tuple(range(1, len(plan.fronts) + 1)), plan.start)
+    return AckerPlan(plan.workers, plan.segments.inbound, tuple(range(1, len(plan.fronts) + 1)), plan.start)
 
 
 def make_plan(

@@ -154,7 +154,7 @@ class Compiler:
         elif isinstance(operator, Outlet):
             self.compiled.outlets[vertex.name] = operator.items
         if type(operator).on_time is not Operator.on_time:
-            self.compiled.timed.setdefault(vertex.segment, []).append(operator)
+            self.compiled.timed.setdefault(plan.segments.of[vertex.index], []).append(operator)
         return operator
 
     def arrange(self, vertex: Vertex, operator: Operator) -> Way:
@@ -169,7 +169,8 @@ class Compiler:
             way = agenda.gate(way)
         elif isinstance(operator, StatefulOperator) and not alone:
             advance = self.plan.advance and self.plan.barrier
-            buffer = ReorderBuffer(vertex.name, operator, vertex.segment, advance=advance)
+            segment = self.plan.segments.of[vertex.index]
+            buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
             self.compiled.waiting.append(buffer)
             way = Way(buffer.step, buffer.run)
         if vertex in self.on_cycles:
@@ -194,7 +195,7 @@ class Compiler:
             return homes
         for cycle in self.plan.graph.keyed_cycles():
             first = min(cycle, key=lambda vertex: vertex.index)
-            agenda = Agenda(first.segment, first.name)
+            agenda = Agenda(self.plan.segments.of[first.index], first.name)
             self.compiled.waiting.append(agenda)
             homes.update(dict.fromkeys(cycle, agenda))
         return homes

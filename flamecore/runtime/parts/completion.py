@@ -1,8 +1,9 @@
 """The job's control: hears which fronts have ended and what the rears have stored, and so knows when the job is done.
 
 Plain state, driven by messages like every part. A job is done when all its fronts have ended and every rear has
-stored all that they sent; it has failed when every rear has delivered what comes before a record that failed. Where
-some were stopped for another run to go on with them, it is done with what is below the least time they have come to.
+stored all that they sent; it has failed when every rear has stored what comes before the first record that failed.
+Where some were stopped for another run to go on with them, it is done with what is below the least time they have come
+to.
 """
 
 from __future__ import annotations
@@ -79,12 +80,24 @@ class Completion:
     @property
     def expected(self) -> FlameError | None:
         """The error that the job is going to fail with, as far as is known: another record may come before that one."""
-        failure = next(iter(self._reached.values()), self._failing)
+        failure = self._first or self._failing
         return None if failure is None else failure.raised()
 
     @property
     def error(self) -> FlameError | None:
-        """The error that the job has failed with, once every rear has delivered what comes before it."""
-        if self._reached.keys() < self._stored.keys():
+        """The error that the job has failed with, once every rear has delivered what comes before it.
+
+        A rear that the operation which failed does not lead to goes past the record. One that has come to another, of
+        an operation that does lead there, has gone no further: so none of these is before the first.
+        """
+        first = self._first
+        if first is None:
             return None
-        return next(iter(self._reached.values())).raised()
+        left = (time for rear, time in self._stored.items() if rear not in self._reached)
+        return first.raised() if all(time > first.at.time for time in left) else None
+
+    @property
+    def _first(self) -> Failure | None:
+        """The first record that some rear has come to; of its failures, that which the first of the rears has met."""
+        reached = [self._reached[rear] for rear in self._stored if rear in self._reached]
+        return min(reached, key=lambda failure: failure.at, default=None)

@@ -1,13 +1,18 @@
 """What becomes of failing user functions on one worker.
 
-A failure goes the way of an output, to a barrier that every worker has for failures alone: that of the worker which
-hosts the front of the record, the only one to know where the record stood in its source. It waits there until the
-minimum time has passed it, and is gone if an operation takes back the guess that failed.
+A failure goes the way of an output, to a barrier on the worker that hosts the front of the record, the only one to
+know where the record stood in its source. It waits there until the minimum time has passed it, and is gone if an
+operation takes back the guess that failed.
+
+Where a failure ends the job, each operation has such a barrier, which opens at the minimum time of the operation: so no
+sink behind the operation opens for the record before the failure is known, and no other sink waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -17,7 +22,7 @@ from flamecore.model.failure import Failure, FlowMistake, describe, shorten_repr
 from flamecore.model.hashing import check_key
 from flamecore.model.meta import GlobalTime
 from flamecore.model.plan import DEAD_LETTERS, Plan
-from flamecore.model.vertices import ByKey, Vertex
+from flamecore.model.vertices import ByKey, Sink, Vertex
 from flamecore.runtime.operators.barrier import Barrier
 from flamecore.runtime.operators.exchange import Outboxes
 from flamecore.runtime.parts.front import Front
@@ -34,27 +39,43 @@ class Failures:
         fronts: The fronts this worker hosts, by number.
 
     Attributes:
-        index: Under which, after those of all vertices, failures come from other workers.
+        segments: For each index, after those of all vertices, under which failures come from other workers, the segment
+            of these hand-overs.
         passed: How many records user functions have failed on without ending the job.
     """
 
     def __init__(
         self, worker: int, plan: Plan, *, random: Random, outboxes: Outboxes, fronts: Mapping[int, Front]
     ) -> None:
-        self.index = len(plan.graph.vertices)
+        self.segments = (*plan.segments.of, plan.segments.last)
         self.passed = 0
+        self._first = len(plan.graph.vertices)  # the index of a vertex's failures that end the job is so much greater
+        self._last = 2 * self._first  # that of all others
         self._worker = worker
         self._plan = plan
         self._random = random
         self._outboxes = outboxes
         self._fronts = fronts
-        self._barrier = Barrier("failures")
+        self._sources = {source.name: source for source in plan.graph.sources}
+        self._barriers: dict[int, Barrier] = {}  # by index; only where something has failed
+        self._ending: dict[str, list[tuple[bytes, Failure]]] = {}  # for each rear, what it has not been told
         self._idents: dict[int, int] = {}
 
-    @property
-    def step(self) -> Step:
-        """Takes a failure of a record whose front is hosted here."""
-        return self._barrier.step
+    def arrivals(self) -> Iterator[tuple[int, Step]]:
+        """Yield each index and what takes its failures, of records whose fronts are hosted here."""
+        return ((index, partial(self._hold, index)) for index in range(self._first, self._last + 1))
+
+    def malformed(self, source: str, order: bytes, failure: Failure) -> None:
+        """Take a record of a front hosted here that its reader could not read."""
+        self._hold(self._index(self._sources[source], failure), order, 0, True, failure)
+
+    def _index(self, vertex: Vertex, failure: Failure) -> int:
+        return self._first + vertex.index if failure.fatal else self._last
+
+    def _hold(self, index: int, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
+        if index not in self._barriers:
+            self._barriers[index] = Barrier("failures")
+        self._barriers[index].step(order, trace, alive, failure)
 
     def fail_at(self, vertex: Vertex) -> Fail:
         """What a step of `vertex` calls when user code fails: the failure becomes an item of the failures' barrier."""
@@ -90,42 +111,69 @@ class Failures:
                 trace=user_traceback(error) if letters and alive else "",
                 error=error,
             )
-            home(order, trace ^ ident, alive, failure)
+            home(self._index(vertex, failure), order, trace ^ ident, alive, failure)
 
         return fail
 
-    def _home(self, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
+    def _home(self, index: int, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
         """A failure goes to the worker that hosts its record's front, which knows where the record stood."""
         host = self._plan.host_of(failure.at.front)
         if host == self._worker:
-            self._barrier.step(order, trace, alive, failure)
+            self._hold(index, order, trace, alive, failure)
         else:
-            self._outboxes[host].put(self.index, order, trace, alive, failure)
+            self._outboxes[host].put(index, order, trace, alive, failure)
 
-    def release(self, time: int) -> tuple[list[tuple[bytes, Failure]], list[tuple[bytes, Failure]]]:
-        """Let go the failures with a time below `time`, each with the position of its record.
+    def release(self, min_time: Callable[[int], int]) -> tuple[Failure | None, list[tuple[bytes, Failure]]]:
+        """Let go the failures that the minimum time has passed, each with the position of its record.
+
+        Args:
+            min_time: Gives the minimum time of a segment.
 
         Returns:
-            Those that end the job, and those that become dead letters: (order, failure), in meta order.
+            One that ends the job, if there is one; and those that become dead letters: (order, failure), in meta order.
         """
-        fatal: list[tuple[bytes, Failure]] = []
+        first: Failure | None = None
+        letters: list[tuple[bytes, Failure]] = []
+        for index, barrier in self._barriers.items():
+            if not barrier:
+                continue
+            failures = barrier.release(min_time(self.segments[index - self._first]))
+            if index == self._last:
+                letters = self._letters(failures)
+                continue
+            for order, failure in failures:
+                known = self._placed(failure)
+                first = first or known
+                for rear in self._rears_behind(self._plan.graph.vertices[index - self._first]):
+                    self._ending.setdefault(rear, []).append((order, known))
+        return first, letters
+
+    def for_rear(self, rear: str) -> list[tuple[bytes, Failure]]:
+        """Take out what ends the job and has been let go since the last call, for one rear, in meta order."""
+        return sorted(self._ending.pop(rear, ()), key=itemgetter(0))
+
+    def _rears_behind(self, vertex: Vertex) -> list[str]:
+        """Return the rears that get anything of what a vertex emits; all get dead letters."""
+        letters = [DEAD_LETTERS] if self._plan.dead_letters else []
+        return letters + [end.name for end in self._plan.graph.reach_of(vertex) if isinstance(end, Sink)]
+
+    def _placed(self, failure: Failure) -> Failure:
+        return failure._replace(position=self._fronts[failure.at.front].where(failure.at.time))
+
+    def _letters(self, failures: Iterable[tuple[bytes, Failure]]) -> list[tuple[bytes, Failure]]:
         letters: list[tuple[bytes, Failure]] = []
         last = None
-        for order, failure in self._barrier.release(time):
-            front = self._fronts[failure.at.front]
-            failure = failure._replace(position=front.where(failure.at.time))
-            if failure.fatal:
-                fatal.append((order, failure))
-                continue
-            if failure.vertex is None:
-                letters.append((order, self._kept(failure, front)))  # of a source that skips them there are none
+        for order, failure in failures:
+            front, placed = self._fronts[failure.at.front], self._placed(failure)
+            if placed.vertex is None:
+                letters.append((order, self._kept(placed, front)))  # of a source that skips them there are none
                 continue
             # A record may fail several times; all its failures are released at once.
-            self.passed += failure.at != last
-            last = failure.at
+            self.passed += placed.at != last
+            last = placed.at
             if self._plan.on_error == DEAD_LETTERS:
-                letters.append((order, self._kept(failure, front)))
-        return fatal, letters
+                letters.append((order, self._kept(placed, front)))
+        return letters
 
     def _kept(self, failure: Failure, front: Front) -> Failure:
         """Add what is needed to read the record again."""

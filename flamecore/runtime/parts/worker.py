@@ -17,7 +17,6 @@ from flamecore.abc.sink import Encode
 from flamecore.abc.source import Batch
 from flamecore.errors import JobError
 from flamecore.model.failure import Failure
-from flamecore.model.graph import Graph
 from flamecore.model.messages import (
     CONTROL,
     Ack,
@@ -109,15 +108,19 @@ class Worker:
         self._owed: list[Ack] = []
         self._waiting: dict[int, Ack] = {}  # by segment: for what waits to go into operations
         self._rears = plan.rears
-        self._sink_segment = plan.sink_segment  # worked out once: it is asked for with every flush
-        self._released = min(listener.min_time(self._sink_segment), 0)
+        segments = plan.segments
+        self._inbound = segments.inbound
+        self._last = segments.last
+        self._opens = {sink.name: segments.of[sink.index] for sink in plan.graph.sinks}  # by rear, the segment
+        if plan.dead_letters:
+            self._opens[DEAD_LETTERS] = self._last
+        self._released = {rear: min(listener.min_time(segment), 0) for rear, segment in self._opens.items()}
         self._delivered: dict[str, int] = {}
-        self._segment_of = [*(handed_over_in(plan.graph)), self._sink_segment]
-        self._inbound = plan.graph.segments
         self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
+        self._segment_of = (*segments.entered, *self._failures.segments)
         self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at, operators)
         self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last minimum time that was told
-        self.compiled.arrivals[self._failures.index] = self._failures.step
+        self.compiled.arrivals.update(self._failures.arrivals())
 
     # -- what comes in ---------------------------------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ class Worker:
         step = self.compiled.entries[source]
         for order, value in zip(orders, values, strict=True):
             if isinstance(value, Failure):
-                self._failures.step(order, 0, True, value)
+                self._failures.malformed(source, order, value)
             else:
                 step(order, 0, True, value)
 
@@ -330,7 +333,7 @@ class Worker:
 
     def _tell_time(self) -> None:
         """Tell the operators of each segment if the minimum time inbound to it has risen."""
-        if (early := self.compiled.early) and encode_time(self.listener.min_time(self._sink_segment)) >= early[0]:
+        if (early := self.compiled.early) and encode_time(self.min_time) >= early[0]:
             early.clear()  # all first records, and what comes of them, are behind
         for segment, operators in self.compiled.timed.items():
             time = self.listener.min_time(segment)
@@ -380,28 +383,31 @@ class Worker:
         return due
 
     def _release(self, out: Outgoing) -> None:
-        """Let go what the minimum time has passed."""
-        time = self.listener.min_time(self._sink_segment)
-        compiled = self.compiled
-        grown = time > self._released
-        fatal, letters = self._failures.release(time) if grown else ([], [])
-        if fatal:  # a sink may take long to come to it
-            out.append((CONTROL, Failing(fatal[0][1])))
-        for name, outlet in compiled.outlets.items():  # there are some only without the barrier
-            if outlet or grown:
-                out.append((f"rear/{name}", self._released_to(name, time, _columns(outlet), fatal)))
+        """Let go what the minimum times have passed: for each sink, that of what leads to it."""
+        min_time, failures = self.listener.min_time, self._failures
+        ending, letters = failures.release(min_time)
+        if ending is not None:  # a sink may take long to come to it
+            out.append((CONTROL, Failing(ending)))
+        for rear, segment in self._opens.items():
+            time = min_time(segment)
+            outlet = self.compiled.outlets.get(rear)  # there are some only without the barrier
+            if time > self._released[rear]:
+                self._released[rear] = time
+            elif not outlet:
+                continue
+            if rear == DEAD_LETTERS:
+                columns = _columns(letters)
+            elif outlet is None:
+                columns = self.compiled.barriers[rear].columns(time)
+            else:
+                columns = _columns(outlet)
                 outlet.clear()
-        if not grown:
-            return
-        self._released = time
-        for name, barrier in compiled.barriers.items():
-            out.append((f"rear/{name}", self._released_to(name, time, barrier.columns(time), fatal)))
-        if self.plan.dead_letters:
-            out.append((f"rear/{DEAD_LETTERS}", Released(self.index, time, *_columns(letters), fatal)))
+            out.append((f"rear/{rear}", self._released_to(rear, time, columns)))
 
-    def _released_to(self, sink: str, time: int, columns: Columns, fatal: list[tuple[bytes, Failure]]) -> Released:
+    def _released_to(self, rear: str, time: int, columns: Columns) -> Released:
         orders, payloads = columns
-        encode = self.encoders.get(sink)
+        encode = self.encoders.get(rear)
+        fatal = self._failures.for_rear(rear)
         return Released(self.index, time, orders, payloads if encode is None else encode(payloads), fatal)
 
     # -- what others ask -------------------------------------------------------------------------------------------
@@ -410,8 +416,6 @@ class Worker:
         """The time below which every rear has stored everything, as far as this worker has heard."""
         if len(self._delivered) < len(self._rears):
             return MIN_TIME
-        if not self._rears:
-            return self._released
         return min(self._delivered.values())
 
     @property
@@ -441,23 +445,8 @@ class Worker:
 
     @property
     def min_time(self) -> int:
-        """The minimum time of the sinks' segment, as this worker knows it."""
-        return self.listener.min_time(self._sink_segment)
-
-
-def handed_over_in(graph: Graph) -> list[int]:
-    """Return, for each vertex, the segment of the hand-overs that lead to it.
-
-    Those to where items wait are of the segment that leads there: they have not waited yet, and what waits there waits
-    for them.
-    """
-    segments = [vertex.segment for vertex in graph.vertices]
-    homes = [*graph.keyed_cycles(), *([vertex] for vertex in graph.vertices if vertex.stateful)]
-    for home in reversed(homes):  # a state in a cycle is of the cycle
-        before = max(start.segment for start, end in graph.edges if end in home and start not in home)
-        for vertex in home:
-            segments[vertex.index] = before
-    return segments
+        """The minimum time of the last segment, as this worker knows it: all sinks open for what is below it."""
+        return self.listener.min_time(self._last)
 
 
 def _columns(items: Sequence[tuple[bytes, Any]]) -> Columns:

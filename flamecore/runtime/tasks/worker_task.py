@@ -63,7 +63,7 @@ class WorkerTask:
         self._timer: asyncio.TimerHandle | None = None
         dealing = worker.compiled.shares is not None
         self._load = LoadMeter(self._tell_load) if dealing else None
-        rears, segments = worker.plan.rears, len(worker.plan.graph.segments)
+        rears, segments = worker.plan.rears, len(worker.plan.segments.inbound)
         self.door = Door(
             sender.endpoint.address,
             {

@@ -120,4 +120,4 @@ class Reference:
         wanted, failed = self.of(played.times)
         if (failed is None) != (played.failed is None):
             raise AssertionError(f"the job failed with {played.failed}, the reference with {failed}")
-        compare_outputs(played.outputs, wanted, f"{played.runs} runs")
+        compare_outputs(played.outputs, wanted, f"{played.runs} runs", failed)

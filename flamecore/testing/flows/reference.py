@@ -11,26 +11,67 @@ It shares the graph and the meta with the engine, and nothing else: it is the or
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from flamecore.errors import GraphError
 from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
 from flamecore.model.item import DataItem
-from flamecore.model.meta import GlobalTime, Meta, encode_child
+from flamecore.model.meta import GLOBAL_TIME_BYTES, GlobalTime, Meta, decode_time, encode_child, encode_time
 from flamecore.model.vertices import Broadcast, ByHash, ByKey, Grouping, Map, Merge, Sink, Source, ToAll, Vertex
 
 T = TypeVar("T")
 
 
-class Failed(Exception):
-    """A user function failed on a valid item; `outputs` are those of the records before it, `error` what it raised."""
+class Failure(NamedTuple):
+    """A valid item that a user function failed on."""
 
-    def __init__(self, vertex: str, payload: Any, error: Exception, outputs: dict[str, list[DataItem]]) -> None:
-        super().__init__(f"{vertex!r} failed on {payload!r}: {error!r}")
-        self.vertex, self.payload, self.error, self.outputs = vertex, payload, error, outputs
+    order: bytes
+    vertex: str
+    payload: Any
+    error: Exception
+
+
+class Failed(Exception):
+    """A user function failed on a valid item.
+
+    Args:
+        graph: The graph that was run.
+        outputs: What its sinks would get if failing records were left out.
+        failures: All there were.
+
+    Attributes:
+        vertex, payload, error: Of the first one.
+        outputs: Those of the records before it: what each sink gets.
+        most: For each sink, its outputs before the first record that an operation which leads to it fails on. It gets
+            no more than these.
+    """
+
+    def __init__(self, graph: Graph, outputs: Mapping[str, Sequence[DataItem]], failures: Iterable[Failure]) -> None:
+        found = sorted(failures, key=lambda failure: failure.order)
+        reached = {vertex.name: graph.reach_of(vertex) for vertex in graph.vertices if not isinstance(vertex, Sink)}
+        met = {
+            sink.name: next((failure for failure in found if sink in reached[failure.vertex]), None)
+            for sink in graph.sinks
+        }
+        # Of two branches that fail on one record, the failure of the sink that is first in the graph is shown.
+        first = min(
+            (failure for failure in met.values() if failure), key=lambda failure: failure.order[:GLOBAL_TIME_BYTES]
+        )
+        super().__init__(f"{first.vertex!r} failed on {first.payload!r}: {first.error!r}")
+        self.vertex, self.payload, self.error = first[1:]
+        self.outputs = {name: _before(first, held) for name, held in outputs.items()}
+        self.most = {name: _before(met[name], held) for name, held in outputs.items()}
+
+
+def _before(failure: Failure | None, held: Sequence[DataItem]) -> list[DataItem]:
+    """Return what comes before a record: it is delivered with all that came of it, or not at all."""
+    if failure is None:
+        return list(held)
+    end = encode_time(decode_time(failure.order))
+    return [output for output in held if output.order < end]
 
 
 def interpret(
@@ -78,7 +119,7 @@ class _Interpreter:
         self.pushed = 0
         self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
         self.held: dict[str, list[DataItem]] = {sink.name: [] for sink in graph.sinks}
-        self.failures: list[tuple[bytes, str, Any, Exception]] = []
+        self.failures: list[Failure] = []
 
     def run(
         self, inputs: Mapping[str, Iterable[Any]], times: Mapping[str, Iterable[int]], max_steps: int
@@ -97,10 +138,7 @@ class _Interpreter:
             raise RuntimeError(f"graph {self.graph.name!r} has not ended after {max_steps} steps")
         outputs = {name: sorted(held, key=lambda output: output.order) for name, held in self.held.items()}
         if self.failures and not self.skip_failing:
-            order, name, payload, error = min(self.failures, key=lambda failure: failure[0])
-            # A record is delivered with all that came of it, or not at all.
-            before = {sink: [o for o in held if o.order < order[:8]] for sink, held in outputs.items()}
-            raise Failed(name, payload, error, before)
+            raise Failed(self.graph, outputs, self.failures)
         return outputs
 
     def emit(self, vertex: Vertex, order: bytes, alive: bool, payload: Any) -> None:
@@ -134,9 +172,9 @@ class _Interpreter:
                     emitted = self.group(vertex, order, alive, payload)
             except Exception as error:  # noqa: BLE001 - user code
                 if alive:
-                    self.failures.append((order, vertex.name, payload, error))
+                    self.failures.append(Failure(order, vertex.name, payload, error))
                 else:
-                    self.failures = [f for f in self.failures if (f[0], f[1]) != (order, vertex.name)]
+                    self.failures = [failure for failure in self.failures if failure[:2] != (order, vertex.name)]
                 return
             for parts in emitted:
                 self.emit(vertex, *parts)

@@ -25,7 +25,7 @@ from flamecore.model.hashing import key_group, owners
 from flamecore.model.item import DataItem
 from flamecore.model.meta import GLOBAL_TIME_BYTES, GlobalTime, decode_time
 from flamecore.model.vertices import Broadcast, ByHash, ByKey, ByTime, Grouping, Map, Merge, Sink, ToAll, Vertex
-from flamecore.testing.flows.reference import Failed, bucket_of, outputs_of
+from flamecore.testing.flows.reference import Failed, Failure, bucket_of, outputs_of
 from flamecore.testing.models.ordering import Instance, Ordering
 from flamecore.testing.trace import Arrival
 
@@ -114,10 +114,7 @@ class Machine:
         result.outputs = {sink.name: self._released(sink) for sink in self.graph.sinks}
         failures = self._released(self._failures)
         if failures:
-            first, failure = failures[0], failures[0].payload
-            # A record is delivered with all that came of it, or not at all.
-            before = {name: [o for o in held if o.order < first.order[:8]] for name, held in result.outputs.items()}
-            raise Failed(failure.vertex, failure.payload, failure.error, before)
+            raise Failed(self.graph, result.outputs, [Failure(each.order, *each.payload) for each in failures])
         return result
 
     def _send(self, worker: int, start: Vertex, end: Vertex, item: DataItem) -> None:

@@ -111,7 +111,7 @@ class Simulation:
         owning = drawn.choice((None, *range(1, workers + 1)))
         names = tuple(front.name for front in fronts)
         self.plan = Plan(graph, workers, names, on_error=on_error, owning=owning, advance=advance)
-        strategy = acker(AckerPlan(workers, graph.segments, tuple(self.records)))
+        strategy = acker(AckerPlan(workers, self.plan.segments.inbound, tuple(self.records)))
         self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}
         for index in range(strategy.trackers):
@@ -138,8 +138,7 @@ class Simulation:
         self.channels: dict[tuple[str, str], deque[Any]] = {}
         self.open_fronts = {front.number: f"worker/{self.plan.host_of(front.number)}" for front in fronts}
         self.ends = [0]
-        self.failure: Failure | None = None
-        self.failed: set[str] = set()
+        self.failures: dict[str, Failure] = {}
         self.sent: dict[str, int] = {}
         self._trace: list[Arrival] | None = [] if trace else None
 
@@ -168,10 +167,16 @@ class Simulation:
             self._trace or [],
         )
 
+    @property
+    def failure(self) -> Failure | None:
+        """The first record that some rear has come to and that ends the run."""
+        reached = [self.failures[rear] for rear in self.rears if rear in self.failures]
+        return min(reached, key=lambda failure: failure.at, default=None)
+
     def done(self) -> bool:
         """Whether a failure has ended the run, or all that was admitted is delivered."""
-        if self.failure is not None:
-            return self.failed == self.rears.keys()  # each sink gets what comes before the record that failed
+        if (failure := self.failure) is not None:  # each sink gets what comes before the record that failed
+            return all(name in self.failures or rear.time > failure.at.time for name, rear in self.rears.items())
         if self.open_fronts:
             return False
         end = max(self.ends)
@@ -239,15 +244,14 @@ class Simulation:
 
     def collect(self, rear: str, message: Released) -> None:
         """A rear takes a release and delivers what it completes."""
-        if rear in self.failed:
+        if rear in self.failures:
             return
         complete = self.rears[rear].receive(message)
         if complete is None:
             return
         self.outputs[self.rears[rear].name].extend(complete.payloads)
         if complete.failure is not None:
-            self.failure = complete.failure
-            self.failed.add(rear)
+            self.failures[rear] = complete.failure
             return
         for worker in self.workers:
             self.send(rear, worker, Delivered(self.rears[rear].name, complete.time))

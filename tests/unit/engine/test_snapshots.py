@@ -139,7 +139,7 @@ class Bench:
             0,
             self.plan,
             reporter=self.reporter,
-            listener=SingleListener(len(self.plan.graph.segments), 0),
+            listener=SingleListener(len(self.plan.segments.inbound), 0),
             random=Random(1),
             fronts=made,
         )

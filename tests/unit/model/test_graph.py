@@ -32,8 +32,8 @@ from flamecore.model.vertices import (
 KEY = ByKey(lambda payload: payload)
 
 
-def one(name: str = "map", segment: int = 0, route: Route = None) -> Map:
-    return Map(name, function=abs, shape="one", segment=segment, route=route)
+def one(name: str = "map", route: Route = None) -> Map:
+    return Map(name, function=abs, shape="one", route=route)
 
 
 def drift(**settings: Any) -> Drift:
@@ -194,10 +194,6 @@ def routed_sink() -> Graph:
     return line(Merge("merge", route=KEY))
 
 
-def segments_go_back() -> Graph:
-    return line(one("late", segment=1), one("early", segment=0))
-
-
 @pytest.mark.parametrize(
     ("build", "vertex", "words"),
     [
@@ -226,7 +222,6 @@ def segments_go_back() -> Graph:
         (initial_set, "drift", "initial state"),
         (routed_source, "source", "cannot have a route"),
         (routed_sink, "merge", "cannot have a route"),
-        (segments_go_back, "early", "goes back"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -327,13 +322,6 @@ def test_feedback_closes_cycles() -> None:
     assert line(one()).feedback() == frozenset()
     graph = cycle(one())
     assert {v.name for v in graph.cycle_of(graph.vertices[1])} == {"head", "map", "fork"}
-
-
-def test_segments_know_the_segments_that_feed_them() -> None:
-    graph = line(one("a", segment=0), one("b", segment=1), Broadcast("fork", segment=1), one("c", segment=3))
-    graph.vertices[-1].segment = 3
-    graph.check()
-    assert graph.segments == (frozenset(), frozenset({0}), frozenset(), frozenset({1}))
 
 
 def test_expanded_draws_the_cycle_and_leaves_the_rest() -> None:

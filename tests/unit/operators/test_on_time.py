@@ -63,9 +63,10 @@ def graph() -> Graph:
         graph.add(Map("spread", route=ByTime(), function=lambda n: n, shape="one")),
         graph.add(Grouping("pairs", route=ByKey(lambda n: n % 3), window=2)),
         graph.add(Watch("near", route=ByKey(sum))),
-        graph.add(Map("again", route=ByKey(sum), function=lambda pair: pair, shape="one", segment=2)),
-        graph.add(Watch("far", route=ByKey(len), segment=2)),
-        graph.add(Sink("out", segment=2)),
+        graph.add(Map("again", route=ByKey(sum), function=lambda pair: pair, shape="one")),
+        graph.add(Grouping("same", route=ByKey(sum), window=1)),
+        graph.add(Watch("far", route=ByKey(len))),
+        graph.add(Sink("out")),
     )
     graph.check()
     return graph
@@ -91,4 +92,4 @@ def test_an_operator_that_does_not_listen_is_not_told() -> None:
     run = Simulation(graph(), {"numbers": [1]}, acker=acker_named("centralized"), workers=1)
     (worker,) = run.workers.values()
     told = {segment: [type(each).__name__ for each in listed] for segment, listed in worker.compiled.timed.items()}
-    assert told == {1: ["Watcher", "GroupingOperator"], 2: ["Watcher"]}
+    assert told == {1: ["Watcher", "GroupingOperator"], 2: ["Watcher", "GroupingOperator"]}

@@ -8,7 +8,7 @@ import flamecore as fc
 from flamecore.errors import JobError
 from flamecore.model.failure import Failure
 from flamecore.model.messages import Delivered, Failing, FrontEnded, Prepare, Reached
-from flamecore.model.meta import MIN_TIME, FrontId
+from flamecore.model.meta import MIN_TIME, FrontId, GlobalTime
 from flamecore.model.plan import Plan
 from flamecore.runtime.parts.completion import Completion
 
@@ -56,6 +56,26 @@ def test_a_job_fails_when_every_rear_has_come_to_the_record_and_that_is_known_be
     assert "'first' failed" in str(job.expected)
     job.receive(Reached("b", first))
     assert "'first' failed" in str(job.error)
+
+
+def test_a_rear_that_a_failing_operation_does_not_lead_to_goes_past_the_record() -> None:
+    job = control()
+    failure = Failure(None, "check", "record", None, "ValueError: no", at=GlobalTime(5, 2))
+    for message in (FrontEnded(1, 10), FrontEnded(2, 10), Delivered("b", 5), Reached("a", failure)):
+        job.receive(message)
+        assert (job.done, job.error) == (False, None)
+    job.receive(Delivered("b", 6))
+    assert "'check' failed" in str(job.error)
+
+
+def test_the_first_of_the_records_that_rears_have_come_to_is_the_error() -> None:
+    for arrived in ("ab", "ba"):
+        job = control()
+        for rear in arrived:
+            assert job.error is None
+            at = GlobalTime({"a": 7, "b": 5}[rear], 1)
+            job.receive(Reached(rear, Failure(None, f"check {rear}", "record", None, "ValueError: no", at=at)))
+        assert "'check b' failed" in str(job.error)
 
 
 def test_the_least_time_of_all_rears_is_stored() -> None:

@@ -64,7 +64,7 @@ class Bench:
             index,
             self.plan,
             reporter=self.log,
-            listener=SingleListener(len(graph.segments), 0),
+            listener=SingleListener(len(self.plan.segments.inbound), 0),
             random=Random(index),
             fronts=fronts,
         )
@@ -77,7 +77,7 @@ class Bench:
 
     def min_time(self, time: int, segment: int | None = None) -> list[tuple[str, Any]]:
         """Tell it of one segment, or of all of them."""
-        numbers = range(len(self.plan.graph.segments))
+        numbers = range(len(self.plan.segments.inbound))
         news = [time if segment in (None, number) else self.worker.listener.min_time(number) for number in numbers]
         self.worker.receive("acker/0", MinTimes(tuple(news)))
         return self.flush()
@@ -203,13 +203,36 @@ def test_every_rear_hears_of_time_also_without_outputs() -> None:
     assert rears["rear/b"] == []
 
 
-def test_only_the_segment_of_the_sinks_opens_the_barriers() -> None:
-    graph = flow(plain)
-    graph.sinks[0].segment = 1
-    bench = Bench(graph)
-    bench.admit("a")
-    assert [to for to, _ in bench.min_time(1, segment=0)] == ["acker/0"]
-    assert [to for to, _ in bench.min_time(1, segment=1)] == ["acker/0", "rear/out"]
+def branches() -> Graph:
+    """Two states side by side, one of them behind a function that fails on 13, and a sink behind each."""
+    made = fc.Flow("branches")
+    numbers = made.source("numbers", int)
+    numbers.key_by(lambda n: n).count(name="one").sink("a")
+    failing(numbers).key_by(lambda n: n).count(name="other").sink("b")
+    numbers.sink("c")
+    return made.graph()
+
+
+@pytest.mark.parametrize("segment", range(3))
+def test_a_sink_opens_at_the_minimum_time_of_what_leads_to_it(segment: int) -> None:
+    bench = Bench(branches(), workers=2)
+    opens = {sink.name: bench.plan.segments.of[sink.index] for sink in bench.plan.graph.sinks}
+    assert len(set(opens.values())) == 3
+    bench.admit(1)
+    bench.flush()
+    rears = [to for to, _ in bench.min_time(1, segment) if to.startswith("rear/")]
+    assert rears == [f"rear/{name}" for name, own in opens.items() if own == segment]
+
+
+def test_a_failure_goes_to_the_sinks_that_its_operation_leads_to() -> None:
+    bench = Bench(branches())
+    bench.admit(1, 13, 2)
+    messages = {rear: messages_to(rear, out) for out in [bench.min_time(3)] for rear in "abc"}
+    assert {rear: [failure.record for _, failure in told.failures] for rear, told in messages.items()} == {
+        "a": [],
+        "b": ["13"],
+        "c": [],
+    }
 
 
 @pytest.mark.parametrize("window", [1, 2, 5])
@@ -328,14 +351,10 @@ def test_one_flush_may_give_several_messages() -> None:
 
 def test_acks_bear_the_segment_of_the_vertex_they_lead_to() -> None:
     def build(stream: fc.Stream[int]) -> fc.Stream[Any]:
-        return stream.key_by(lambda n: n).map(lambda n: n, name="a").key_by(lambda n: -n).map(lambda n: n, name="b")
+        counted = stream.key_by(lambda n: n).count(name="count")
+        return counted.map(lambda pair: pair[0]).key_by(lambda n: -n).map(lambda n: n, name="b")
 
-    graph = flow(build)
-    for vertex in graph.vertices[2:]:
-        vertex.segment = 1
-    by_name = {vertex.name: vertex for vertex in graph.vertices}
-    assert (by_name["a"].segment, by_name["b"].segment) == (0, 1)
-    bench = Bench(graph, workers=2)
+    bench = Bench(flow(build), workers=2)
     first = next(n for n in range(1, 1000) if owner_of(n, 2) == 1)
     second = next(n for n in range(1, 1000) if owner_of(n, 2) == 0 and owner_of(-n, 2) == 1)
     bench.admit(first, second)

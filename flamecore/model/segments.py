@@ -1,0 +1,93 @@
+"""The segments of a graph: the tracked parts, each with a minimum time of its own (paper 002, "segment").
+
+A keyed state begins one, and so does a cycle that holds keyed state: there items wait for what leads there. The
+operations behind it belong to the same one until the next state. A part fed by several segments begins one too, unless
+one of these is behind all the others; so nothing waits for a branch that does not lead to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flamecore.model.graph import Graph
+from flamecore.model.vertices import Vertex
+
+__all__ = ["Segments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """The segments of a graph, numbered so that what feeds one has a lower number.
+
+    Attributes:
+        inbound: For each segment, the segments that feed it.
+        of: For each vertex, by its index, the segment of its work, and of what it emits.
+        entered: For each vertex, by its index, the segment of hand-overs to it. Where items wait it is the one that
+            leads there: they have not waited yet, and what waits there waits for them.
+        last: A segment behind all others.
+    """
+
+    inbound: tuple[frozenset[int], ...]
+    of: tuple[int, ...]
+    entered: tuple[int, ...]
+    last: int
+
+    @classmethod
+    def number(cls, graph: Graph) -> Segments:
+        """Number the segments of a graph."""
+        return _Numbering(graph).result()
+
+
+class _Numbering:
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._inbound: list[frozenset[int]] = []
+        self._upstream: list[frozenset[int]] = []  # the same, and what feeds these
+        self._of = [-1] * len(graph.vertices)
+        self._entered = [-1] * len(graph.vertices)
+
+    def result(self) -> Segments:
+        parts = self._parts()
+        while parts:  # a part of several vertices may be met before all that leads to it
+            parts = [part for part in parts if not self._place(part)]
+        last = self._behind({self._of[sink.index] for sink in self._graph.sinks})
+        return Segments(tuple(self._inbound), tuple(self._of), tuple(self._entered), last)
+
+    def _parts(self) -> list[frozenset[Vertex]]:
+        """Return the vertices, those that lie on cycles together, upstream ones first as far as there is an order."""
+        closing = self._graph.feedback()
+        cycles: dict[Vertex, frozenset[Vertex]] = {}
+        for _, head in closing:
+            if head not in cycles:
+                cycles |= dict.fromkeys(cycle := self._graph.cycle_of(head), cycle)
+        walked = reversed(self._graph.sinks_first())
+        return list(dict.fromkeys(cycles.get(vertex, frozenset((vertex,))) for vertex in walked))
+
+    def _place(self, part: frozenset[Vertex]) -> bool:
+        """Give a part its segment, unless what leads to it has none yet."""
+        starts = {start for vertex in part for start in self._graph.predecessors(vertex)} - part
+        feeding = {self._of[start.index] for start in starts}
+        if -1 in feeding:
+            return False
+        entered = self._behind(feeding)
+        segment = self._add({entered}) if any(vertex.stateful for vertex in part) else entered
+        for vertex in part:
+            self._of[vertex.index], self._entered[vertex.index] = segment, entered
+        return True
+
+    def _behind(self, segments: Iterable[int]) -> int:
+        """Return the segment of what comes of several: one that is behind the others, or a new one."""
+        segments = frozenset(segments)
+        for segment in segments:
+            if segments <= self._upstream[segment]:
+                return segment
+        if not segments and self._inbound:  # of sources: nothing waits there
+            return 0
+        return self._add(segments)
+
+    def _add(self, feeding: Iterable[int]) -> int:
+        number = len(self._inbound)
+        self._inbound.append(frozenset(feeding))
+        self._upstream.append(frozenset((number,)).union(*(self._upstream[segment] for segment in feeding)))
+        return number

@@ -26,7 +26,8 @@ from flamecore.model.types import TypeMatcher, element, hint_text, returned
 from flamecore.model.vertices import ByKey, Map, Vertex
 
 _FIRST: Final = 100
-"""So many records of each partition are the first ones, where times are a count."""
+"""So many records of each source are the first ones, where times are a count; of each of its partitions a part of them,
+and one at the least."""
 _FIRST_US: Final = 100_000
 """For so long from the start of a worker records are the first ones, where times are those of the wall clock."""
 
@@ -42,7 +43,10 @@ def early_orders(plan: Plan) -> list[bytes]:
     """Return the order below which the first records of a run are; nothing if there are none."""
     if plan.check_types or plan.check_mutation:
         return []  # all records meet strict vertices
-    end = _FIRST if plan.clock == "sequence" else WALL_CLOCK.get()() + _FIRST_US
+    if plan.clock == "sequence":
+        end = max(_FIRST * len(plan.graph.sources) // max(len(plan.fronts), 1), 1)
+    else:
+        end = WALL_CLOCK.get()() + _FIRST_US
     return [encode_time(end)] if plan.start < end else []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +92,30 @@ def test_whether_a_mistake_is_found_does_not_depend_on_workers_or_batches(
     settings = OFF | {"job.max_in_flight": in_flight}
     assert mistake(builds(99)[kind], range(130), workers, **settings).record == "99"
     assert len(out(builds(100)[kind], range(130), workers, **settings)) >= 130
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(("files", "checked"), [(1, 100), (3, 99), (50, 100), (150, 150)])
+def test_a_hundred_records_of_a_source_are_checked_of_however_many_files(
+    tmp_path: Path, workers: int, files: int, checked: int
+) -> None:
+    """Of each file the first, as many as of any other."""
+    for file in range(files):
+        lines = [f"{line * files + file}\n" for line in range(400 // files)]
+        (tmp_path / f"{file:03}.txt").write_text("".join(lines), "utf-8")
+
+    def run(wrong: int) -> Any:
+        def convert(line: str) -> int:
+            return line if line == str(wrong) else int(line)  # type: ignore[return-value]
+
+        flow = fc.Flow("strict")
+        flow.source("numbers", str).map(convert).sink("out")
+        files = {"source.numbers.use": "lines", "source.numbers.path": str(tmp_path / "*.txt")}
+        return flow.run(workers=workers, settings=OFF | files)["out"]
+
+    with pytest.raises(OperationError, match="mistake in the flow"):
+        run(checked - 1)
+    assert str(checked) in run(checked)
 
 
 def test_keys_are_checked_where_a_job_asks_for_it() -> None:

@@ -54,9 +54,8 @@ class XorTracker(Tracker):
         for segment, time, xor in acks:
             if tables[segment].ack(time, xor):
                 moved = True
-        for front, time in heartbeats:
-            if self._heartbeat(front, time):
-                moved = True
+        if heartbeats and self._heartbeat(heartbeats):
+            moved = True
         for front in unregistered:
             self._unregister(front)
             moved = True
@@ -84,30 +83,30 @@ class XorTracker(Tracker):
     def current(self) -> MinTimes:
         return MinTimes(tuple(self._times), tuple(self._ticks) if self._shard else ())
 
-    def _heartbeat(self, front: int, time: int) -> bool:
-        """Take a promise; True if the lowest one may have grown."""
-        last = self._heartbeats.get(front)
-        if last is None:
-            raise TimeRegressionError(
-                f"front {front} gave heartbeat {time}, but it has ended or was never registered",
-                hint=f"Registered are {sorted(self._heartbeats)}. Register a front before it sends, end it once.",
-                time=time,
-                limit=self._default,
-            )
-        if time < last:
-            raise TimeRegressionError(
-                f"front {front} gave heartbeat {time} after {last}",
-                hint="The global times of a front must grow.",
-                time=time,
-                limit=last,
-            )
-        if time == last:
-            return False
-        self._heartbeats[front] = time
-        if last != self._bound:
-            return False
-        self._bound = min(self._heartbeats.values())
-        return self._bound != last
+    def _heartbeat(self, promises: Sequence[tuple[int, int]]) -> bool:
+        """Take promises; True if the lowest one has grown."""
+        bound, lowest = self._bound, False
+        for front, time in promises:
+            last = self._heartbeats.get(front)
+            if last is None:
+                raise TimeRegressionError(
+                    f"front {front} gave heartbeat {time}, but it has ended or was never registered",
+                    hint=f"Registered are {sorted(self._heartbeats)}. Register a front before it sends, end it once.",
+                    time=time,
+                    limit=self._default,
+                )
+            if time < last:
+                raise TimeRegressionError(
+                    f"front {front} gave heartbeat {time} after {last}",
+                    hint="The global times of a front must grow.",
+                    time=time,
+                    limit=last,
+                )
+            self._heartbeats[front] = time
+            lowest = lowest or last == bound < time
+        if lowest:  # looked for once, however many there are
+            self._bound = min(self._heartbeats.values())
+        return self._bound != bound
 
     def _unregister(self, front: int) -> None:
         last = self._heartbeats.pop(front, None)

@@ -49,6 +49,7 @@ class FrontMerge:
         self._next: dict[int, bytes] = {}  # below it a front gives no order any more
         self._least: list[tuple[bytes, int]] = []  # the same, least first, with some that hold no longer
         self._ready: deque[Records] = deque()
+        self._firsts: dict[int, bytes] = {}  # the first order of each front that has some ready
         self._moved: list[int] = []
         for number in fronts:
             self.note(number)
@@ -76,8 +77,8 @@ class FrontMerge:
 
     def first_time(self, number: int) -> int | None:
         """The time below which nothing of a front waits; None: nothing of it does."""
-        if self._ready:  # of whichever front
-            return decode_time(self._ready[0].orders[0])
+        if self._ready and number in self._firsts:  # what is before them may be of other fronts
+            return decode_time(max(self._ready[0].orders[0], self._firsts[number]))
         waiting = self._waiting[number]
         return decode_time(waiting[0].orders[0]) if waiting else None
 
@@ -105,9 +106,11 @@ class FrontMerge:
         taken: list[Records] = []
         while ready and most > 0:
             records = ready.popleft()
-            if len(records.orders) > most:
-                ready.appendleft(records._replace(orders=records.orders[most:], values=records.values[most:]))
-                records = records._replace(orders=records.orders[:most], values=records.values[:most])
+            if len(records.orders) > most:  # cut all of it, once: what is left would be copied again with each call
+                starts = range(0, len(records.orders), most)
+                pieces = [cut(records, start, start + most) for start in starts]
+                ready.extendleft(reversed(pieces[1:]))
+                records = pieces[0]
             taken.append(records)
             most -= len(records.orders)
         return taken
@@ -123,21 +126,28 @@ class FrontMerge:
         """Take what is below the limit, front by front."""
         limit, heads = self._limit(), self._heads
         ripe: list[Records] = []
+        self._firsts.clear()
         while heads and (limit is None or heads[0][0] < limit):
-            _, number = heappop(heads)
+            first, number = heappop(heads)
+            self._firsts.setdefault(number, first)
             self._moved.append(number)
             waiting = self._waiting[number]
             while waiting:
                 records = waiting.popleft()
                 end = len(records.orders) if limit is None else bisect_left(records.orders, limit)
                 if end < len(records.orders):
-                    waiting.appendleft(records._replace(orders=records.orders[end:], values=records.values[end:]))
+                    waiting.appendleft(cut(records, end, None))
                     heappush(heads, (records.orders[end], number))
                     if end:
-                        ripe.append(records._replace(orders=records.orders[:end], values=records.values[:end]))
+                        ripe.append(cut(records, 0, end))
                     break
                 ripe.append(records)
         return ripe
+
+
+def cut(records: Records, start: int, stop: int | None) -> Records:
+    """Return the records from one place to another; None: to the end."""
+    return records._replace(orders=records.orders[start:stop], values=records.values[start:stop])
 
 
 def merged(pieces: Sequence[Records]) -> list[Records]:

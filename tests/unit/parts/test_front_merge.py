@@ -66,6 +66,24 @@ def test_no_more_is_taken_than_is_asked_for(two: tuple[FrontMerge, Front, Front]
     assert sorted(merge.moved()) == [1, 2]
 
 
+def test_records_of_others_that_wait_hold_no_front_back() -> None:
+    """A front may have promised more than the time of what another has read since."""
+    a, b, c = (front(number, clock="wall", now_us=lambda: 100) for number in (1, 2, 3))
+    a.latest = b.latest = c.latest = LatestTime()
+    merge = FrontMerge({1: a, 2: b, 3: c})
+    read(merge, a, *range(5))
+    read(merge, b, *range(5, 10))
+    assert taken(merge, 3) == [0, 1, 2]
+    assert (merge.first_time(1), merge.first_time(2), merge.first_time(3)) == (103, 105, None)
+    assert taken(merge, 3) == [3, 4, 5]
+    assert (merge.first_time(1), merge.first_time(2), merge.first_time(3)) == (106, 106, None)
+    read(merge, c, 10)
+    assert merge.first_time(3) == 110
+    assert taken(merge) == [6, 7, 8, 9]
+    assert merge.first_time(1) is merge.first_time(2) is None
+    assert taken(merge) == [10]
+
+
 def test_what_follows_straight_of_one_source_is_one_piece() -> None:
     a, b = front(1, "a"), front(2, "b")
     merge = FrontMerge({1: a, 2: b})

@@ -27,7 +27,7 @@ from flamecore.model.vertices import (
     user_functions,
 )
 
-__all__ = ["Graph", "payload_types"]
+__all__ = ["Graph", "cycle_name", "payload_types"]
 
 V = TypeVar("V", bound=Vertex)
 
@@ -267,6 +267,11 @@ def _closure(roots: Iterable[Vertex], step: dict[Vertex, list[Vertex]]) -> set[V
                 seen.add(vertex)
                 todo.append(vertex)
     return seen
+
+
+def cycle_name(cycle: Iterable[Vertex]) -> str:
+    """Return the name of a cycle: that of its first vertex in the sequence in which the flow names them."""
+    return min(cycle, key=lambda vertex: vertex.index).name
 
 
 def payload_types(graph: Graph) -> Iterator[Any]:

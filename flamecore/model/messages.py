@@ -172,7 +172,7 @@ class Prepared(NamedTuple):
     number: int
     worker: int
     fronts: tuple[tuple[int, Any, int, bool], ...]
-    parts: tuple[tuple[str, int, tuple[str, ...], tuple[int, int], int, int, bytes], ...]
+    parts: tuple[tuple[str, int, tuple[str, ...], tuple[int, int], int, int, bytes, tuple[str, ...]], ...]
     journal: int = 1
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from flamecore.model.clock import ClockName
-from flamecore.model.graph import Graph
-from flamecore.model.hashing import owners
+from flamecore.model.graph import Graph, cycle_name
+from flamecore.model.hashing import KEY_GROUPS, key_group, owners, stable_hash
 from flamecore.model.meta import MAX_FRONT, FrontId
 from flamecore.model.segments import Segments
-from flamecore.model.vertices import ByHash, ByKey
+from flamecore.model.vertices import ByHash, ByKey, Vertex
 
 OnError = Literal["fail", "skip", "dead_letter"]
 
@@ -48,6 +48,8 @@ class Plan:
         check_types: Whether all records are held to declared types, not only the first.
         check_mutation: Whether functions are held to leave their arguments as they are.
         segments: Those of the graph.
+        owners: Which worker owns each key group of what is on no cycle that holds keyed state.
+        homes: For each vertex on a cycle that holds keyed state, the worker that is its home.
     """
 
     graph: Graph
@@ -69,23 +71,36 @@ class Plan:
     check_types: bool = False
     check_mutation: bool = False
     segments: Segments = field(init=False, repr=False, compare=False)
+    owners: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    homes: Mapping[Vertex, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        owners(self.workers, self.owning)  # refuses impossible numbers
+        shared = owners(self.workers, self.owning)  # refuses impossible numbers
         object.__setattr__(self, "segments", Segments.number(self.graph))
+        # The home of a cycle is the owner of the key group that its name is of.
+        homes = {
+            vertex: shared[key_group(stable_hash(cycle_name(cycle)))]
+            for cycle in self.graph.keyed_cycles()
+            for vertex in cycle
+        }
+        object.__setattr__(self, "homes", homes)
+        owning = owning_workers(self.graph, self.workers, homes) if self.owning is None else self.owning
+        object.__setattr__(self, "owners", owners(self.workers, owning))
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
 
-    @property
-    def owners(self) -> tuple[int, ...]:
-        """Which worker owns each key group.
+    def owners_of(self, vertex: Vertex) -> tuple[int, ...]:
+        """Which worker owns each key group of a vertex.
 
-        One owns them all where a cycle holds keyed state: what goes round must meet in order, which is known on one.
+        One owns them all on a cycle that holds keyed state: what goes round must meet in order, which is known on one.
         """
-        owning = owning_workers(self.graph, self.workers) if self.owning is None else self.owning
-        if self.graph.keyed_cycles():
-            owning = 1
-        return owners(self.workers, owning)
+        home = self.homes.get(vertex)
+        return self.owners if home is None else (home,) * KEY_GROUPS
+
+    def homes_on(self, worker: int) -> tuple[str, ...]:
+        """Return the names of the cycles that are at home on a worker."""
+        cycles = [cycle for cycle in self.graph.keyed_cycles() if self.homes[next(iter(cycle))] == worker]
+        return tuple(map(cycle_name, cycles))
 
     @property
     def rears(self) -> tuple[str, ...]:
@@ -98,17 +113,22 @@ class Plan:
         return (number - 1) % self.workers
 
 
-def owning_workers(graph: Graph, workers: int) -> int:
+def owning_workers(graph: Graph, workers: int, homes: Container[Vertex] = ()) -> int:
     """How many of the workers own key groups where nobody has said it.
 
     All do, so that work and state are shared out, unless all that goes by key is light: then to look up who owns the
     key of an item, and to put together what several workers have sent, costs more than the work itself. Half of the
     workers do it, with nothing to look up if that is one of them; the others do what is before it.
 
+    Args:
+        graph: Of the job.
+        workers: How many there are.
+        homes: The vertices that one worker owns by itself: they do not count.
+
     >>> owning_workers(Graph(), 4)
     4
     """
-    keyed = [vertex for vertex in graph.vertices if isinstance(vertex.route, (ByKey, ByHash))]
+    keyed = [vertex for vertex in graph.vertices if isinstance(vertex.route, (ByKey, ByHash)) and vertex not in homes]
     if keyed and all(vertex.light for vertex in keyed):
         return workers - workers // 2
     return workers

@@ -122,6 +122,24 @@ def cycle_with_state() -> Graph:
     return flow.graph()
 
 
+def cycles_beside_a_count() -> Graph:
+    """Two cycles, each with a home of its own, beside states that all workers share: one before, one behind."""
+
+    def turn(state: int, item: tuple[int, int]) -> tuple[int, list[tuple[int, int]]]:
+        return (state + item[0]) % 7, [(item[0] - 1, (item[1] * 5 + state) % 11)]
+
+    def body(stream: fc.Stream[Any]) -> tuple[fc.Stream[Any], ...]:
+        return stream.key_by(lambda item: item[1] % 3).stateful_map(0, turn).branch(lambda item: item[0] > 0)
+
+    flow = fc.Flow("cycles-beside-a-count")
+    counted = flow.source("numbers", int).key_by(lambda n: n % 13).count()
+    counted.sink("counts")
+    around = counted.map(lambda pair: (pair[1] % 3, pair[0])).loop(body, name="first")  # type: ignore[arg-type]
+    again = around.map(lambda item: (2, item[1])).loop(body, name="second")  # type: ignore[arg-type]
+    again.key_by(lambda item: item[1]).fold(0, lambda total, item: total + 1).sink("out")
+    return flow.graph()
+
+
 def custom_order() -> Graph:
     """Words of a line reach their bucket by length before their place in the line."""
     flow = fc.Flow("custom-order")
@@ -221,6 +239,7 @@ CASES = [
     Case("collatz", collatz, _numbers),
     Case("repaired_cycle", repaired_cycle, _numbers),
     Case("cycle_with_state", cycle_with_state, _lines),
+    Case("cycles_beside_a_count", cycles_beside_a_count, _numbers),
     Case("custom_order", custom_order, _lines),
     Case("undo_partial", undo_partial, _numbers),
     Case("failing", failing, _numbers),

@@ -110,7 +110,7 @@ class Snapshots:
 
     def load(self, manifest: Manifest) -> dict[str, dict[Any, Any]]:
         groups_of = {name: each.groups_of for name, each in self.operations.items()}
-        reader = StateReader(range(KEY_GROUPS), groups_of, manifest.swept())
+        reader = StateReader(range(KEY_GROUPS), groups_of, manifest.swept(groups_of))
         for part in manifest.parts:
             reader.apply(
                 part,

@@ -24,6 +24,19 @@ FLOW = """
     one.merge(two).flat_map(str.split).key_by(lambda word: word).count().sink("counts")
 """
 
+CYCLES = """
+    import flamecore as fc
+
+    def body(lines):
+        return lines.key_by(len).reduce(max).map(lambda pair: pair[1][1:]).branch(bool)
+
+    flow = fc.Flow("cycles")
+    lines = flow.source("one", str).merge(flow.source("two", str))
+    for name in ("first", "second", "third"):
+        lines.loop(body, name=name).sink(name)
+    lines.key_by(lambda line: line).reduce(max).sink("counts")
+"""
+
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,4 +295,13 @@ def test_check_prints_json_for_programs() -> None:
             {"front": 3, "source": "two", "partition": "c.txt"},
         ],
         "key_groups": {},
+        "homes": {},
     }
+
+
+def test_check_says_where_cycles_are_at_home() -> None:
+    Path("words_app.py").write_text(dedent(CYCLES), "utf-8")
+    told = processes(check("workers = 2"))
+    assert "worker/0 (key groups 0 to 63; home of second), worker/1 (key groups 64 to 127; home of first" in told
+    facts = json.loads(check("workers = 2", "--json").stdout)
+    assert facts["processes"][0]["homes"] == {"worker/0": ["second"], "worker/1": ["first", "third"]}

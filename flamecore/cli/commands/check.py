@@ -145,7 +145,9 @@ def _process_lines(process: ProcessPlan, host: str) -> Iterator[str]:
     parts = ["the control"] if process.start == "here" else []
     for part in process.parts:
         first, last = process.key_groups.get(part, (None, None))
-        parts.append(part if first is None else f"{part} (key groups {first} to {last})")
+        owns = [] if first is None else [f"key groups {first} to {last}"]
+        owns += [f"home of {cycle}" for cycle in process.homes.get(part, ())]
+        parts.append(f"{part} ({'; '.join(owns)})" if owns else part)
     started = {
         "here": "",
         "supervisor": ", started by the supervisor",

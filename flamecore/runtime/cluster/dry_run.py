@@ -37,6 +37,7 @@ class ProcessPlan:
         parts: Addresses that live in it.
         fronts: (number, source, partition) of those that it reads.
         key_groups: For each of its workers that owns some, the first and the last.
+        homes: For each of its workers that is a home, the names of the cycles.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ProcessPlan:
     parts: tuple[str, ...]
     fronts: tuple[tuple[int, str, str], ...]
     key_groups: Mapping[str, tuple[int, int]]
+    homes: Mapping[str, tuple[str, ...]]
 
     def described(self) -> dict[str, Any]:
         """For programs."""
@@ -60,6 +62,7 @@ class ProcessPlan:
             "parts": list(self.parts),
             "fronts": [{"front": n, "source": source, "partition": partition} for n, source, partition in self.fronts],
             "key_groups": {worker: list(groups) for worker, groups in self.key_groups.items()},
+            "homes": {worker: list(cycles) for worker, cycles in self.homes.items()},
         }
 
 
@@ -162,7 +165,8 @@ def _processes(
             address = supervisor.join if supervisor is not None else ""
             command = join_command(name.partition(" ")[0], spec.name, address)
         owned = {part: groups[part] for part in workers if part in groups}
-        return ProcessPlan(name, start, outlook, command, hosted, reads, owned)
+        homes = {part: cycles for part, worker in workers.items() if (cycles := plan.homes_on(worker))}
+        return ProcessPlan(name, start, outlook, command, hosted, reads, owned, homes)
 
     if not transport.capabilities.multi_process:
         everything = placed(config, trackers, plan.rears, ["here"] * plan.workers, ["here"])

@@ -52,6 +52,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         control: Location of the supervisor, in the transport's words; empty before it listens.
         members: Its processes but the supervisor, by name.
         key_groups: First and last key group of each worker, by address.
+        homes: Names of the cycles that are at home on each worker, by address.
         fronts: (source, partition, address of the worker) of each front, in the order of their numbers.
         version: Of flamestream.
     """
@@ -66,6 +67,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     control: str = ""
     members: dict[str, Member] = {}
     key_groups: dict[str, tuple[int, int]] = {}
+    homes: dict[str, tuple[str, ...]] = {}
     fronts: tuple[tuple[str, str, str], ...] = ()
     version: str = __version__
 

@@ -86,6 +86,7 @@ class JobStatus:
             "job": self._job,
             "nodes": self._members.described(),
             "key_groups": owned_ranges(context.plan.owners),
+            "homes": homes_of(context.plan),
             **state,
             **self._rates.described(stats),
             **dict(stats.rows()),
@@ -111,11 +112,17 @@ class JobStatus:
                 for name, node in members.nodes.items()
             },
             key_groups=owned_ranges(plan.owners),
+            homes=homes_of(plan),
             fronts=tuple(
                 (front.source, partition, f"worker/{plan.host_of(number)}")
                 for number, (front, partition) in enumerate(zip(plan.fronts, plan.partitions, strict=True), 1)
             ),
         )
+
+
+def homes_of(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return the names of the cycles that are at home on each worker that is one, by its address."""
+    return {f"worker/{worker}": plan.homes_on(worker) for worker in sorted({*plan.homes.values()})}
 
 
 MOVE_S: Final = 5.0

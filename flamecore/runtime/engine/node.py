@@ -198,15 +198,24 @@ class Node:
         facts = state_schema(self.plan.graph)
         operations = {name: operation for name, operation in worker.compiled.stateful.items() if name in facts}
         manifest = await load_manifest(state_access.store, state_access.resume)
-        own = [group for group, owner in enumerate(self.plan.owners) if owner == worker.index]
-        parts = 0
-        if manifest is not None:
-            groups_of = {name: operation.groups_of for name, operation in operations.items()}
-            worker.restore(await load_state(state_access.store, state_access.codec, manifest, own, groups_of))
-            parts = manifest.parts_of(own)
+        owned_alike: dict[tuple[int, ...], list[str]] = {}
+        for vertex in self.plan.graph.vertices:
+            if vertex.name in operations and vertex.stateful:
+                owned_alike.setdefault(self.plan.owners_of(vertex), []).append(vertex.name)
+        writers = []
+        for owners, names in owned_alike.items():
+            own = [group for group, owner in enumerate(owners) if owner == worker.index]
+            parts = 0
+            if manifest is not None and own:
+                groups_of = {name: operations[name].groups_of for name in names}
+                worker.restore(await load_state(state_access.store, state_access.codec, manifest, own, groups_of))
+                parts = manifest.parts_of(own, names)
+            span = min(own, default=0), max(own, default=-1)
+            theirs = {name: operations[name] for name in names}
+            writers.append(StateWriter(theirs, state_access.codec, span, parts, alone=len(owned_alike) == 1))
         snapshot_writer = worker_task.snapshots = SnapshotWriter(
             worker,
-            StateWriter(operations, state_access.codec, (min(own, default=0), max(own, default=-1)), parts),
+            writers,
             state_access.store,
             state_access.codec,
             state_access.resume.epoch,

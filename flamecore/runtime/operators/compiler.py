@@ -19,6 +19,7 @@ import xxhash
 
 from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
 from flamecore.errors import GraphError
+from flamecore.model.graph import cycle_name
 from flamecore.model.plan import MAX_LOOP_BYTES, Plan
 from flamecore.model.vertices import ByTime, Source, Vertex
 from flamecore.runtime.operators.agenda import Agenda
@@ -88,7 +89,6 @@ class Compiler:
         self.operators = operators
         self.fail_at = cache(fail_at)  # one for each vertex: a repair must fail as what it repairs, step or run
         self.compiled = Compiled()
-        self.owners = plan.owners
         self.feedback = plan.graph.feedback()
         self.agenda = Agenda()
         self.homes = self.homes_here()
@@ -99,7 +99,7 @@ class Compiler:
         }
         self.on_cycles = frozenset[Vertex]().union(*map(plan.graph.cycle_of, self.heads))
         self.behind_cycles = frozenset[Vertex]().union(*map(plan.graph.reach_of, self.heads)) - self.on_cycles
-        self.at_home = frozenset[Vertex]().union(*plan.graph.keyed_cycles())
+        self.at_home = frozenset(plan.homes)
         self.placed = self.placed_by_order()
         self.inputs: dict[Vertex, Way] = {}
         self.compiled.early[:] = early_orders(plan)
@@ -181,7 +181,7 @@ class Compiler:
             self.strict(vertex) if self.checks else vertex,
             *way,
             worker=self.worker,
-            owners=self.owners,
+            owners=self.plan.owners_of(vertex),
             outboxes=self.outboxes,
             fail=self.fail_at(vertex),
             shares=self.shares_for(vertex),
@@ -191,11 +191,13 @@ class Compiler:
     def homes_here(self) -> dict[Vertex, Agenda]:
         """Return what orders the cycles with keyed state that are at home on this worker, one of several."""
         homes: dict[Vertex, Agenda] = {}
-        if len(self.outboxes) == 1 or self.worker != self.owners[0]:
+        if len(self.outboxes) == 1:
             return homes
         for cycle in self.plan.graph.keyed_cycles():
-            first = min(cycle, key=lambda vertex: vertex.index)
-            agenda = Agenda(self.plan.segments.of[first.index], first.name)
+            first = next(iter(cycle))  # they are of one segment
+            if self.plan.homes[first] != self.worker:
+                continue
+            agenda = Agenda(self.plan.segments.of[first.index], cycle_name(cycle))
             self.compiled.waiting.append(agenda)
             homes.update(dict.fromkeys(cycle, agenda))
         return homes

@@ -21,7 +21,7 @@ blobs apart for who comes later.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import xxhash
@@ -103,10 +103,12 @@ class Part(NamedTuple):
         blob: Name of the blob.
         size: Its bytes.
         operations: Whose state is in it, as far as it counts.
-        groups: The first and the last key group of the worker that has written it.
+        groups: The first and the last key group that the worker that has written it owns of `covers`.
         number: Of the snapshot that it was written for.
         since: With it, all there is of these key groups is in parts of that snapshot and later ones; 0: in all parts.
         digest: Of the blob; empty in what was written in format 2.
+        covers: The operations that `groups` and `since` are said of, whether any state of them is in it or not; empty:
+            all operations, which one worker owned the same key groups of.
     """
 
     blob: str
@@ -116,15 +118,22 @@ class Part(NamedTuple):
     number: int
     since: int
     digest: bytes = b""
+    covers: tuple[str, ...] = ()
 
     @property
     def span(self) -> range:
         """The key groups of the worker that has written it."""
         return range(self.groups[0], self.groups[1] + 1)
 
+    def is_about(self, operations: Collection[str]) -> bool:
+        """Return whether what it says of key groups is said of any of some operations."""
+        return not self.covers or not set(self.covers).isdisjoint(operations)
+
     def supersedes(self, other: Part) -> bool:
         """Whether some of what another part holds does not count, because this one says since when all is in others."""
-        return other.number < self.since and not set(self.span).isdisjoint(other.span)
+        return (
+            other.number < self.since and self.is_about(other.operations) and not set(self.span).isdisjoint(other.span)
+        )
 
 
 class Manifest(NamedTuple):
@@ -168,24 +177,31 @@ class Manifest(NamedTuple):
         """Whether every front had come to its end."""
         return all(front.ended for front in self.fronts)
 
-    def swept(self) -> list[int]:
-        """Return, for each key group, the snapshot since which all there is of it has been written.
+    def swept(self, operations: Iterable[str]) -> dict[str, list[int]]:
+        """Return, for each of some operations and each key group, since which snapshot all of it has been written.
 
         What a part before that one holds of the group does not count: it may be of a name that has gone since, and the
         part that said so dropped.
         """
-        swept = [0] * KEY_GROUPS
-        for groups in {part.groups for part in self.parts}:  # a few: those of every number of workers
-            since = max([part.since for part in self.parts if part.groups == groups])
-            for group in range(groups[0], groups[1] + 1):
-                swept[group] = max(swept[group], since)
+        last: dict[tuple[tuple[int, int], tuple[str, ...]], int] = {}
+        for part in self.parts:  # a few different ones: those of every number of workers
+            said = part.groups, part.covers
+            last[said] = max(part.since, last.get(said, 0))
+        swept = {operation: [0] * KEY_GROUPS for operation in operations}
+        for ((first, final), covers), since in last.items():
+            for operation in swept.keys() & covers if covers else swept:
+                of = swept[operation]
+                of[first : final + 1] = [max(since, before) for before in of[first : final + 1]]
         return swept
 
     def live_parts(self) -> tuple[Part, ...]:
         """Return the parts that hold something which need not be in later ones, or say since when all is in others."""
-        swept = self.swept()
-        needed = {groups: min(swept[groups[0] : groups[1] + 1]) for groups in {part.groups for part in self.parts}}
-        later = [part for part in self.parts if part.number >= needed[part.groups]]
+        swept = self.swept({name for part in self.parts for name in (*part.covers, *part.operations)})
+        needed = {
+            (groups, covers): min([min(swept[name][groups[0] : groups[1] + 1]) for name in covers or swept], default=0)
+            for groups, covers in {(part.groups, part.covers) for part in self.parts}
+        }
+        later = [part for part in self.parts if part.number >= needed[part.groups, part.covers]]
         live = [part for part in later if part.operations]
         return tuple([part for part in later if part.operations or any(part.supersedes(other) for other in live)])
 
@@ -199,9 +215,9 @@ class Manifest(NamedTuple):
         less = self._replace(flow=flow, parts=tuple(parts))
         return less._replace(parts=less.live_parts())
 
-    def parts_of(self, groups: Collection[int]) -> int:
-        """How many parts there are with state of some key groups."""
-        return sum([not set(groups).isdisjoint(part.span) for part in self.parts])
+    def parts_of(self, groups: Collection[int], operations: Collection[str]) -> int:
+        """How many parts there are with state of some key groups of some operations."""
+        return sum([part.is_about(operations) and not set(groups).isdisjoint(part.span) for part in self.parts])
 
 
 Row = tuple[str, bytes]

@@ -36,10 +36,12 @@ class StateReader:
     Args:
         groups: The key groups that are wanted.
         operations: The operations that are wanted, by name: what finds the key groups of their names.
-        swept: Of the snapshot, see `flamecore.runtime.state.format.Manifest.swept`.
+        swept: Of these operations in the snapshot, see `flamecore.runtime.state.format.Manifest.swept`.
     """
 
-    def __init__(self, groups: Collection[int], operations: Mapping[str, GroupsOf], swept: Sequence[int]) -> None:
+    def __init__(
+        self, groups: Collection[int], operations: Mapping[str, GroupsOf], swept: Mapping[str, Sequence[int]]
+    ) -> None:
         self._swept = swept
         self._groups = frozenset(groups)
         self._operations = operations
@@ -60,10 +62,11 @@ class StateReader:
             CodecError: Keys are hashed otherwise than when they were stored: others may be where nobody looks for them.
         """
         span = frozenset(part.span)
-        wanted = frozenset(group for group in self._groups & span if part.number >= self._swept[group])
-        whole = wanted == span
+        both = self._groups & span
         for vertex, names, values, gone in sections:
-            held = self.states[vertex]
+            held, swept = self.states[vertex], self._swept[vertex]
+            wanted = frozenset([group for group in both if part.number >= swept[group]])
+            whole = wanted == span
             some = names[:_SAMPLE] if whole else names  # what has changed has changed for all of a class
             try:
                 groups = self._operations[vertex](some)
@@ -129,7 +132,7 @@ async def load_state(
         CorruptError: A part is missing or damaged.
         CodecError: A class that it has values of is declared no more, or has changed its form.
     """
-    reader = StateReader(groups, operations, manifest.swept())
+    reader = StateReader(groups, operations, manifest.swept(operations))
     for part in manifest.parts:
         if reader.wants(part):
             blob, expected = await store.read(part.blob), Binding(manifest.identity, digest=part.digest)

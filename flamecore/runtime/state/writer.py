@@ -45,19 +45,28 @@ class ReadableState(Protocol):
 
 
 class StateWriter:
-    """Writes the state of one worker.
+    """Writes the state that one worker keeps of operations that it owns the same key groups of.
 
     Args:
         operations: Those that keep state, by name of their vertex.
         codec: Encodes state.
         groups: The first and the last key group of the worker; of one that owns none: (0, -1).
         parts: How many there are with state of these, in the snapshot that the worker goes on from.
+        alone: Whether the job has no other operations that keep state.
     """
 
     def __init__(
-        self, operations: Mapping[str, ReadableState], codec: Codec, groups: tuple[int, int], parts: int = 0
+        self,
+        operations: Mapping[str, ReadableState],
+        codec: Codec,
+        groups: tuple[int, int],
+        parts: int = 0,
+        *,
+        alone: bool = True,
     ) -> None:
         self.groups = groups
+        self.covers = () if alone else tuple(sorted(operations))
+        """Its operations, as parts tell of them; see `flamecore.runtime.state.format.Part`."""
         self.since = 0
         """The number of the snapshot in which the last sweep began that is through; 0: none is."""
         self._operations, self._codec, self._parts = operations, codec, parts
@@ -70,7 +79,7 @@ class StateWriter:
 
         Args:
             number: Of the snapshot.
-            changes: If there are none, there is nothing to be written.
+            changes: Of the worker's operations. If there are none of its own, there is nothing to be written.
 
         Returns:
             The sections to be written, with their bytes: a moment's work each. Exhaust it before the next call.
@@ -78,7 +87,8 @@ class StateWriter:
         Raises:
             CodecError: While it is exhausted: a state is of a type that cannot be stored.
         """
-        pieces = [(vertex, piece) for vertex, pieces in changes.items() for piece in pieces if piece]
+        own = self._operations
+        pieces = [(vertex, piece) for vertex, pieces in changes.items() if vertex in own for piece in pieces if piece]
         if pieces:
             pieces += self._sweep(number)
         return self._sections(pieces)
@@ -135,6 +145,7 @@ class PartWriter:
         number: Of the snapshot.
         since: See `flamecore.runtime.state.format.Part`.
         binding: The epoch's.
+        covers: See `flamecore.runtime.state.format.Part`.
     """
 
     def __init__(
@@ -145,10 +156,12 @@ class PartWriter:
         number: int,
         since: int,
         binding: Binding,
+        covers: tuple[str, ...] = (),
     ) -> None:
         self.size = 0
         """Bytes of the sections so far."""
         self._about = (groups, number, since)
+        self._covers = covers
         self._blob = blob
         self._codec = codec
         self._binding = binding
@@ -165,4 +178,4 @@ class PartWriter:
             return None
         data = encode_part(self._codec, self._rows, self._blob, self._binding)
         operations = tuple(dict.fromkeys(vertex for vertex, _ in self._rows))
-        return Part(self._blob, len(data), operations, *self._about, digest_of(data)), data
+        return Part(self._blob, len(data), operations, *self._about, digest_of(data), self._covers), data

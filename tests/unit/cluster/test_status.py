@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import flamecore as fc
+from flamecore.model.meta import FrontId
+from flamecore.model.plan import Plan
 from flamecore.runtime.cluster.membership import Membership
-from flamecore.runtime.cluster.status import JobStatus
+from flamecore.runtime.cluster.status import JobStatus, homes_of
 from flamecore.runtime.tasks.stats import NodeStats
+
+NAMES = ("first", "second", "third", "fourth")
 
 
 class FakeNode:
@@ -39,3 +44,18 @@ def test_counts_of_an_ended_epoch_count_once_and_leave_nothing_in_flight() -> No
     status.close_epoch()  # is none any more
     last = status.stats(3.0)
     assert (last.items_in, last.items_out, last.in_flight) == (10, {"counts": 10}, 0)
+
+
+def test_the_homes_of_cycles_are_told_by_worker() -> None:
+    def body(stream: fc.Stream[int]) -> tuple[fc.Stream[int], ...]:
+        return stream.key_by(lambda n: n).count().map(lambda pair: pair[0] - 1).branch(lambda n: n > 0)
+
+    flow = fc.Flow("cycles")
+    numbers = flow.source("numbers", int)
+    for name in NAMES:
+        numbers.loop(body, name=name).sink(name)  # type: ignore[arg-type]
+    numbers.key_by(lambda n: n).fold(0, lambda total, n: total + n).sink("totals")
+    homes = homes_of(Plan(flow.graph(), 3, (FrontId("numbers", 0),)))
+    assert sorted(name for cycles in homes.values() for name in cycles) == sorted(NAMES)
+    assert len(homes) > 1
+    assert homes_of(Plan(flow.graph(), 1, (FrontId("numbers", 0),))) == {"worker/0": NAMES}

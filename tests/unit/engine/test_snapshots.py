@@ -148,7 +148,7 @@ class Bench:
         (operation,) = self.worker.compiled.stateful.values()
         self.commits = SnapshotWriter(
             self.worker,
-            StateWriter({"count": operation}, Codec(), (0, 127)),
+            [StateWriter({"count": operation}, Codec(), (0, 127))],
             self.store,
             Codec(),
             3,

@@ -10,6 +10,9 @@ import flamecore as fc
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan, owning_workers
 
+HOMES = [2, 0, 1, 3]
+"""Of four workers, for the first cycles: state that is stored must be found."""
+
 
 def words() -> tuple[fc.Flow, fc.KeyedStream[str, str]]:
     flow = fc.Flow("words")
@@ -41,6 +44,42 @@ def test_all_workers_share_functions_of_users(how: str) -> None:
     else:
         keyed.stateful_map(0, lambda state, item: (state, [item])).sink("out")
     assert owning_workers(flow.graph(), 4) == 4
+
+
+def turned(stream: fc.Stream[int], name: str) -> fc.Stream[int]:
+    def body(inside: fc.Stream[int]) -> tuple[fc.Stream[int], ...]:
+        return inside.key_by(lambda n: n % 3).stateful_map(0, lambda s, n: (s, [n - 1])).branch(lambda n: n > 0)
+
+    return stream.loop(body, name=name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("owning", [None, 1, 2])
+def test_each_cycle_with_keyed_state_has_one_home(owning: int | None) -> None:
+    flow = fc.Flow("cycles")
+    numbers = flow.source("numbers", int)
+    numbers.key_by(lambda n: n).fold(0, operator.add, name="total").sink("totals")
+    for number in range(20):
+        turned(numbers, f"cycle {number}").sink(f"out {number}")
+    vertices = {vertex.name: vertex for vertex in flow.graph().vertices}
+    homes = set()
+    plan = Plan(flow.graph(), 4, (FrontId("numbers", 0),), owning=owning)
+    for cycle in plan.graph.keyed_cycles():
+        (home,) = {owner for vertex in cycle for owner in plan.owners_of(vertex)}
+        homes.add(home)
+    assert homes == set(range(4 - (owning or 4), 4)), "that is one of those that own anything, not the same of all"
+    assert set(plan.owners_of(vertices["total"])) == homes, "what is beside them is shared"
+    found = {cycle: worker for worker in range(4) for cycle in plan.homes_on(worker)}
+    assert set(found) == {f"cycle {number}" for number in range(20)}
+    if owning is None:
+        assert [found[f"cycle {number}"] for number in range(4)] == HOMES, "in every process and every version"
+
+
+def test_a_count_beside_a_cycle_is_owned_as_if_it_were_alone() -> None:
+    flow, keyed = words()
+    keyed.count().sink("counts")
+    turned(flow.source("numbers", int), "cycle").sink("out")
+    plan = Plan(flow.graph(), 4, (FrontId("lines", 0), FrontId("numbers", 0)))
+    assert set(plan.owners) == {2, 3}
 
 
 def test_the_number_of_owners_can_be_set() -> None:

@@ -50,11 +50,19 @@ class Operation:
 
 
 class Story:
-    """Workers that take snapshots, and the state as it is."""
+    """Workers that take snapshots, and the state as it is.
 
-    def __init__(self, workers: int, before: Story | None = None) -> None:
+    Args:
+        workers: How many there are.
+        before: The story that goes on.
+        home: The worker that owns all of "two"; None: they share it as they share "one".
+    """
+
+    def __init__(self, workers: int, before: Story | None = None, home: int | None = None) -> None:
         self.codec = Codec()
-        self.owners = owners(workers)
+        self.owners = dict.fromkeys(VERTICES, owners(workers))
+        if home is not None:
+            self.owners["two"] = (home % workers,) * KEY_GROUPS
         self.workers = workers
         self.blobs: dict[str, bytes] = before.blobs if before else {}
         self.state: dict[str, dict[Any, Any]] = before.state if before else {name: {} for name in VERTICES}
@@ -62,19 +70,25 @@ class Story:
         self.written = 0
         self.number: int = before.number if before else 0
         self.operations: list[dict[str, Operation]] = []
-        self.writers = []
+        self.writers: list[list[StateWriter]] = []
+        alike = [[name for name in VERTICES if self.owners[name] == each] for each in {*self.owners.values()}]
         for worker in range(workers):
-            own = [group for group, owner in enumerate(self.owners) if owner == worker]
-            self.operations.append({name: Operation(held) for name, held in self.load(own).items()})
-            parts = self.manifest.parts_of(own)
-            self.writers.append(StateWriter(self.operations[-1], self.codec, (own[0], own[-1]), parts))
+            self.operations.append({})
+            self.writers.append([])
+            for those in alike:
+                own = [group for group, owner in enumerate(self.owners[those[0]]) if owner == worker]
+                operations = {name: Operation(self.load(own)[name]) for name in those}
+                self.operations[-1] |= operations
+                parts, span = self.manifest.parts_of(own, those), (min(own, default=0), max(own, default=-1))
+                writer = StateWriter(operations, self.codec, span, parts, alone=len(alike) == 1)
+                self.writers[-1].append(writer)
 
     @property
     def manifest(self) -> Manifest:
         return Manifest("", 1, 1, 0, 0.0, {}, self.workers, (), self.parts)
 
     def load(self, groups: Collection[int]) -> Mapping[str, Mapping[Any, Any]]:
-        reader = StateReader(groups, OPERATIONS, self.manifest.swept())
+        reader = StateReader(groups, OPERATIONS, self.manifest.swept(OPERATIONS))
         for part in self.parts:
             if reader.wants(part):
                 sections = decode_part(
@@ -96,31 +110,38 @@ class Story:
                     self.state[vertex].pop(name, None)
                 else:
                     self.state[vertex][name] = value
-        for worker, writer in enumerate(self.writers):
+        for worker, writers in enumerate(self.writers):
             own = {
-                vertex: {name: value for name, value in changed.items() if self.owners[group_of(name)] == worker}
+                vertex: {
+                    name: value for name, value in changed.items() if self.owners[vertex][group_of(name)] == worker
+                }
                 for vertex, changed in changes.items()
             }
             for vertex, changed in own.items():
                 self.operations[worker][vertex].change(changed)
             # In two pieces, of which the first holds some names that the second holds once more.
             pieces = {vertex: [dict.fromkeys(list(each)[:2], "old"), each] for vertex, each in own.items()}
-            sections = writer.prepare(self.number, pieces)
-            blob = f"part/{self.number}/{worker}"
-            part_writer = PartWriter(blob, self.codec, writer.groups, self.number, writer.since, Binding("mine", "run"))
-            for section, encoded in sections:
-                part_writer.add(section, encoded)
-            finished = part_writer.finish()
-            if finished is not None:
-                part, data = finished
-                assert part.size == len(data)
-                assert part.operations, "a part that nobody would name"
-                self.blobs[part.blob] = data
-                self.written += part.size
-                self.parts = (*self.parts, part)
+            for number, writer in enumerate(writers):
+                self.write(writer, pieces, f"part/{self.number}/{worker}" + (f"/{number}" if number else ""))
         self.parts = self.manifest.live_parts()
         needed = {part.blob for part in self.parts}
         self.blobs = {blob: data for blob, data in self.blobs.items() if blob in needed}
+
+    def write(self, writer: StateWriter, pieces: Mapping[str, Any], blob: str) -> None:
+        sections = writer.prepare(self.number, pieces)
+        about = writer.groups, self.number, writer.since, Binding("mine", "run"), writer.covers
+        part_writer = PartWriter(blob, self.codec, *about)
+        for section, encoded in sections:
+            part_writer.add(section, encoded)
+        finished = part_writer.finish()
+        if finished is not None:
+            part, data = finished
+            assert part.size == len(data)
+            assert part.operations, "a part that nobody would name"
+            assert not part.covers or set(part.operations) <= set(part.covers)
+            self.blobs[part.blob] = data
+            self.written += part.size
+            self.parts = (*self.parts, part)
 
     def check(self) -> None:
         """What the parts hold is the state, all of it or that of one worker of any number."""
@@ -139,13 +160,13 @@ some_changes = st.dictionaries(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.one_of(some_changes, st.integers(1, 5)), max_size=25))
+@given(st.lists(st.one_of(some_changes, st.tuples(st.integers(1, 5), st.none() | st.integers(0, 4))), max_size=25))
 def test_parts_hold_the_state_after_any_changes_for_any_number_of_workers(steps: list[Any]) -> None:
-    """A number among the changes is a crash: so many workers go on."""
+    """A pair among the changes is a crash: so many workers go on, and perhaps one of them is a home."""
     story = Story(2)
     for step in steps:
-        if isinstance(step, int):
-            story = Story(step, story)
+        if isinstance(step, tuple):
+            story = Story(step[0], story, step[1])
         else:
             story.snapshot(step)
         story.check()
@@ -163,6 +184,25 @@ def test_a_name_that_has_gone_does_not_come_back_with_a_part_of_other_workers() 
     story.check()
     story.parts = story.manifest.without(["one"]).parts
     assert story.load(ALL)["two"] == {}
+
+
+def test_a_sweep_of_a_home_says_nothing_of_what_others_share() -> None:
+    story = Story(2, home=1)
+    story.snapshot({"one": dict.fromkeys(range(20), 0), "two": dict.fromkeys(range(20), 0)})
+    assert {(part.groups, part.covers) for part in story.parts} == {
+        ((0, 63), ("one",)),
+        ((64, 127), ("one",)),
+        ((0, 127), ("two",)),
+    }
+    for number in range(50):
+        story.snapshot({"two": {number % 3: number}})
+        story.check()
+    assert max(part.since for part in story.parts if part.covers == ("two",)) > 1, "the home's sweep is through"
+    assert [part.number for part in story.parts if part.covers == ("one",)] == [1, 1]
+    story = Story(1, story)
+    story.snapshot({"one": {1: 1}})
+    assert story.parts[-1].covers == ()
+    story.check()
 
 
 def test_old_parts_are_dropped_little_by_little() -> None:
@@ -235,7 +275,7 @@ def test_a_group_moves_with_all_its_parts() -> None:
     for workers in (5, 2, 3):
         story = Story(workers, story)
         for worker, operations in enumerate(story.operations):
-            assert {story.owners[group_of(name)] for name in operations["one"].names} == {worker}
+            assert {story.owners["one"][group_of(name)] for name in operations["one"].names} == {worker}
         for number in range(120):  # until what the workers of before have written is no longer needed
             story.snapshot({"one": dict.fromkeys(range(0, 300, workers), workers + number)})
         story.check()
@@ -262,7 +302,7 @@ def test_the_error_of_unstorable_state_names_its_type() -> None:
 
 
 def test_only_parts_with_wanted_key_groups_are_loaded() -> None:
-    reader = StateReader({1, 2}, {"one": key_groups}, [0] * KEY_GROUPS)
+    reader = StateReader({1, 2}, {"one": key_groups}, {"one": [0] * KEY_GROUPS})
     assert reader.wants(Part("a", 1, ("one",), (2, 9), 1, 0))
     assert not reader.wants(Part("a", 1, ("one",), (3, 9), 1, 0)), "of other key groups"
     assert not reader.wants(Part("a", 1, ("two",), (0, 9), 1, 0)), "of other operations"
@@ -275,7 +315,7 @@ def test_keys_with_another_hash_than_stored_are_refused(wanted: range) -> None:
     names = [f"w{number}" for number in range(100)]
     part = Part("a", 1, ("one",), (0, 63), 1, 0)
     section = Section("one", names, names, [])
-    unswept = [0] * KEY_GROUPS
+    unswept = {"one": [0] * KEY_GROUPS}
     low = StateReader(wanted, {"one": lambda some: [hash(name) % 64 for name in some]}, unswept)
     low.apply(part, [section])
     assert len(low.states["one"]) == sum(hash(name) % 64 in wanted for name in names)
@@ -287,7 +327,7 @@ def test_stored_values_that_are_no_longer_keys_are_refused() -> None:
     def groups_of(names: Sequence[Any]) -> Sequence[int]:
         raise TypeError("a key of type Place has no hash")
 
-    reader = StateReader(range(64), {"one": groups_of}, [0] * KEY_GROUPS)
+    reader = StateReader(range(64), {"one": groups_of}, {"one": [0] * KEY_GROUPS})
     with pytest.raises(CodecError, match="'one' has state for what cannot be a key any more: a key of type Place"):
         reader.apply(Part("a", 1, ("one",), (0, 63), 1, 0), [Section("one", ["x"], [1], [])])
 
@@ -307,6 +347,9 @@ def test_parts_are_alive_until_all_of_their_key_groups_are_in_later_ones() -> No
     assert live(part("1", both, 1), part("2", a, 2, since=2), part("3", b, 5, since=4)) == "23"
     assert live(part("1", a, 1), part("2", a, 1), part("3", both, 4, since=3)) == "3"
     assert live(part("1", both, 1)._replace(operations=()), part("2", both, 2)) == "2", "it holds nothing that counts"
+    of_others = part("2", both, 2, since=2)._replace(operations=("w",), covers=("w",))
+    assert live(part("1", both, 1), of_others) == "12", "it says nothing of the first"
+    assert live(part("1", both, 1), of_others._replace(covers=("v", "w"))) == "2"
 
 
 def test_a_manifest_is_finished_when_all_fronts_have_ended() -> None:

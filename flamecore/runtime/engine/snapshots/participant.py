@@ -9,7 +9,7 @@ will go back to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -43,12 +43,16 @@ _PART_BYTES: Final = 4 * 2**20
 """A part that is larger is stored in several: while one is put together nothing else is done."""
 
 
+Sections = Iterator[tuple[Section, bytes]]
+"""Sections with their bytes, each made when it is asked for."""
+
+
 class SnapshotWriter:
     """A worker's side: cuts, stores, journals, acknowledges.
 
     Args:
         worker: Whose state it is.
-        writer: Says what of it is committed.
+        writers: Say what of it is committed: for operations of the same key groups, one.
         store: Takes the blobs.
         codec: Encodes them.
         epoch: This start's number.
@@ -63,7 +67,7 @@ class SnapshotWriter:
     def __init__(
         self,
         worker: Worker,
-        writer: StateWriter,
+        writers: Sequence[StateWriter],
         store: Store,
         codec: Codec,
         epoch: int,
@@ -74,13 +78,13 @@ class SnapshotWriter:
         flush: Callable[[], None],
         taken: Callable[[], None],
     ) -> None:
-        self.worker, self.writer, self.store, self.codec, self.epoch = worker, writer, store, codec, epoch
+        self.worker, self.writers, self.store, self.codec, self.epoch = worker, writers, store, codec, epoch
         self.binding = binding
         self._sender, self._readers, self._flush, self._taken = sender, readers, flush, taken
         self._watches = {
             number: deadlines.source(worker.plan.fronts[number - 1], apart=True) for number in readers
         }  # a read may be under way
-        self._cuts: asyncio.Queue[tuple[int, Cut, Iterator[tuple[Section, bytes]]]] = asyncio.Queue(1)
+        self._cuts: asyncio.Queue[tuple[int, Cut, list[tuple[StateWriter, Sections]]]] = asyncio.Queue(1)
         self._given = asyncio.Event()
         self._journals: list[tuple[int, int]] = []  # number, where it ends
         self._journal_number = 0  # of the last that is stored
@@ -90,7 +94,8 @@ class SnapshotWriter:
     def prepare(self, message: Prepare) -> None:
         """Take part in a snapshot."""
         cut = self.worker.cut(message.time)
-        self._cuts.put_nowait((message.number, cut, self.writer.prepare(message.number, cut.changes)))
+        changed = [(writer, writer.prepare(message.number, cut.changes)) for writer in self.writers]
+        self._cuts.put_nowait((message.number, cut, changed))
         self._taken()
 
     def committed(self, message: Committed) -> None:
@@ -119,21 +124,24 @@ class SnapshotWriter:
 
     async def _store_cuts(self) -> None:
         while True:
-            number, cut, sections = await self._cuts.get()
-            writer, parts, more = self.writer, list[Part](), True
-            while more:
-                blob = part_blob(self.epoch, number, self.worker.index, len(parts))
-                part_writer = PartWriter(blob, self.codec, writer.groups, number, writer.since, self.binding)
-                more = await self._collect(sections, part_writer)
-                if (finished := part_writer.finish()) is not None:
-                    parts.append(finished[0])
-                    await self._create(*finished)
+            number, cut, changed = await self._cuts.get()
+            parts = list[Part]()
+            for writer, sections in changed:
+                more = True
+                while more:
+                    blob = part_blob(self.epoch, number, self.worker.index, len(parts))
+                    about = writer.groups, number, writer.since, self.binding, writer.covers
+                    part_writer = PartWriter(blob, self.codec, *about)
+                    more = await self._collect(sections, part_writer)
+                    if (finished := part_writer.finish()) is not None:
+                        parts.append(finished[0])
+                        await self._create(*finished)
             needed = next((journal for journal, end in self._journals if end > cut.time), self._journal_number + 1)
             self._sender.send(
                 CONTROL, Prepared(number, self.worker.index, cut.fronts, tuple([(*part,) for part in parts]), needed)
             )
 
-    async def _collect(self, sections: Iterator[tuple[Section, bytes]], part_writer: PartWriter) -> bool:
+    async def _collect(self, sections: Sections, part_writer: PartWriter) -> bool:
         """Fill a part, while everything else goes on. Returns whether it is full, and there may be more."""
         clock = asyncio.get_running_loop().time
         limit = _SHORT_SLICE_S if await self._others(clock, 0.0) else _SLICE_S

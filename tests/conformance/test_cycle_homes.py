@@ -1,0 +1,79 @@
+"""A job with cycles, each at home on one worker, beside states that all workers share, and its numbers of workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+from flamecore.runtime.config.layers import from_program
+from flamecore.runtime.config.read import make_config
+from flamecore.runtime.launch import make_job
+from flamecore.testing.flows.reference import interpret
+
+CYCLES = ("first", "second", "third")
+NUMBERS = [(number * 7919) % 97 for number in range(400)]
+
+
+def turn(state: int, item: tuple[int, int]) -> tuple[int, list[tuple[int, int]]]:
+    return (state + item[1]) % 1009, [(item[0] - 1, (item[1] * 31 + state) % 97)]
+
+
+def body(stream: fc.Stream[Any]) -> Any:
+    return stream.key_by(lambda item: item[1] % 5).stateful_map(0, turn).branch(lambda item: item[0] > 0)
+
+
+flow = fc.Flow("homes")
+numbers = flow.source("numbers", str).map(int)
+numbers.key_by(lambda number: number).count().sink("counts")
+numbers.key_by(lambda number: number % 10).fold(0, lambda total, number: total + number).sink("totals")
+for cycle in CYCLES:
+    numbers.map(lambda number: (number % 3, number)).loop(body, name=cycle).sink(cycle)
+
+SINKS = ("counts", "totals", *CYCLES)
+
+
+def run(folder: Path, workers: int, owners: int | None, drain_at: int | None) -> None:
+    chosen: dict[str, Any] = {
+        "job.workers": workers,
+        "job.max_in_flight": 20,
+        "job.guarantee": "exactly_once",
+        "state.use": "directory",
+        "state.path": str(folder / "state"),
+        "state.interval_s": 0.005,
+        "source.numbers.use": "lines",
+        "source.numbers.path": str(folder / "numbers.txt"),
+        **{f"sink.{name}.use": "jsonl" for name in SINKS},
+        **{f"sink.{name}.path": str(folder / f"{name}.jsonl") for name in SINKS},
+    }
+    if owners is not None:
+        chosen["job.owners"] = owners
+    job = make_job(make_config(from_program(chosen)), flow)
+
+    async def live() -> None:
+        running = asyncio.create_task(job.run())
+        while drain_at is not None and job.stats().items_in < drain_at and not running.done():
+            await asyncio.sleep(0)
+        if drain_at is not None:
+            job.drain()
+        await running
+
+    asyncio.run(asyncio.wait_for(live(), 60))
+
+
+@pytest.mark.parametrize("story", [(1, 2, 3, 1), (4, 1, 4, 2), (2, 2, 3, 3)])
+@pytest.mark.parametrize("owners", [None, 2])
+def test_cycles_and_what_is_beside_them_move_to_other_workers(
+    tmp_path: Path, story: tuple[int, ...], owners: int | None
+) -> None:
+    (tmp_path / "numbers.txt").write_text("".join(f"{number}\n" for number in NUMBERS))
+    for turn, workers in enumerate(story):
+        run(tmp_path, workers, owners, 80 if turn < len(story) - 1 else None)
+    wanted = interpret(flow.graph(), {"numbers": list(map(str, NUMBERS))})
+    for name in SINKS:
+        found = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        assert found == [json.loads(json.dumps(output.payload)) for output in wanted[name]], name

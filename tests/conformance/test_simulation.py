@@ -6,15 +6,13 @@ seed of a simulated run is part of every drawn example, and is printed with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import flamecore as fc
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.model.drift import DriftState
 from flamecore.model.expansion import expand
@@ -27,6 +25,7 @@ from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.flows.deterministic import acker_named, assert_deterministic, compare
+from flamecore.testing.flows.drawn import Item, Op, Spec, draw_flow
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import SimulatedRun, Simulation
 
@@ -76,33 +75,7 @@ def reference(graph: Graph, inputs: Mapping[str, Any], **options: Any) -> tuple[
 # -- drawn flows ------------------------------------------------------------------------------
 
 
-class Item(NamedTuple):
-    """A payload of a drawn flow: `left` counts the rounds it has still to go in a cycle."""
-
-    value: int
-    left: int = 0
-
-
 CROSSING = (Item,)
-
-Op = tuple[Any, ...]
-"""(kind, numbers and inner chains)"""
-
-
-class Spec(NamedTuple):
-    """A drawn flow.
-
-    Attributes:
-        sources: How many partitions each source has.
-        chain: The operations.
-        side: After how many of them the stream also goes to a second sink; None: no second sink.
-    """
-
-    sources: tuple[int, ...]
-    chain: tuple[Op, ...]
-    side: int | None = None
-
-
 SMALL = st.integers(1, 4)
 ONE_TO_ONE = st.one_of(
     st.tuples(st.just("map"), SMALL),
@@ -155,110 +128,9 @@ def specs(
     return st.builds(lambda *parts: Spec(*parts), sources, chain, st.none() | st.integers(0, 3))
 
 
-def mix(one: Item, other: Item) -> Item:
-    return Item((one.value * 31 + other.value + 7) % 1009, other.left)
-
-
-def mixed(window: Iterable[Item]) -> Item:
-    return reduce(mix, window)
-
-
-def spawn(state: int, item: Item) -> tuple[int, list[Item]]:
-    state = (state * 13 + item.value) % 101
-    return state, [Item((state + place) % 97, item.left) for place in range(state % 3)]
-
-
-def fussy(item: Item, remainder: int) -> Item:
-    if item.value % 11 == remainder:
-        raise ValueError(f"{item.value} is not liked")
-    return item
-
-
-def fussy_mix(state: Item, item: Item) -> Item:
-    if (state.value + item.value) % 7 == 3:
-        raise ValueError(f"{item.value} after {state.value}")
-    return mix(state, item)
-
-
-def keyed(stream: fc.Stream[Item], number: int) -> fc.KeyedStream[int, Item]:
-    return stream.key_by(lambda item: item.value % number)
-
-
-def drawn(stream: fc.Stream[Item], op: Op) -> fc.Stream[Item]:
-    """Draw one operation behind a stream of items; gives a stream of items again."""
-    kind, number, *rest = op
-    if kind == "map":
-        return stream.map(lambda item: Item((item.value * 7 + number) % 503, item.left))
-    if kind == "flat":
-        return stream.flat_map(lambda item: [Item(item.value + part, item.left) for part in range(item.value % 3)])
-    if kind == "filter":
-        return stream.filter(lambda item: item.value % (number + 1))
-    if kind == "spread":
-        return stream.rebalance().map(lambda item: item)
-    if kind == "keyed":
-        return keyed(stream, number).map(lambda item: Item(item.value + number, item.left))
-    if kind == "group":
-        return keyed(stream, number).group(rest[0]).map(mixed)
-    if kind == "ordered":
-        return keyed(stream, number).group(rest[0], order=lambda item: -(item.value % 5)).map(mixed)
-    if kind == "collected":
-        return keyed(stream, number).group(rest[0], undo_partial=True).map(mixed)
-    if kind == "fold":
-        return keyed(stream, number).fold(Item(1), mix).map(lambda pair: pair[1])
-    if kind == "reduce":
-        return keyed(stream, number).reduce(mix).map(lambda pair: pair[1])
-    if kind == "count":
-        counts = stream.key_by(lambda item: (item.value % number, item.left)).count()
-        return counts.map(lambda pair: Item(pair[0][0] * 17 + pair[1], pair[0][1]))
-    if kind == "stateful":
-        return keyed(stream, number).stateful_map(number, spawn)
-    if kind == "fussy":
-        return stream.map(lambda item: fussy(item, number), name=_unique(stream, "fussy"))
-    if kind == "fussy_fold":
-        folded = keyed(stream, number).fold(Item(0), fussy_mix, name=_unique(stream, "fussy_fold"))
-        return folded.map(lambda pair: pair[1])
-    if kind == "branch":
-        left, right = stream.branch(lambda item: item.value % 2)
-        return chained(left, rest[0]).merge(chained(right, rest[1]))
-    if kind == "diamond":
-        left, right = stream.broadcast(2)
-        return chained(left, number).merge(chained(right, rest[0]))
-    assert kind == "loop"
-    return stream.map(lambda item: Item(item.value, number)).loop(lambda inside: turned(inside, rest[0]))
-
-
-def _unique(stream: fc.Stream[Item], name: str) -> str:
-    """A name that does not depend on what else is drawn besides operations of this kind."""
-    names = {vertex.name for vertex in stream._flow._graph.vertices}
-    return next(wish for wish in (f"{name}{number}" for number in range(100)) if wish not in names)
-
-
-def turned(inside: fc.Stream[Item], chain: Iterable[Op]) -> tuple[fc.Stream[Item], fc.Stream[Item]]:
-    once = chained(inside, chain).map(lambda item: Item(item.value, item.left - 1))
-    more, done = once.branch(lambda item: item.left > 0)
-    return more, done
-
-
-def chained(stream: fc.Stream[Item], chain: Iterable[Op]) -> fc.Stream[Item]:
-    return reduce(drawn, chain, stream)
-
-
 def build(spec: Spec, *, split: bool = False) -> Graph:
     """The graph of a drawn flow. `split`: with a source for each partition, as the reference wants it."""
-    flow = fc.Flow("drawn")
-    streams = []
-    for number, partitions in enumerate(spec.sources):
-        name = "abc"[number]
-        names = [f"{name}{partition}" for partition in range(partitions)] if split else [name]
-        parts = [flow.source(each, Item) for each in names]
-        streams.append(parts[0].merge(*parts[1:]) if len(parts) > 1 else parts[0])
-    stream = streams[0].merge(*streams[1:]) if len(streams) > 1 else streams[0]
-    for place, op in enumerate(spec.chain):
-        if place == spec.side:
-            stream.map(lambda item: ("side", item)).sink("side")
-        stream = drawn(stream, op)
-    stream.sink("out")
-    return flow.graph()
+    return draw_flow(spec, split=split).graph()
 
 
 class Lawful(Simulation):
@@ -312,7 +184,7 @@ class Draw(NamedTuple):
 def draws(draw: st.DrawFn, spec: Spec, most: int | None = None) -> Draw:
     if most is None:
         # What goes round multiplies: a few records are enough there.
-        most = 6 if any(op[0] == "loop" for op in spec.chain) else 15
+        most = 6 if any(op[0] in ("loop", "overlap") for op in spec.chain) else 15
     records = st.lists(st.builds(Item, st.integers(0, 12)), min_size=2, max_size=most)
     inputs = {
         "abc"[number]: [draw(records) for _ in range(partitions)] for number, partitions in enumerate(spec.sources)
@@ -432,8 +304,15 @@ def test_fused_and_drawn_states_give_the_same(spec: Spec, data: st.DataObject) -
     compare(run, wanted, None, f"{given}")
 
 
-ROUNDS = st.tuples(st.just("loop"), st.integers(1, 2), st.lists(SIMPLE, min_size=1, max_size=3).map(tuple))
-NESTED = st.tuples(st.just("loop"), st.just(1), st.lists(SIMPLE | ROUNDS, min_size=1, max_size=2).map(tuple))
+def cycles(step: st.SearchStrategy[Op], rounds: int) -> st.SearchStrategy[Op]:
+    """Cycles of one or two rounds with some of these operations in them, alone or overlapping."""
+    some = st.lists(step, min_size=1, max_size=3).map(tuple)
+    turns = st.integers(1, rounds)
+    return st.tuples(st.just("loop"), turns, some) | st.tuples(st.just("overlap"), turns, some, some)
+
+
+ROUNDS = cycles(SIMPLE, 2)
+NESTED = cycles(SIMPLE | ROUNDS, 2)
 
 
 @settings(EXAMPLES, max_examples=simulated_runs(150))

@@ -1,1 +1,1 @@
-"""The checks of flows, the flows that every deployment agrees on, and the reference interpreter."""
+"""The checks of flows, the flows that every deployment agrees on, drawn flows, and the reference interpreter."""

@@ -18,7 +18,7 @@ from typing import Any
 from flamecore.abc.acker import Acker, AckerPlan, Tracker
 from flamecore.abc.source import Batch
 from flamecore.errors import FlameError
-from flamecore.model.clock import STOPWATCH
+from flamecore.model.clock import STOPWATCH, ClockName
 from flamecore.model.failure import Failure
 from flamecore.model.graph import Graph
 from flamecore.model.item import DataItem
@@ -49,6 +49,7 @@ class SimulatedRun:
         steps: How many things happened.
         messages: How many messages of each kind were sent.
         trace: The items that workers handed over to each other, in the order of arrival, if a trace was asked for.
+        times: For each front, the global times of its records.
     """
 
     outputs: dict[str, list[Any]]
@@ -57,6 +58,7 @@ class SimulatedRun:
     steps: int = 0
     messages: dict[str, int] = field(default_factory=dict)
     trace: list[Arrival] = field(default_factory=list)
+    times: dict[FrontId, list[int]] = field(default_factory=dict)
 
 
 class Simulation:
@@ -74,6 +76,7 @@ class Simulation:
         burst: Most records a front admits at once.
         advance: As in `Plan`; None: drawn.
         trace: Whether the run notes each item that goes from one worker to another.
+        clock: The clock of the fronts: a wall clock shows the virtual time, and begins at 0.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Simulation:
         burst: int = 3,
         advance: bool | None = None,
         trace: bool = False,
+        clock: ClockName = "sequence",
     ) -> None:
         self.random = Random(seed)
         self.now = 0.0
@@ -103,14 +107,14 @@ class Simulation:
         for source in graph.sources:
             for partition, records in enumerate(parts.get(source.name, [[]])):
                 number = len(fronts) + 1
-                fronts.append(Front(FrontId(source.name, partition), number))
+                fronts.append(Front(FrontId(source.name, partition), number, clock=clock, now_us=self._now_us))
                 self.records[number] = deque(records)
         drawn = Random(seed)
         if advance is None:
             advance = drawn.choice((False, True))
         owning = drawn.choice((None, *range(1, workers + 1)))
         names = tuple(front.name for front in fronts)
-        self.plan = Plan(graph, workers, names, on_error=on_error, owning=owning, advance=advance)
+        self.plan = Plan(graph, workers, names, on_error=on_error, owning=owning, advance=advance, clock=clock)
         strategy = acker(AckerPlan(workers, self.plan.segments.inbound, tuple(self.records)))
         self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}
@@ -141,6 +145,7 @@ class Simulation:
         self.failures: dict[str, Failure] = {}
         self.sent: dict[str, int] = {}
         self._trace: list[Arrival] | None = [] if trace else None
+        self.times: dict[FrontId, list[int]] = {name: [] for name in names}
 
     def run(self, max_steps: int = 1_000_000) -> SimulatedRun:
         """Let things happen until the job is done.
@@ -165,6 +170,7 @@ class Simulation:
             self.steps,
             dict(self.sent),
             self._trace or [],
+            self.times,
         )
 
     @property
@@ -212,10 +218,15 @@ class Simulation:
                     worker.receive(f"worker/{index}", Busy(index, self._loads.random(), 1.0))
             values = [records.popleft() for _ in range(min(len(records), self.random.randint(1, self.burst)))]
             worker.admit(number, Batch(values, range(len(values))), self.now)
+            front = worker.fronts[number]
+            self.times[front.name] += range(front.next_time - len(values), front.next_time)
         else:
             del self.open_fronts[number]
             self.ends.append(worker.end_front(number))
         self.flush(address)
+
+    def _now_us(self) -> int:
+        return round(self.now * 1e6)
 
     def deliver(self, sender: str, to: str) -> None:
         """The oldest message of a channel arrives."""

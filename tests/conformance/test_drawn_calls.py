@@ -1,0 +1,178 @@
+"""Drawn flows call a state function once for each item it is to see: in cycles of every form, and in long rows.
+
+On several workers items may go in early, on an advance, which bounds what is called in vain. All is seeded:
+FLAMESTREAM_FIRST_SEED=1000 FLAMESTREAM_SEEDS=100 draws other flows, and a hundred times as many.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from random import Random
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from flamecore.model.clock import ClockName
+from flamecore.model.meta import FrontId
+from flamecore.model.plan import OnError
+from flamecore.runtime.operators import reorder
+from flamecore.testing.checks.ackers import simulated_runs
+from flamecore.testing.flows.deterministic import acker_named, compare
+from flamecore.testing.flows.drawn import Item, Spec, draw_flow, draw_records, draw_spec, simpler
+from flamecore.testing.flows.reference import Failed, interpret
+from flamecore.testing.simulation.simulation import SimulatedRun, Simulation
+
+FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
+ACKERS = {name: acker_named(name) for name in ("centralized", "local", "sharded")}
+CLOCKS: tuple[ClockName, ...] = ("sequence", "wall")
+ADVANCES = (0, 2, 6, 32)
+MOST_STEPS = 4000
+"""Flows that take more of the reference interpreter are drawn anew."""
+
+
+class Needed(NamedTuple):
+    """What the reference gives: outputs, where it fails, and the calls of state functions."""
+
+    outputs: dict[str, list[Any]]
+    failed: Failed | None
+    calls: int
+
+
+class Run(NamedTuple):
+    """A run of a drawn flow.
+
+    Attributes:
+        spec: The flow.
+        records: The records, by source and partition.
+        workers, acker, clock, seed: As of `Simulation`.
+        advance: The calls in advance that each state has; 0: none go in early.
+        on_error: The fate of items that a function fails on.
+    """
+
+    spec: Spec
+    records: Mapping[str, Sequence[Sequence[Item]]]
+    workers: int
+    acker: str
+    clock: ClockName
+    seed: int
+    advance: int
+    on_error: OnError
+
+    def made(self) -> tuple[SimulatedRun, int, int]:
+        """Return what the run gives, the calls it makes, and how many of these it says are in vain."""
+        calls: Counter[str] = Counter()
+        with patch.object(reorder, "_ADVANCE", self.advance or 32):
+            simulation = Simulation(
+                draw_flow(self.spec, calls).graph(),
+                {},
+                partitioned=self.records,
+                acker=ACKERS[self.acker],
+                workers=self.workers,
+                clock=self.clock,
+                seed=self.seed,
+                advance=self.advance > 0,
+                on_error=self.on_error,
+            )
+            run = simulation.run()
+        return run, calls.total(), sum(worker.in_vain for worker in simulation.workers.values())
+
+    def needed(self, times: Mapping[FrontId, list[int]] | None = None, max_steps: int = 1_000_000) -> Needed:
+        """Return what the reference gives and takes.
+
+        Args:
+            times: The times of the records, as far as they were read; default: they are counted.
+            max_steps: The most that it may take.
+        """
+        calls: Counter[str] = Counter()
+        records = {f"{name}{at}": part for name, parts in self.records.items() for at, part in enumerate(parts)}
+        stamps = {f"{front.source}{front.partition}": each for front, each in (times or {}).items()}
+        records = {name: part[: len(stamps.get(name, part))] for name, part in records.items()}
+        graph, skip = draw_flow(self.spec, calls, split=True).graph(), self.on_error == "skip"
+        try:
+            failed, outputs = None, interpret(graph, records, times=stamps, skip_failing=skip, max_steps=max_steps)
+        except Failed as error:
+            failed, outputs = error, error.outputs
+        return Needed({name: [each.payload for each in some] for name, some in outputs.items()}, failed, calls.total())
+
+    def check(self) -> None:
+        """Hold the run against the reference."""
+        run, made, said = self.made()
+        wanted, failed, needed = self.needed(run.times)
+        compare(run, wanted, failed, "any workers")
+        if failed is not None:
+            return  # how far the others had come is left to chance
+        assert made >= needed, f"{made} calls instead of {needed}"
+        states = sum(vertex.stateful for vertex in draw_flow(self.spec).graph().vertices)
+        most = needed // 10 + self.advance * states * self.workers if self.advance and self.workers > 1 else 0
+        assert made - needed <= said <= most, f"{made} calls instead of {needed}; {said} in vain, at most {most}"
+        assert run.replays == 0 or said, f"{run.replays} outputs are taken back"
+
+
+def drawn(seed: int) -> Run:
+    """Return the first run of a seed, with a flow that is neither too large nor too small."""
+    for attempt in count():
+        random = Random(f"{seed} {attempt}")
+        fussy = random.random() < 0.4
+        spec = draw_spec(random, fussy=fussy)
+        on_error: OnError = random.choice(("fail", "skip", "skip")) if fussy else "fail"
+        run = Run(spec, draw_records(random, spec), 1, "centralized", "sequence", seed, 0, on_error)
+        try:
+            _, failed, calls = run.needed(max_steps=MOST_STEPS)
+        except RuntimeError:
+            continue
+        if calls > 20 or failed is not None:
+            return run
+    raise AssertionError("there is always one")
+
+
+def runs(seed: int) -> Iterator[Run]:
+    """Yield the runs of a seed, one for each number of workers: over the seeds, every two settings meet."""
+    first = drawn(seed)
+    for workers in range(1, 5):
+        yield first._replace(
+            workers=workers,
+            acker=sorted(ACKERS)[(seed + workers) % 3],
+            clock=CLOCKS[(seed + seed // 3 + workers) % 2],
+            advance=ADVANCES[(seed // 2 + workers) % 4],
+        )
+
+
+def fault(run: Run) -> str:
+    """Return what is wrong with a run; empty: nothing."""
+    try:
+        run.check()
+    except Exception as error:  # noqa: BLE001 - whatever breaks
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def smallest(run: Run) -> Run:
+    """Return the least run with a fault of the same kind."""
+    kind = fault(run).partition(":")[0]
+
+    def fewer() -> Iterator[Run]:
+        yield from (run._replace(workers=workers) for workers in range(1, run.workers))
+        yield from (run._replace(spec=spec) for spec in simpler(run.spec))
+        for name, parts in run.records.items():
+            for at, part in enumerate(parts):
+                for place in range(len(part)):
+                    rest = [*part[:place], *part[place + 1 :]]
+                    yield run._replace(records={**run.records, name: [*parts[:at], rest, *parts[at + 1 :]]})
+
+    while (less := next((each for each in fewer() if fault(each).partition(":")[0] == kind), None)) is not None:
+        run = less
+    return run
+
+
+def test_calls_of_drawn_flows_are_those_that_are_needed() -> None:
+    for seed in range(FIRST, FIRST + simulated_runs(40)):
+        if seed % 100 == 0:
+            print(f"FLAMESTREAM_FIRST_SEED={seed}", flush=True)
+        for run in runs(seed):
+            if wrong := fault(run):
+                least = smallest(run)
+                pytest.fail(f"FLAMESTREAM_FIRST_SEED={seed}: {wrong}\n{run}\nThe least: {fault(least)}\n{least}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flamecore as fc
 from flamecore.abc.store import StoreContext
@@ -17,6 +18,7 @@ from flamecore.model.graph import Graph
 from flamecore.runtime.state.scan import scan
 from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.flows.deterministic import acker_named
+from flamecore.testing.flows.drawn import draw, draw_flow, split
 from flamecore.testing.flows.exactly_once import Reference, assert_exactly_once
 from flamecore.testing.simulation.crashes import Crashes
 from flamecore.testing.simulation.trouble import Trouble
@@ -42,6 +44,21 @@ def test_every_flow_gives_the_reference_under_any_fault(case: Case) -> None:
     print(dict(assert_exactly_once(case.graph(), inputs, seeds=seeds)))
     if case.name.startswith("failing"):
         print(dict(assert_exactly_once(case.graph(), inputs, seeds=seeds, on_error="skip")))
+
+
+def test_drawn_flows_give_the_reference_under_any_fault() -> None:
+    """With cycles that hold states, rows of states, and several fronts; workers come and go, too."""
+    counts: Counter[str] = Counter()
+    for seed in range(FIRST, FIRST + simulated_runs(14)):
+        spec, records = draw(seed)
+        graph = draw_flow(spec, split=True).graph()
+        on_error: Literal["fail", "skip"] = "skip" if seed % 2 else "fail"
+        try:
+            counts += assert_exactly_once(graph, split(records), seeds=(2 * seed, 2 * seed + 1), on_error=on_error)
+        except AssertionError as error:
+            raise AssertionError(f"FLAMESTREAM_FIRST_SEED={seed}, {spec}: {error}") from error
+    print(dict(counts))
+    assert all(counts[kind] for kind in ("kill", "worker", "turn")), counts
 
 
 def test_every_kind_of_fault_is_played() -> None:

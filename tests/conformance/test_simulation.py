@@ -25,7 +25,7 @@ from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.flows.deterministic import acker_named, assert_deterministic, compare
-from flamecore.testing.flows.drawn import Item, Op, Spec, draw_flow
+from flamecore.testing.flows.drawn import Item, Op, Spec, draw_flow, split
 from flamecore.testing.flows.reference import Failed, interpret
 from flamecore.testing.simulation.simulation import SimulatedRun, Simulation
 
@@ -128,9 +128,9 @@ def specs(
     return st.builds(lambda *parts: Spec(*parts), sources, chain, st.none() | st.integers(0, 3))
 
 
-def build(spec: Spec, *, split: bool = False) -> Graph:
-    """The graph of a drawn flow. `split`: with a source for each partition, as the reference wants it."""
-    return draw_flow(spec, split=split).graph()
+def build(spec: Spec, **how: bool) -> Graph:
+    """The graph of a drawn flow. `how`: as of `draw_flow`."""
+    return draw_flow(spec, **how).graph()
 
 
 class Lawful(Simulation):
@@ -198,15 +198,9 @@ def draws(draw: st.DrawFn, spec: Spec, most: int | None = None) -> Draw:
     )
 
 
-def split_inputs(inputs: Inputs) -> dict[str, list[Item]]:
-    return {f"{name}{number}": part for name, parts in inputs.items() for number, part in enumerate(parts)}
-
-
 def expected(spec: Spec, inputs: Inputs, **options: Any) -> tuple[dict[str, list[Any]], Failed | None]:
     """What the reference gives; examples that grow too large are left aside."""
-    by_source = {name: parts[0] for name, parts in inputs.items()}
-    alone = all(partitions == 1 for partitions in spec.sources)
-    graph, records = (build(spec), by_source) if alone else (build(spec, split=True), split_inputs(inputs))
+    graph, records = build(spec, split=True), split(inputs)
     try:
         return reference(graph, records, **options)
     except RuntimeError:

@@ -7,15 +7,17 @@ The values of its items decide their keys and how often they go round: an item t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce, wraps
+from itertools import count
 from random import Random
 from typing import Any, Final, NamedTuple
 
 from flamecore.flow import Flow
 from flamecore.model.stream import KeyedStream, Stream
+from flamecore.testing.flows.reference import interpret
 
-__all__ = ["Item", "Op", "Spec", "draw_flow", "draw_records", "draw_spec", "simpler"]
+__all__ = ["Item", "Op", "Spec", "draw", "draw_flow", "simpler", "split"]
 
 
 class Item(NamedTuple):
@@ -224,17 +226,33 @@ _STATES: Final = ("group", "fold", "reduce", "count", "stateful")
 _FUSSY: Final = ("fussy", "fussy_fold")
 _MOST_STATES: Final = 8
 """In a row."""
+_MOST_STEPS: Final = 4000
+"""Of the reference interpreter."""
+_FEWEST_CALLS: Final = 20
 
 
-def draw_spec(random: Random, *, fussy: bool = False) -> Spec:
-    """Draw a flow: one to four fronts, and a row of states or some cycles, alone or among other operations.
+def draw(seed: int) -> tuple[Spec, dict[str, list[list[Item]]]]:
+    """Draw a flow that is neither too large nor too small, and records for the partitions of each of its sources."""
+    for attempt in count():
+        random = Random(f"{seed} {attempt}")
+        spec = draw_spec(random)
+        records = draw_records(random, spec)
+        calls: Counter[str] = Counter()
+        try:
+            interpret(
+                draw_flow(spec, calls, split=True).graph(), split(records), skip_failing=True, max_steps=_MOST_STEPS
+            )
+        except RuntimeError:
+            continue
+        if calls.total() > _FEWEST_CALLS:
+            return spec, records
+    raise AssertionError("there is always one more")
 
-    Args:
-        random: Decides everything.
-        fussy: Whether there are functions that fail on some items.
-    """
+
+def draw_spec(random: Random) -> Spec:
+    """Draw a flow: one to four fronts, and a row of states or some cycles, alone or among other operations."""
     sources = random.choice(((1,), (2,), (3,), (4,), (1, 1), (2, 1), (1, 1, 1), (2, 2)))
-    draw = _Draw(random, fussy)
+    draw = _Draw(random, fussy=random.random() < 0.4)
     chain = [("spread", 1)] if random.random() < 0.6 else []
     if random.random() < 0.3:
         chain += draw.row(random.randint(3, _MOST_STATES))
@@ -253,6 +271,11 @@ def draw_records(random: Random, spec: Spec) -> dict[str, list[list[Item]]]:
         name: [[Item(random.randrange(13)) for _ in range(random.randint(1, most))] for _ in range(partitions)]
         for name, partitions in zip("abc", spec.sources, strict=False)
     }
+
+
+def split(records: Mapping[str, Sequence[Sequence[Item]]]) -> dict[str, Sequence[Item]]:
+    """Return the records of partitions as those of the sources of a split flow."""
+    return {f"{name}{number}": part for name, parts in records.items() for number, part in enumerate(parts)}
 
 
 class _Draw:

@@ -123,7 +123,7 @@ class Run:
         code = self.process.poll()
         if (
             code == -signal.SIGKILL
-            or (code == 1 and self._is_pardoned())
+            or (code in (1, 2) and self._is_pardoned())
             or (code in (0, 130, -signal.SIGINT, -signal.SIGTERM) and self.drained)
         ):
             self.drained = False

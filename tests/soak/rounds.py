@@ -37,17 +37,22 @@ class Round(NamedTuple):
 
     Attributes:
         seed: Of inputs, victims and moments.
+        parts: Those of `soak_flow` that are in its flow.
+        workers: How many there are at first.
         transport, acker, place, clock, store: As in the job's configuration.
         interval_s: Between snapshots.
         kills: How many shots there are to be.
-        size: Lines of the first front.
+        size: Records of the first file of each source.
         stuck: Whether who stands still is taken for dead soon.
         door: Who may reach the job: `nobody`; by its address whoever wants `more` workers, or fewer; or the workers,
             too: they are started `elsewhere`.
         small: Whether its state and outputs are on a disk that is full for a while.
+        only_kills: Whether nothing but kills happens to its processes.
     """
 
     seed: int
+    parts: tuple[str, ...]
+    workers: int
     transport: str
     acker: str
     place: str
@@ -59,12 +64,16 @@ class Round(NamedTuple):
     stuck: bool
     door: str
     small: bool
+    only_kills: bool = False
 
     @classmethod
     def draw(cls, seed: int, transport: str, kills: int, size: int) -> Round:
         chance = random.Random(seed)
         return cls(
             seed,
+            # Where there is a cycle, one worker may own all keys: others are spread when they are alone.
+            chance.choice((("counts", "index", "row"), ("index",), ("row",), ("cycle",), tuple(soak_flow.PARTS))),
+            chance.choice((2, 3, 4)),
             transport,
             chance.choice(("centralized", "local", "sharded")),
             chance.choice(("supervisor", "worker", "own")),
@@ -87,6 +96,11 @@ class Round(NamedTuple):
         """How many nodes of each role come from elsewhere; of workers some to spare."""
         return {"worker": 8, **({"acker": 4} if self.place == "own" else {})} if self.door == "elsewhere" else {}
 
+    def short(self, part: str) -> Round:
+        """This one with one part of the flow, and nothing but kills."""
+        workers = min(self.workers, 3)
+        return self._replace(parts=(part,), workers=workers, stuck=False, door="nobody", small=False, only_kills=True)
+
     def settings(self, folder: Path, server: NatsServer | None) -> list[str]:
         """Of the job. `folder`: where its state and its outputs are."""
         acker = f"acker.{self.acker}."
@@ -106,7 +120,7 @@ class Round(NamedTuple):
             f"state.use={self.store}",
             *([f"state.path={folder / 'state'}"] if self.store != "nats" else []),
             f"state.interval_s={self.interval_s}",
-            *(f"sink.{name}.path={folder / f'{name}.{use}'}" for name, use in soak_flow.SINKS.items()),
+            *(f"sink.{name}.path={path}" for name, path in _outputs(self.parts, folder).items()),
         ]
 
     def arguments(self, folder: Path, disk: Path, server: NatsServer | None, more: list[str]) -> list[str]:
@@ -118,9 +132,10 @@ class Round(NamedTuple):
             server: That it talks through, if it does.
             more: Settings.
         """
-        more = [*more, *(f"source.{name}.path={folder / name}" for name in soak_flow.SOURCES)]
-        edges = [f"--source={name}={use}" for name, use in soak_flow.SOURCES.items()]
-        edges += [f"--sink={name}={use}" for name, use in soak_flow.SINKS.items()]
+        parts = [(name, soak_flow.PARTS[name]) for name in self.parts]
+        more = [*more, *(f"source.{part.source}.path={folder / part.source}" for _, part in parts)]
+        edges = [f"--source={part.source}={part.reader}" for _, part in parts]
+        edges += [f"--sink={name}={part.writer}" for name, part in parts]
         settings = [f"--set={setting}" for setting in (*self.settings(disk, server), *more)]
         return [*edges, *settings]
 
@@ -143,7 +158,7 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
         AssertionError: The outputs are wrong, the job fails, does not end, or leaves a process behind.
     """
     chance = random.Random(round_.seed + 1)
-    inputs = soak_flow.drawn(chance, round_.size)
+    inputs = soak_flow.drawn(chance, round_.parts, round_.size)
     soak_flow.write(inputs, folder)
     began = time.monotonic()
     killed = 0
@@ -158,13 +173,14 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
             run,
             chance,
             stored=lambda: stored(place / "state"),
-            delivered=lambda: size(place / "counts.jsonl"),
+            delivered=lambda: sum(map(size, _outputs(round_.parts, place).values())),
             stuck=round_.stuck,
             server=server,
             clock=folder / "clock",
             door=door,
             disk=disk,
             versions=[[str(version), *arguments] for version in _versions(folder)],
+            only_kills=round_.only_kills,
         )
         stack.callback(gun.end)
 
@@ -182,7 +198,7 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
         left = [*wait_until_gone(run.met), *(crowd.left() if crowd is not None else ())]
         assert not left, f"processes are left behind: {left}\n{said()}"
         gun.answers()
-        soak_flow.check(inputs, outputs(place), sequence=round_.clock == "sequence")
+        soak_flow.check(inputs, outputs(round_.parts, place), sequence=round_.clock == "sequence")
         _check_state(round_, place, server)
     recovered = [float(found) for found in _RECOVERED.findall(run.said(10**7))]
     return Result(killed, gun.victims, gun.troubles, gun.moments, time.monotonic() - began, recovered)
@@ -193,7 +209,11 @@ def _started(
     round_: Round, folder: Path, place: Path, server: NatsServer | None
 ) -> Iterator[tuple[Run, Crowd | None, Door | None, list[str]]]:
     """The job, those of its nodes that come from elsewhere, where they come to, and its arguments."""
-    environ = {"SOAK_CLOCK": str(folder / "clock"), "PYTHONPATH": os.pathsep.join(_path())}
+    environ = {
+        "SOAK_CLOCK": str(folder / "clock"),
+        "SOAK_PARTS": ",".join(round_.parts),
+        "PYTHONPATH": os.pathsep.join(_path()),
+    }
     door, crowd = None, None
     if round_.door != "nobody":
         door = Door.of(round_.job, round_.transport, server.url if server else "")
@@ -203,7 +223,7 @@ def _started(
     arguments = round_.arguments(folder, place, server, door.settings if door is not None else [])
     for path in _versions(folder):
         path.write_text(f"{Path(soak_flow.__file__).read_text()}\n# {path.stem}\n")
-    flow = [str(_versions(folder)[0]), "-q", "-w", "4"]
+    flow = [str(_versions(folder)[0]), "-q", "-w", str(round_.workers)]
     pardoned = [*(["Make room"] if round_.small else []), *(["nothing listens at nats:"] if server else [])]
     run = Run(folder, [*flow, *arguments], environ, others=crowd, pardoned=pardoned)
     try:
@@ -234,12 +254,16 @@ def _check_state(round_: Round, place: Path, server: NatsServer | None) -> None:
     assert done.returncode == 0, f"the state is not whole:\n{done.stdout}{done.stderr}"
 
 
-def outputs(folder: Path) -> dict[str, list[Any]]:
+def _outputs(parts: tuple[str, ...], folder: Path) -> dict[str, Path]:
+    """The files of the sinks."""
+    return {name: folder / f"{name}.{soak_flow.PARTS[name].writer}" for name in parts}
+
+
+def outputs(parts: tuple[str, ...], folder: Path) -> dict[str, list[Any]]:
     """What the sinks hold."""
     found: dict[str, list[Any]] = {}
-    for name, use in soak_flow.SINKS.items():
-        path = folder / f"{name}.{use}"
-        if use == "sqlite":
+    for name, path in _outputs(parts, folder).items():
+        if path.suffix == ".sqlite":
             with closing(sqlite3.connect(path)) as database:
                 found[name] = [row[0] for row in database.execute(f"SELECT value FROM {name} ORDER BY seq")]
         else:

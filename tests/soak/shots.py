@@ -41,6 +41,7 @@ class Gun:
         door: Where the job is reached by who wants more or fewer workers; None: nowhere.
         disk: That holds its state and its outputs, and may be full for a while; None: it has room.
         versions: For each version of the flow that it may be asked to go on with, the arguments of `upgrade`.
+        only_kills: Whether nothing happens but kills of the processes of the job.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Gun:
         door: Door | None,
         disk: Disk | None,
         versions: Sequence[Sequence[str]],
+        only_kills: bool,
     ) -> None:
         self.run, self.chance, self.stored, self.delivered = run, chance, stored, delivered
         self.server, self.clock, self.door, self.disk = server, clock, door, disk
@@ -71,9 +73,9 @@ class Gun:
             "acker": (self._acker, 3),
             "supervisor": (self._supervisor, 3),
             "stuck": (self._stuck, 2 if stuck else 0),
-            "server": (self._server, 2 if server else 0),
-            "pause": (self._pause, 2),
-            "drain": (self._drain, 2),
+            "server": (self._server, 2 if server and not only_kills else 0),
+            "pause": (self._pause, 0 if only_kills else 2),
+            "drain": (self._drain, 0 if only_kills else 2),
             "rescale": (self._rescale, 4 if door else 0),
             "upgrade": (self._upgrade, 4 if door else 0),
             "full": (self._full, 3 if disk else 0),

@@ -1,7 +1,8 @@
-"""What the soak runs: a word count, an inverted index, and a sum over a drawn cycle, side by side in one flow.
+"""What the soak runs: a count, an inverted index, a sum over a drawn cycle, states in a row, a state in a cycle.
 
-Every record begins with a mark that no other has, so the outputs say in which order the records were taken. Whatever
-that order is, everything else follows from it: `expected` makes the outputs again with plain loops.
+SOAK_PARTS names those that are drawn, side by side in one flow; default: all. Every record has a mark that no other
+has, so the outputs say in which order the records were taken. Whatever that order is, everything else follows from it:
+`check` makes the outputs again with plain loops.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import flamecore as fc
 from flamecore.testing.flows.standard import (
@@ -27,16 +28,36 @@ from flamecore.testing.flows.standard import (
     split_page,
 )
 
-PAUSE_S = float(os.environ.get("SOAK_PAUSE_S", "0.004"))
-"""How long a line takes: sleep, so that a soak in the background leaves the processor to others."""
+T = TypeVar("T")
 
-FRONTS = 2
+PAUSE_S = float(os.environ.get("SOAK_PAUSE_S", "0.004"))
+"""How long a record takes: sleep, so that a soak in the background leaves the processor to others."""
+
+FRONTS = 3
 """Files of each source."""
 
 
-def words_of(line: str) -> list[str]:
+class Step(NamedTuple):
+    """An item on its way through a row, or round a cycle.
+
+    Attributes:
+        mark: That of its record.
+        value: Decides the key.
+        rounds: How many it still goes.
+    """
+
+    mark: str
+    value: int
+    rounds: int = 0
+
+
+STATES = 6
+"""In a row."""
+
+
+def slowly(record: T) -> T:
     time.sleep(PAUSE_S)
-    return line.split()
+    return record
 
 
 def body(inside: fc.Stream[Any]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
@@ -44,22 +65,79 @@ def body(inside: fc.Stream[Any]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
     return sums, sums
 
 
+def turn(state: int, step: Step) -> tuple[int, list[Step]]:
+    """One of a row."""
+    return (state * 7 + step.value) % 101, [step._replace(value=(step.value + state) % 97)]
+
+
+def go_round(state: int, step: Step) -> tuple[int, list[Step]]:
+    """The one of a cycle: it makes two of one."""
+    return (state * 5 + step.value) % 101, [
+        Step(step.mark, (step.value * 2 + half + state) % 97, step.rounds - 1) for half in range(2)
+    ]
+
+
+def keyed_body(inside: fc.Stream[Step]) -> tuple[fc.Stream[Step], fc.Stream[Step]]:
+    more, done = inside.key_by(lambda step: step.value % 5).stateful_map(0, go_round).branch(lambda step: step.rounds)
+    return more, done
+
+
+def draw_counts(flow: fc.Flow) -> None:
+    words = flow.source("lines", str).rebalance().map(slowly).flat_map(str.split)
+    words.key_by(lambda word: word).count().sink("counts")
+
+
+def draw_index(flow: fc.Flow) -> None:
+    pages = flow.source("pages", Page).key_by(lambda page: page.id).map(slowly).flat_map(split_page)
+    pages.key_by(lambda found: found.word).stateful_map(NOTHING_FOUND, index_word).sink("index")
+
+
+def draw_sums(flow: fc.Flow) -> None:
+    flow.source("numbers", int).key_by(lambda number: number).map(slowly).loop(body).sink("sums")
+
+
+def draw_row(flow: fc.Flow) -> None:
+    stream = flow.source("steps", Step).rebalance().map(slowly)
+    for by in range(2, 2 + STATES):
+        stream = stream.key_by(lambda step, by=by: step.value % by).stateful_map(0, turn)
+    stream.sink("row")
+
+
+def draw_cycle(flow: fc.Flow) -> None:
+    flow.source("turns", Step).rebalance().map(slowly).loop(keyed_body).sink("cycle")
+
+
+class Part(NamedTuple):
+    """One of the flows.
+
+    Attributes:
+        draw: Adds it to a flow.
+        source: The name of its source, and of its inputs.
+        reader: What reads the source.
+        writer: What writes its sink, which has the name of the part.
+    """
+
+    draw: Callable[[fc.Flow], None]
+    source: str
+    reader: str
+    writer: str = "jsonl"
+
+
+PARTS = {
+    "counts": Part(draw_counts, "lines", "lines"),
+    "index": Part(draw_index, "pages", "jsonl"),
+    "sums": Part(draw_sums, "numbers", "jsonl", "sqlite"),
+    "row": Part(draw_row, "steps", "jsonl"),
+    "cycle": Part(draw_cycle, "turns", "jsonl"),
+}
+
 flow = fc.Flow("soak")
-flow.source("lines", str).rebalance().flat_map(words_of).key_by(lambda word: word).count().sink("counts")
-pages = flow.source("pages", Page).key_by(lambda page: page.id).flat_map(split_page).key_by(lambda found: found.word)
-pages.stateful_map(NOTHING_FOUND, index_word).sink("index")
-flow.source("numbers", int).key_by(lambda number: number).map(int).loop(body).sink("sums")
-
-SOURCES = {"lines": "lines", "pages": "jsonl", "numbers": "jsonl"}
-SINKS = {"counts": "jsonl", "index": "jsonl", "sums": "sqlite"}
+for name in os.environ.get("SOAK_PARTS", ",".join(PARTS)).split(","):
+    PARTS[name].draw(flow)
 
 
-class Inputs(NamedTuple):
-    """The records of each front of each source."""
-
-    lines: list[list[str]]
-    pages: list[list[Page]]
-    numbers: list[list[int]]
+Inputs = dict[str, list[list[Any]]]
+"""For each part, the records of each file of its source."""
 
 
 def mark(front: int, number: int) -> str:
@@ -73,35 +151,42 @@ def unmark(word: str) -> tuple[int, int]:
     return int(front), int(number)
 
 
-def drawn(chance: random.Random, size: int) -> Inputs:
-    """Inputs of so many lines a front, and fewer of the rest; the fronts of a source are of unequal length."""
+def drawn(chance: random.Random, parts: Iterable[str], size: int) -> Inputs:
+    """Inputs of so many records a file, and fewer of pages; the files of a source are of unequal length."""
     vocabulary = [f"w{number}" for number in range(60)]
 
     def text(front: int, number: int) -> str:
         return " ".join((mark(front, number), *chance.choices(vocabulary, k=chance.randrange(4))))
 
-    lengths = [size, size * 2 // 3][:FRONTS]
-    return Inputs(
-        [[text(front, number) for number in range(length)] for front, length in enumerate(lengths)],
-        [
-            [Page(chance.randrange(40), text(front, number)) for number in range(length // 4)]
-            for front, length in enumerate(lengths)
-        ],
-        [[1 + FRONTS * number + front for number in range(length)] for front, length in enumerate(lengths)],
-    )
+    def step(front: int, number: int) -> Step:
+        return Step(mark(front, number), chance.randrange(97), chance.randrange(1, 4))
+
+    made: dict[str, Callable[[int, int], Any]] = {
+        "counts": text,
+        "index": lambda front, number: Page(chance.randrange(40), text(front, number)),
+        "sums": lambda front, number: 1 + FRONTS * number + front,
+        "row": step,
+        "cycle": step,
+    }
+    lengths = [size // (front + 1) for front in range(FRONTS)]
+    return {
+        part: [[made[part](front, number) for number in range(length)] for front, length in enumerate(lengths)]
+        for part in parts
+    }
 
 
 def write(inputs: Inputs, folder: Path) -> None:
-    """Put them in files, one for each front."""
-    for source, fronts in inputs._asdict().items():
+    """Put them in files."""
+    for part, fronts in inputs.items():
+        _, source, reader, _ = PARTS[part]
         (folder / source).mkdir()
         for number, records in enumerate(fronts):
-            encoded = records if source == "lines" else [json.dumps(_plain(record)) for record in records]
+            encoded = records if reader == "lines" else [json.dumps(_plain(record)) for record in records]
             (folder / source / f"{number}.txt").write_text("".join(f"{record}\n" for record in encoded))
 
 
 def _plain(record: Any) -> Any:
-    return record._asdict() if isinstance(record, Page) else record
+    return record._asdict() if isinstance(record, tuple) else record
 
 
 # -- what must come out ------------------------------------------------------------------------------------------------
@@ -118,15 +203,16 @@ def check(inputs: Inputs, outputs: dict[str, list[Any]], *, sequence: bool) -> N
     Raises:
         AssertionError: Something is lost, comes twice, or is out of order.
     """
-    for name, fronts, taken in (
-        ("counts", inputs.lines, _marks(word for word, _ in outputs["counts"])),
-        ("index", inputs.pages, _marks(change[1] for change in outputs["index"])),
-        ("sums", inputs.numbers, _steps(outputs["sums"])),
-    ):
-        order = list(taken)
+    for name, fronts in inputs.items():
+        found = outputs[name]
+        taken = _steps(found) if name == "sums" else _marks(output[_MARKED[name]] for output in found)
+        order = list(dict.fromkeys(taken)) if name == "cycle" else list(taken)
         _check_order(name, order, fronts, sequence=sequence)
-        records = [fronts[front][number] for front, number in order]  # type: ignore[index]
-        _check_same(name, outputs[name], list(PLAIN[name](records)))
+        _check_same(name, found, list(PLAIN[name](fronts[front][number] for front, number in order)))
+
+
+_MARKED = {"counts": 0, "index": 1, "row": 0, "cycle": 0}
+"""Where the mark of an output is."""
 
 
 def _marks(words: Iterator[str]) -> Iterator[tuple[int, int]]:
@@ -161,7 +247,7 @@ def _check_same(name: str, found: list[Any], wanted: list[Any]) -> None:
     assert len(found) == len(wanted), f"{name}: {len(found)} outputs, and {len(wanted)} were to come"
 
 
-def _plain_counts(lines: Sequence[str]) -> Iterator[list[Any]]:
+def _plain_counts(lines: Iterable[str]) -> Iterator[list[Any]]:
     counts: Counter[str] = Counter()
     for line in lines:
         for word in line.split():
@@ -169,7 +255,7 @@ def _plain_counts(lines: Sequence[str]) -> Iterator[list[Any]]:
             yield [word, counts[word]]
 
 
-def _plain_index(pages: Sequence[Page]) -> Iterator[list[Any]]:
+def _plain_index(pages: Iterable[Page]) -> Iterator[list[Any]]:
     found: dict[str, tuple[Occurrence, ...]] = {}
     for page in pages:
         for occurrence in split_page(page):
@@ -181,11 +267,43 @@ def _listed(change: Change) -> list[Any]:
     return [list(field) if isinstance(field, tuple) else field for field in change]
 
 
-def _plain_sums(numbers: Sequence[int]) -> Iterator[int]:
+def _plain_sums(numbers: Iterable[int]) -> Iterator[int]:
     total = 0
     for number in numbers:
         total += number
         yield total
 
 
-PLAIN: dict[str, Any] = {"counts": _plain_counts, "index": _plain_index, "sums": _plain_sums}
+def _plain_row(steps: Iterable[Step]) -> Iterator[list[Any]]:
+    states: dict[tuple[int, int], int] = {}
+    for step in steps:
+        for by in range(2, 2 + STATES):
+            key = by, step.value % by
+            states[key], (step,) = turn(states.get(key, 0), step)
+        yield [*step]
+
+
+def _plain_cycle(steps: Iterable[Step]) -> Iterator[list[Any]]:
+    """What comes of an item goes round before what follows it."""
+    states: dict[int, int] = {}
+    waiting: list[Step] = []
+    for step in steps:
+        waiting.append(step)
+        while waiting:
+            item = waiting.pop()
+            if not item.rounds:
+                yield [*item]
+                continue
+            key = item.value % 5
+            states[key], made = go_round(states.get(key, 0), item)
+            waiting += reversed(made)
+
+
+PLAIN: dict[str, Any] = {
+    "counts": _plain_counts,
+    "index": _plain_index,
+    "sums": _plain_sums,
+    "row": _plain_row,
+    "cycle": _plain_cycle,
+}
+"""The parts as plain loops."""

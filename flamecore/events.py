@@ -70,6 +70,10 @@ PHASE_SKIPPED: Final = "phase.skipped"
 """A later phase of a source begins, and the state holds nothing of an earlier one. A warning. Keys: `job`, `source`,
 `phase`, and a `hint`."""
 
+CALLS_WASTED: Final = "calls.wasted"
+"""More than half of the calls that stateful operations have made were in vain. A warning, once for each run. Keys:
+`job`, the `operation` with most of them, its `calls` and `calls_in_vain`, and a `hint`."""
+
 JOB_FAULTED: Final = "job.faulted"
 """A part of a job is gone, and the job goes on from its last snapshot. A warning. Keys: `job`, `what`, `faults`."""
 
@@ -101,6 +105,7 @@ ALL: Final = frozenset(
         EDGE_WAITED,
         TRANSPORT_EXPOSED,
         CERTIFICATES_REPLACED,
+        CALLS_WASTED,
         CERTIFICATES_REFUSED,
     }
 )

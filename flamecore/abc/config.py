@@ -31,6 +31,8 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
             a decimal point, a share of those read. By default not all, and of 100 or more not more than half.
         max_in_flight: Most items admitted and not yet delivered, for the whole job.
         barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
+        advance: Whether items may go into keyed states on several workers before it is known that nothing comes before
+            them. Latency is lower, and a few calls of the states' functions are made again, or in vain.
         sink_timeout_s: How long a sink may take to store one batch, to make it durable, to open or to close.
         source_timeout_s: How long a source may take to leave off reading, to close, or to be told of a snapshot.
         grace_s: How long either may take, at most, once the job ends with an error.
@@ -51,6 +53,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     max_failed: Annotated[int, msgspec.Meta(ge=0)] | Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 8192
     barrier: bool = True
+    advance: bool = True
     sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
     source_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     grace_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0

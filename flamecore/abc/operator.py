@@ -158,15 +158,22 @@ class StatefulOperator(Operator, ABC):
     written as it changed.
 
     Attributes:
+        worked: How many live items have gone into it.
         retracted: How many outputs it has taken back.
         repeated: How often it has worked on an item again, or found out what came of it, to take back or to repair.
         names: All names that have state, and perhaps some that have none any more, each once or more. It is only
             appended to. Where no snapshots are taken it may be empty.
     """
 
+    worked: int = 0
     retracted: int = 0
     repeated: int = 0
     names: list[Any]
+
+    @property
+    def calls(self) -> int:
+        """How often it has worked on an item, the first time or again."""
+        return self.worked + self.repeated
 
     def followers(self, orders: Orders, payloads: Sequence[Any]) -> int | None:
         """Return on how many items it would have to work again, at most, if it took these, live ones or tombstones.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flamecore import events
 from flamecore.logs import as_json, logger
-from flamecore.runtime.tasks.stats import JobStats
+from flamecore.runtime.tasks.stats import JobStats, wasteful
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -21,7 +21,7 @@ REDRAW_S: Final = 0.25
 """How often the live table is drawn."""
 
 
-_TROUBLE: Final = ("replays", "calls_in_vain", "rejected", "failed", "dead_letters")
+_TROUBLE: Final = ("replays", "rejected", "failed", "dead_letters")
 """Counts that are shown where there are any."""
 
 
@@ -149,6 +149,8 @@ class Screen(Progress):
         table.add_row("in flight", f"{stats.in_flight:,}", held_back)
         for name, count in stats.waiting.items():
             table.add_row(f"waiting before {name}", f"{count:,}", "")
+        if stats.calls:
+            table.add_row("calls", f"{stats.total_calls:,}", _in_vain(stats))
         if (latency := _latency(stats)) is not None:
             table.add_row("latency p50, p99", latency, "")
         for name in _TROUBLE:
@@ -164,6 +166,8 @@ def summary(stats: JobStats) -> str:
     parts = [f"{stats.items_in:,} in", f"{stats.total_out:,} out", f"{stats.elapsed_s:.2f} s"]
     if (latency := _latency(stats)) is not None:
         parts.append(f"latency p50, p99 {latency}")
+    if stats.calls:
+        parts.append(", ".join(filter(None, (f"{stats.total_calls:,} calls", _in_vain(stats)))))
     parts += [f"{count:,} {name.replace('_', ' ')}" for name in _TROUBLE if (count := getattr(stats, name))]
     return ", ".join(parts)
 
@@ -172,6 +176,10 @@ def _latency(stats: JobStats) -> str | None:
     if stats.latency_p50_ms is None or stats.latency_p99_ms is None:
         return None
     return f"{stats.latency_p50_ms:.3g}, {stats.latency_p99_ms:.3g} ms"
+
+
+def _in_vain(stats: JobStats) -> str:
+    return f"{stats.total_in_vain:,} in vain" if stats.calls_in_vain else ""
 
 
 def _flat(stats: JobStats) -> dict[str, Any]:
@@ -202,13 +210,37 @@ def chosen(job: str, *, quiet: bool, interval: float, data_on_stdout: bool) -> P
 
 
 @asynccontextmanager
-async def shown(progress: Progress, look: Callable[[], JobStats]) -> AsyncIterator[None]:
-    """Within the block, `progress` looks at the job once per interval."""
+async def shown(progress: Progress, job: str, look: Callable[[], JobStats]) -> AsyncIterator[None]:
+    """Within the block, `progress` looks at the job once per interval; and it is said once if most calls are in vain.
+
+    Args:
+        progress: Shows the looks.
+        job: Name of the job.
+        look: Takes one.
+    """
+    said = False
+
+    def warn(stats: JobStats) -> None:
+        nonlocal said
+        if not said and (operation := wasteful(stats)) is not None:
+            said = True
+            progress.clear()
+            logger().warning(
+                events.CALLS_WASTED,
+                job=job,
+                operation=operation,
+                calls=stats.calls[operation],
+                calls_in_vain=stats.calls_in_vain[operation],
+                hint="Records that belong together come at very different times. With [job] advance = false nothing "
+                "goes in before it is known to be next: fewer calls, more latency.",
+            )
 
     async def watch(interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            progress.show(look())
+            stats = look()
+            warn(stats)
+            progress.show(stats)
 
     task = asyncio.create_task(watch(progress.interval)) if progress.interval is not None else None
     try:
@@ -218,3 +250,4 @@ async def shown(progress: Progress, look: Callable[[], JobStats]) -> AsyncIterat
             task.cancel()
             await asyncio.wait([task])
         progress.clear()
+        warn(look())

@@ -56,7 +56,7 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
         say_awaited(spec)
     progress = chosen(spec.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
     try:
-        report = run(_run(job, progress, quiet=quiet))
+        report = run(_run(spec.name, job, progress, quiet=quiet))
     except (FlameError, MemoryError) as error:
         if getattr(error, "reader_gone", False):
             ctx.exit(Exit.FAILED)  # `| head` has seen enough: that is no news to anybody
@@ -92,12 +92,12 @@ def say_awaited(spec: JobSpec) -> None:
     click.echo("\n".join([first, *(f"  {command}" for command in commands)]), err=True)
 
 
-async def _run(job: AnyJob, progress: Progress, *, quiet: bool) -> JobReport | None:
+async def _run(name: str, job: AnyJob, progress: Progress, *, quiet: bool) -> JobReport | None:
     """Run the job under signals; None if it was stopped at once."""
     clear = progress.clear if progress.draws else None
     with stopping(job.drain, quiet=quiet or as_json(), begun=lambda: job.begun, clear=clear) as stop:
         try:
-            async with shown(progress, job.stats):
+            async with shown(progress, name, job.stats):
                 return await job.run()
         except asyncio.CancelledError:
             if stop.early and stop.count == 1:

@@ -104,6 +104,7 @@ class JobSpec:
             owners=job.owners,
             clock=job.clock,
             barrier=job.barrier,
+            advance=job.advance,
             max_in_flight=job.max_in_flight,
             on_error=job.on_error,
             max_failed=job.max_failed,

@@ -34,6 +34,7 @@ class JobSettings:
         owners: How many of them own key groups; None: see `flamecore.model.plan.owning_workers`.
         clock: "sequence" (replay gives the same times) or "wall" (fronts interleave by arrival).
         barrier: Whether outputs wait for the minimum time; without it there can be no grouping.
+        advance: Whether items may go into keyed states early; see `flamecore.abc.config.JobTable`.
         max_in_flight: Records admitted and not yet delivered, over all fronts.
         on_error: What becomes of records a user function fails on.
         max_failed: Most records that may be left out; see `flamecore.abc.config.JobTable`.
@@ -54,6 +55,7 @@ class JobSettings:
     owners: int | None = None
     clock: ClockName = "sequence"
     barrier: bool = True
+    advance: bool = True
     max_in_flight: int = 8192
     on_error: OnError = "fail"
     max_failed: float | None = None

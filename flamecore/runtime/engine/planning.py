@@ -71,6 +71,7 @@ def make_plan(
         clock=settings.clock,
         max_in_flight=settings.max_in_flight,
         heartbeat_interval_s=settings.heartbeat_interval_s,
+        advance=settings.advance,
         start=start,
         snapshots=settings.state is not None,
         seed=settings.seed,

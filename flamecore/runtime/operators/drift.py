@@ -199,8 +199,18 @@ class DriftOperator(StatefulOperator):
             self._latest = orders[-1]
             self._notes.append(InOrder(orders, trace, payloads, keys, states))
 
+    @property
+    def calls(self) -> int:
+        return super().calls + self._noted
+
+    @property
+    def _noted(self) -> int:
+        """Items in the notes: they are counted when they leave these, so that no item pays for it."""
+        return sum([len(note.orders) for note in self._notes])
+
     def _sort_notes(self) -> None:
         """Sort what came in order into the histories of its keys."""
+        self.worked += self._noted
         for orders, trace, payloads, keys, states in self._notes:
             for order, payload, key, state in zip(orders, payloads, keys, states, strict=True):
                 self.histories.setdefault(key, []).append((order, trace, payload, state))
@@ -244,6 +254,7 @@ class DriftOperator(StatefulOperator):
         old = history[place:]
         state = old[0][3] if old else self.states.get(key)
         again = self._changed([entry[:3] for entry in old], items, alive)
+        self.worked += len(items) if alive else 0
         self.repeated += len(old) + (len(again) - len(items) if alive else len(again))
         for order, trace, payload, before in old:
             _, outputs, failure = _run(self._advance_at(order), before, payload)
@@ -303,7 +314,7 @@ class DriftOperator(StatefulOperator):
         """Drop the history below the time `before` (encoded): nothing there will be repaired."""
         notes = self._notes
         while notes and notes[0].orders[-1] < before:
-            notes.popleft()
+            self.worked += len(notes.popleft().orders)
         for key, history in list(self.histories.items()):
             drop = bisect_left(history, (before,))
             if drop == len(history):

@@ -67,6 +67,7 @@ class GroupingOperator(StatefulOperator):
             if not bucket.touched and len(entries) + 1 >= least:
                 bucket.touched = True
                 touched.append(name)
+            self.worked += alive
             if in_order and alive and (not entries or entries[-1][0] < order):
                 entries.append((order, trace, payload))
                 return emit(order, trace ^ ident, True, tuple([entry[2] for entry in entries[-window:]]))
@@ -104,6 +105,7 @@ class GroupingOperator(StatefulOperator):
                     bucket = None
                 if bucket is None or (bucket.entries and bucket.entries[-1][0] >= order):
                     if places:
+                        self.worked += len(places)
                         emit(places, trace ^ ident, windows)
                         places, windows = [], []
                     step(order, trace, True, payload)
@@ -116,6 +118,7 @@ class GroupingOperator(StatefulOperator):
                 places.append(order)
                 windows.append(tuple([entry[2] for entry in entries[-window:]]))
             if places:
+                self.worked += len(places)
                 emit(places, trace ^ ident, windows)
 
         return run

@@ -434,9 +434,14 @@ class Worker:
         return sum(operation.retracted for operation in self.compiled.stateful.values())
 
     @property
-    def in_vain(self) -> int:
-        """How many calls of state functions were made in vain, at most."""
-        return sum(waiting.in_vain for waiting in self.compiled.waiting)
+    def calls(self) -> dict[str, int]:
+        """How often each stateful operation has worked on an item, the first time or again, by name."""
+        return {name: operation.calls for name, operation in self.compiled.stateful.items() if operation.calls}
+
+    @property
+    def in_vain(self) -> dict[str, int]:
+        """How many calls of these were made in vain, at most, by name."""
+        return {waiting.name: waiting.in_vain for waiting in self.compiled.waiting if waiting.in_vain}
 
     @property
     def waiting(self) -> dict[str, int]:

@@ -112,7 +112,8 @@ class JobStats:
         min_time: The least minimum time any worker knows.
         waiting: Items that wait to go into a stateful operation until nothing can come before them, by its name.
         replays: Tombstones that operations have made: outputs taken back because something came late.
-        calls_in_vain: Calls of state functions that were made for that, at most.
+        calls: How often a stateful operation has worked on an item, the first time or again, by its name.
+        calls_in_vain: How many of these were made in vain, at most; all others are final, or will prove so.
         rejected: Malformed records.
         failed: Records a user function failed on that did not end the job, each counted once.
         latency_p50_ms, latency_p99_ms: From a record's admission to the delivery of all that came of it.
@@ -128,7 +129,8 @@ class JobStats:
     min_time: int = 0
     waiting: dict[str, int] = field(default_factory=dict)
     replays: int = 0
-    calls_in_vain: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+    calls_in_vain: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
     failed: int = 0
     dead_letters: int = 0
@@ -152,6 +154,16 @@ class JobStats:
     def left_out(self) -> int:
         """Records that failed without ending the job: skipped, or dead letters."""
         return self.rejected + self.failed
+
+    @property
+    def total_calls(self) -> int:
+        """How often stateful operations have worked on an item."""
+        return sum(self.calls.values())
+
+    @property
+    def total_in_vain(self) -> int:
+        """How many of these calls were in vain, at most."""
+        return sum(self.calls_in_vain.values())
 
     def rows(self) -> Iterator[tuple[str, object]]:
         """Names and values, for tables and JSON."""
@@ -200,7 +212,8 @@ class NodeStats:
     min_times: dict[int, int] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
     replays: int = 0
-    calls_in_vain: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+    calls_in_vain: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
     failed: int = 0
     dead_letters: int = 0
@@ -225,7 +238,8 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
         min_time=min((time for node in nodes for time in node.min_times.values()), default=0),
         waiting=dict(sum((Counter(node.waiting) for node in nodes), Counter())),
         replays=sum(node.replays for node in nodes),
-        calls_in_vain=sum(node.calls_in_vain for node in nodes),
+        calls=dict(sum((Counter(node.calls) for node in nodes), Counter())),
+        calls_in_vain=dict(sum((Counter(node.calls_in_vain) for node in nodes), Counter())),
         rejected=sum(node.rejected for node in nodes),
         failed=sum(node.failed for node in nodes),
         dead_letters=sum(node.dead_letters for node in nodes),
@@ -234,6 +248,17 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
         elapsed_s=elapsed_s,
         messages=dict(messages),
     )
+
+
+WASTE_CALLS: Final = 1_000
+"""Fewest calls in vain that are worth a word: a short job may spend what each state may in any case."""
+
+
+def wasteful(stats: JobStats) -> str | None:
+    """Return the operation with most calls in vain, where more than half of all calls were; None: they were not."""
+    if stats.total_in_vain < WASTE_CALLS or 2 * stats.total_in_vain <= stats.total_calls:
+        return None
+    return max(stats.calls_in_vain, key=stats.calls_in_vain.__getitem__)
 
 
 _FEW: Final = 100

@@ -92,7 +92,7 @@ def index_topics(draw: Draw, *, workers: int = 1, repeat: int = 1) -> Indexed | 
 async def _run(job: AnyJob, frames: Frames) -> JobReport | None:
     with stopping(job.drain) as stop:
         try:
-            async with shown(frames, job.stats):
+            async with shown(frames, "demo", job.stats):
                 return await job.run()
         except asyncio.CancelledError:
             if stop.count < 2:

@@ -1,0 +1,83 @@
+"""What a job shows of its calls: how many there were, how many in vain, and a word where that is most of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+import flamecore as fc
+from flamecore import events
+from flamecore.cli.progress import Lines, shown, summary
+from flamecore.runtime.tasks.stats import JobStats, wasteful
+
+
+def wasted(calls: int, in_vain: int) -> JobStats:
+    return JobStats(calls={"count": calls, "other": 10}, calls_in_vain={"count": in_vain} if in_vain else {})
+
+
+@pytest.mark.parametrize(
+    ("stats", "said"),
+    [
+        (JobStats(), None),
+        (wasted(10_000, 0), None),
+        (wasted(10_000, 5_005), None),
+        (wasted(10_000, 5_006), "count"),
+        (wasted(40, 39), None),
+    ],
+)
+def test_a_job_is_wasteful_that_makes_most_of_its_calls_in_vain(stats: JobStats, said: str | None) -> None:
+    assert wasteful(stats) == said
+
+
+def test_waste_is_said_once_with_the_operation_and_what_to_do() -> None:
+    looks: Iterator[JobStats] = iter([wasted(100, 0), wasted(4_000, 3_000), wasted(9_000, 7_000), wasted(9_000, 8_000)])
+    last = wasted(9_000, 8_500)
+
+    async def run() -> None:
+        async with shown(Lines("job", 0.01), "job", lambda: next(looks, last)):
+            while next(looks, None) is not None:
+                await asyncio.sleep(0.05)
+
+    with capture_logs() as said:
+        asyncio.run(run())
+    (warning,) = (line for line in said if line["event"] == events.CALLS_WASTED)
+    assert warning["log_level"] == "warning"
+    assert (warning["job"], warning["operation"]) == ("job", "count")
+    assert warning["calls"] > warning["calls_in_vain"] > 1_000
+    assert "advance = false" in warning["hint"]
+
+
+def test_the_last_line_tells_the_calls() -> None:
+    assert summary(wasted(10_000, 3)).endswith("10,010 calls, 3 in vain")
+    assert summary(wasted(10_000, 0)).endswith("10,010 calls")
+    assert "calls" not in summary(JobStats(items_in=3))
+
+
+LINES = ["a b a", "b", "c a"] * 50
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("advance", [False, True])
+def test_every_call_is_counted_and_without_advance_there_is_one_an_item(workers: int, advance: bool) -> None:
+    called = 0
+
+    def add(total: int, word: str) -> int:
+        nonlocal called
+        called += 1
+        return total + len(word)
+
+    flow = fc.Flow("totals")
+    words = flow.source("lines", str).rebalance().flat_map(str.split)
+    totals = words.key_by(lambda word: word).fold(0, add, name="total")
+    totals.key_by(lambda pair: pair[1] % 5).group(2, name="pairs").sink("out")
+    stats = flow.run({"lines": LINES}, workers=workers, settings={"job.advance": advance}).stats
+    words_in = 50 * 6
+    assert called <= stats.calls["total"] + 1, "one is made to see whether the function keeps its promise"
+    assert stats.calls["total"] - stats.calls_in_vain.get("total", 0) <= words_in <= called
+    if workers == 1 or not advance:
+        assert stats.calls == {"total": words_in, "pairs": words_in}
+        assert stats.calls_in_vain == {}
+        assert called == words_in

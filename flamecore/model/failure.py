@@ -157,6 +157,18 @@ def memory_error(error: MemoryError, during: str) -> JobError:
     )
 
 
+def ending_error(error: SystemExit | Exception, during: str) -> Exception:
+    """Return the error that a job ends with where its code has raised `error`.
+
+    Args:
+        error: Where it was noticed.
+        during: What the process was about.
+    """
+    if isinstance(error, SystemExit):  # asyncio would let it through, and nobody would hear why the process is gone
+        return exit_error(error)
+    return memory_error(error, during) if isinstance(error, MemoryError) else error
+
+
 def shorten_repr(value: Any) -> str:
     """A value on one line of at most 160 characters. A failing `repr` of user code is told, not raised."""
     try:

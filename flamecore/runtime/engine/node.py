@@ -21,7 +21,7 @@ from flamecore.abc.sink import Encode, Sink
 from flamecore.abc.source import Reader, Source
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import SinkError
-from flamecore.model.failure import Failure, exit_error, memory_error
+from flamecore.model.failure import Failure, ending_error
 from flamecore.model.messages import CONTROL
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import DEAD_LETTERS, Plan
@@ -29,6 +29,7 @@ from flamecore.runtime.engine.snapshots.participant import SnapshotWriter
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.collector import Collector
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.room import Room
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.state.format import Binding
 from flamecore.runtime.state.journal import Journal, load_journal
@@ -36,7 +37,7 @@ from flamecore.runtime.state.restore import StateAccess, load_manifest, load_sta
 from flamecore.runtime.state.schema import state_schema
 from flamecore.runtime.state.writer import StateWriter
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
-from flamecore.runtime.tasks.front_task import Ended, FrontTask
+from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats
 from flamecore.runtime.tasks.rear_task import RearTask, patient
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import Histogram, NodeStats
@@ -91,6 +92,7 @@ class Node:
         self.trackers: list[TrackerTask] = []
         self.rears: list[RearTask] = []
         self.front_tasks: list[FrontTask] = []
+        self.heartbeats: list[Heartbeats] = []
         self.snapshot_writers: list[SnapshotWriter] = []
         self.senders: list[Sender] = []
         self.stop = asyncio.Event()
@@ -98,6 +100,7 @@ class Node:
         self._observers = observers or Observers(())
         self._latency = Histogram()
         self._readers: dict[FrontId, Reader] = {}
+        self._rooms: list[Room] = []
         self._edges = AsyncExitStack()
         self._deadlines = deadlines or Deadlines()
         self._tasks: dict[asyncio.Task[None], CallDeadline | None] = {}
@@ -158,11 +161,15 @@ class Node:
         if self.state_access is not None:
             await self._add_state(self.state_access, worker, worker_task)
             most = max(self.state_access.max_uncommitted // len(plan.fronts), 1)
+        room = Room(worker.fronts, plan.max_in_flight * len(fronts) // max(len(plan.fronts), 1))
+        self._rooms.append(room)
         for front in fronts:
             deadline = self._deadlines.source(front.name)
             self.front_tasks.append(
-                FrontTask(front, self._readers[front.name], worker_task, plan, self.stop, most, deadline)
+                FrontTask(front, self._readers[front.name], worker_task, plan, room, self.stop, most, deadline)
             )
+        if plan.clock == "wall" and fronts and len(plan.fronts) > 1:  # an only front keeps nobody waiting
+            self.heartbeats.append(Heartbeats(worker_task, plan.heartbeat_interval_s))
 
     async def _fronts(self, numbers: Sequence[int]) -> list[Front]:
         plan, state_access = self.plan, self.state_access
@@ -263,7 +270,7 @@ class Node:
         """Start the fronts: everybody listens."""
         for worker_task in self.workers:
             worker_task.greet()
-        self._start(self.front_tasks)
+        self._start([*self.front_tasks, *self.heartbeats])
 
     async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> None:
         """End every part at once, and close what was read, because an epoch ends before its time. What was sent and not
@@ -321,6 +328,8 @@ class Node:
         self._wake()
 
     def _wake(self) -> None:
+        for room in self._rooms:
+            room.note()
         for front_task in self.front_tasks:
             front_task.wake()
 
@@ -368,7 +377,5 @@ async def _run(part: Part) -> None:
     """Run a part. User code that wants to end the program ends the job, like all else that it raises."""
     try:
         await part.run()
-    except SystemExit as error:  # asyncio would let it through, and nobody would hear why the process is gone
-        raise exit_error(error) from error
-    except MemoryError as error:
-        raise memory_error(error, f"the work of a {type(part).__name__}") from error
+    except (SystemExit, MemoryError) as error:
+        raise ending_error(error, f"the work of a {type(part).__name__}") from error

@@ -1,15 +1,17 @@
-"""Feeds a front: reads its partition within its credit, and lets time go on while nothing comes."""
+"""Feeds fronts: reads their partitions within their credit, and lets time go on while nothing comes."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from flamecore.abc.source import Batch, Reader
+from flamecore.model.failure import ending_error
 from flamecore.model.messages import CONTROL, FrontEnded
 from flamecore.model.plan import Plan
 from flamecore.runtime.config.guard import check_batch
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
 from flamecore.runtime.tasks.event_loop import monotonic
 from flamecore.runtime.tasks.worker_task import WorkerTask
@@ -37,7 +39,8 @@ class FrontTask:
         front: Stamps the records.
         reader: Reads them.
         worker_task: The worker that hosts the front.
-        plan: Says how much credit a front has, and what becomes of malformed records.
+        plan: Says what becomes of malformed records.
+        room: Says how many records the front may read.
         stop: Set when no more is to be read.
         max_uncommitted: Most records admitted since the last snapshot; None: there are no snapshots.
         deadline: Of the reader.
@@ -49,6 +52,7 @@ class FrontTask:
         reader: Reader,
         worker_task: WorkerTask,
         plan: Plan,
+        room: Room,
         stop: asyncio.Event,
         max_uncommitted: int | None = None,
         deadline: CallDeadline | None = None,
@@ -58,23 +62,21 @@ class FrontTask:
         self._deadline = deadline or Deadlines().source(front.name)
         self._reader = reader
         self._worker_task = worker_task
-        self._credit = max(plan.max_in_flight // len(plan.fronts), 1)
+        self._room = room
         self._policy = plan.policies.get(front.name.source, "fail")
-        # The sequence clock counts records: its time stands still without them, and there is nothing to tell.
-        # An only front keeps nobody waiting either.
-        ticking = plan.clock == "wall" and len(plan.fronts) > 1
-        self._interval = plan.heartbeat_interval_s if ticking else None
         self._stop = stop
         self._snapshots = plan.snapshots
         self._exhausted = front.ended
+        self._given_up = False
         self._limit = 16
         self.held_back = False
         """Whether it stands still until there is credit again."""
-        self._room = asyncio.Event()
+        self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Some of what was admitted has been delivered, or is in a snapshot."""
-        self._room.set()
+        """Some of what was admitted has been delivered, or is in a snapshot: go on if there is room."""
+        if self.held_back and self._may_read():
+            self._woken.set()
 
     async def run(self) -> None:
         """To the end of the partition, or until stopped.
@@ -86,64 +88,73 @@ class FrontTask:
         if self._snapshots:  # it may go on from a later time than others
             worker_task.worker.heartbeat(front.number)
             worker_task.flush()
-        stopping = asyncio.create_task(self._stop.wait())
+        # One task reads from the first batch to the last: a task for each read costs more than a small batch does.
+        reading, stopping = asyncio.create_task(self._read_to_the_end()), asyncio.create_task(self._stop.wait())
+        worker_task.open_fronts[front.number] = None
         try:
-            while not self._stop.is_set() and not front.ended:
-                batch = await self._next(stopping)
-                if batch is None:
-                    break
-                self._admit(batch)
-                await asyncio.sleep(0)  # everyone else's turn
+            await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._given_up = True
+            raise
         finally:
             stopping.cancel()
+            if not reading.done():
+                reading.cancel()
+                await self._deadline.wait_cancelled(reading, "leave off reading")
+            del worker_task.open_fronts[front.number]
+        if not reading.cancelled():
+            reading.result()
         stopped = self._snapshots and not self._exhausted
         end = (worker_task.worker.stop_front if stopped else worker_task.worker.end_front)(front.number)
         worker_task.flush()
         worker_task.sender.send(CONTROL, FrontEnded(front.number, end, stopped))
 
-    async def _next(self, stopping: asyncio.Task[Any]) -> Batch | None:
-        """The next batch, when there is credit for it; None at the end or when stopped.
+    async def _read_to_the_end(self) -> None:
+        """Read and admit, until nothing more is to be read, or until cancelled. User code cannot end the program."""
+        try:
+            await self._read_on()
+        except SystemExit as error:
+            raise ending_error(error, f"the work of a {type(self).__name__}") from error
 
-        Credit comes back bit by bit: waiting for a batch's worth of it keeps batches from becoming ever smaller.
-        """
-        if self.front.records_left == 0:
-            self._exhausted = True
-            return None
-        wanted = min(self._limit, max(self._credit // 4, 1))
-        while self._credit - self.front.in_flight < wanted or self._waits_for_a_snapshot():
-            self.held_back = True
-            self._room.clear()
-            room = asyncio.ensure_future(self._room.wait())
-            await self._first(room, stopping)
-            if stopping.done():
-                return None
-        self.held_back = False
-        limit = min(self._limit, self._credit - self.front.in_flight)
-        left = self.front.records_left
-        reading = asyncio.ensure_future(self._reader.read(limit if left is None else min(limit, left)))
-        await self._first(reading, stopping)
-        if reading.cancelled():
-            return None
-        batch = reading.result()
-        check_batch(self._reader, batch, left)
-        self._exhausted = batch is None
-        return batch
+    async def _read_on(self) -> None:
+        # What a reader returns that does not heed a cancellation is admitted, too.
+        front, reader, room = self.front, self._reader, self._room
+        while not self._stop.is_set() and not front.ended:
+            left = front.records_left
+            if left == 0:
+                self._exhausted = True
+                return
+            limit = await self._turn()
+            try:
+                batch = await reader.read(limit if left is None else min(limit, left))
+            finally:
+                room.release(front.number)
+            check_batch(reader, batch, left)
+            if self._given_up:
+                return
+            if batch is None:
+                self._exhausted = True
+                return
+            self._admit(batch)
+
+    async def _turn(self) -> int:
+        """Return how many records may be read, once everyone else has had a turn and there is room for some."""
+        while True:
+            if self._may_read():
+                await asyncio.sleep(0)
+            else:
+                self.held_back = True
+                self._woken.clear()
+                await self._woken.wait()
+                self.held_back = False
+            if limit := self._room.take(self.front.number, self._limit):
+                return limit
+
+    def _may_read(self) -> bool:
+        return not self._waits_for_a_snapshot() and self._room.has_room(self.front.number, self._limit)
 
     def _waits_for_a_snapshot(self) -> bool:
         return self._uncommitted is not None and self.front.uncommitted >= self._uncommitted
-
-    async def _first(self, wanted: asyncio.Future[Any], stopping: asyncio.Task[Any]) -> None:
-        """Wait for one thing or for the order to stop, letting time go on meanwhile."""
-        try:
-            while not wanted.done() and not stopping.done():
-                await asyncio.wait((wanted, stopping), timeout=self._interval, return_when=asyncio.FIRST_COMPLETED)
-                if not wanted.done() and not stopping.done():
-                    self._worker_task.worker.heartbeat(self.front.number)
-                    self._worker_task.flush()
-        finally:
-            if not wanted.done():
-                wanted.cancel()
-                await self._deadline.wait_cancelled(wanted, "leave off reading")
 
     def _admit(self, batch: Batch) -> None:
         start = monotonic()
@@ -156,3 +167,27 @@ class FrontTask:
             self._limit = max(self._limit // 2, _LEAST)
         elif took < step / 2 and full:
             self._limit = min(self._limit * 2, _MOST)
+
+
+class Heartbeats:
+    """Lets the time of a worker's fronts go on while nothing comes: others wait for it.
+
+    Only the wall clock needs it. The sequence clock counts records: its time stands still without them.
+
+    Args:
+        worker_task: The worker that hosts the fronts.
+        interval_s: How often.
+    """
+
+    def __init__(self, worker_task: WorkerTask, interval_s: float) -> None:
+        self._worker_task, self._interval_s = worker_task, interval_s
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        worker_task = self._worker_task
+        while True:
+            await asyncio.sleep(self._interval_s)
+            for number in worker_task.open_fronts:
+                worker_task.worker.heartbeat(number)
+            if worker_task.open_fronts:
+                worker_task.flush()

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from flamecore.abc.source import Batch
 from flamecore.abc.transport import Delivery
 from flamecore.model.clock import STOPWATCH
+from flamecore.model.failure import ending_error
 from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTimes, Prepare, Settled
 from flamecore.model.meta import MIN_TIME
 from flamecore.runtime.parts.worker import STEP_RECORDS, Worker
@@ -57,6 +58,10 @@ class WorkerTask:
         self._latency = latency
         self._advanced = advanced
         self.snapshots: SnapshotParticipant | None = None
+        self.open_fronts: dict[int, None] = {}
+        """Numbers of the fronts that are read."""
+        self._several = len(worker.fronts) > 1
+        self._soon: asyncio.Handle | None = None
         self._seen = MIN_TIME
         self._has_merges = worker.has_merges
         self._delivery_times = DeliveryTimes(worker.plan.rears)
@@ -96,6 +101,9 @@ class WorkerTask:
                 worker.step_records = min(worker.step_records * 2, STEP_RECORDS)
         if self.snapshots is not None:
             self.snapshots.wake()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,10 +112,16 @@ class WorkerTask:
             self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
 
     def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
-        """Have the worker admit records of a front it hosts, and send what comes of them. See `Worker.admit`."""
+        """Have the worker admit records of a front it hosts, and send what comes of them. See `Worker.admit`.
+
+        Records of several fronts go together: small batches would cost a message each.
+        """
         with self._working:
             self.worker.admit(number, batch, at, policy)
-            self.flush()
+            if not self._several:
+                self.flush()
+            elif self._soon is None:
+                self._soon = asyncio.get_running_loop().call_soon(self._flush_due)
 
     def _tell_load(self, worked_s: float, passed_s: float) -> None:
         """Tell those who deal out items, the hosts of fronts, how busy this worker is."""
@@ -120,12 +134,11 @@ class WorkerTask:
             self.sender.fail(error)
 
     def _flush_due(self) -> None:
-        self._timer = None
         try:
             with self._working:
                 self.flush()
-        except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
-            self.sender.fail(error)
+        except (SystemExit, Exception) as error:  # noqa: BLE001 - handed to the job, which ends with it
+            self.sender.fail(ending_error(error, f"the work of a {type(self).__name__}"))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -172,8 +185,9 @@ class WorkerTask:
 
     def aclose(self) -> None:
         """Cancel what is scheduled."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for scheduled in (self._soon, self._timer):
+            if scheduled is not None:
+                scheduled.cancel()
         if self._load is not None:
             self._load.aclose()
 

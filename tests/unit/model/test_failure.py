@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -253,6 +253,31 @@ def test_a_function_that_calls_exit_ends_the_job_and_not_the_program(code: Any, 
     assert f"sys.exit({code!r})" in caught.value.what
     assert f"{Path(__file__)}:" in caught.value.what
     assert "in leave: sys.exit(code)" in caught.value.what
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_that_calls_exit_ends_the_job_also_where_several_sources_meet(workers: int) -> None:
+    """Their records run together, when all of them have been read."""
+
+    def leave(count: int, n: int) -> int:
+        if n == 2:
+            sys.exit(3)
+        return count + 1
+
+    both = fc.Flow("both")
+    both.source("a").merge(both.source("b")).key_by(lambda n: 0).fold(0, leave).sink("out")
+    with pytest.raises(JobError, match=r"sys\.exit\(3\)"):
+        both.run({"a": [1, 2, 3], "b": [4, 5, 6]}, workers=workers)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_source_that_calls_exit_ends_the_job_and_not_the_program(workers: int) -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+        sys.exit(3)
+
+    with pytest.raises(JobError, match=r"sys\.exit\(3\)"):
+        flow(lambda stream: stream.map(abs)).run({"numbers": numbers()}, workers=workers)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

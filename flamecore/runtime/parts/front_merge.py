@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from flamecore.model.graph import Graph
@@ -129,9 +129,10 @@ class FrontMerge:
         self._firsts.clear()
         while heads and (limit is None or heads[0][0] < limit):
             first, number = heappop(heads)
-            self._firsts.setdefault(number, first)
+            self._firsts[number] = first
             self._moved.append(number)
             waiting = self._waiting[number]
+            some: list[Records] = []
             while waiting:
                 records = waiting.popleft()
                 end = len(records.orders) if limit is None else bisect_left(records.orders, limit)
@@ -139,9 +140,10 @@ class FrontMerge:
                     waiting.appendleft(cut(records, end, None))
                     heappush(heads, (records.orders[end], number))
                     if end:
-                        ripe.append(cut(records, 0, end))
+                        some.append(cut(records, 0, end))
                     break
-                ripe.append(records)
+                some.append(records)
+            ripe.append(some[0] if len(some) == 1 else together(some))
         return ripe
 
 
@@ -150,23 +152,74 @@ def cut(records: Records, start: int, stop: int | None) -> Records:
     return records._replace(orders=records.orders[start:stop], values=records.values[start:stop])
 
 
+def together(pieces: Sequence[Records]) -> Records:
+    """Join records that follow straight on each other."""
+    return Records(
+        pieces[0].source,
+        list(chain.from_iterable([piece.orders for piece in pieces])),
+        list(chain.from_iterable([piece.values for piece in pieces])),
+        any(piece.malformed for piece in pieces),
+    )
+
+
 def merged(pieces: Sequence[Records]) -> list[Records]:
-    """Merge records that are in order, piece by piece, into as few pieces as there can be of one source each."""
+    """Merge records that are in order, piece by piece, into as few pieces as there can be of one source each.
+
+    Args:
+        pieces: One of each front.
+    """
     if len(pieces) < 2:
         return list(pieces)
-    orders = [order for piece in pieces for order in piece.orders]
-    values = [value for piece in pieces for value in piece.values]
-    places = sorted(range(len(orders)), key=orders.__getitem__)
     malformed = any(piece.malformed for piece in pieces)
     first = pieces[0].source
     if all(piece.source == first for piece in pieces):
-        return [Records(first, [orders[at] for at in places], [values[at] for at in places], malformed)]
+        return [Records(first, *_in_rows(pieces), malformed)]
+    orders, values, places = _sorted(pieces)
     sources = [piece.source for piece in pieces for _ in piece.orders]
     result = []
     for source, some in groupby(places, sources.__getitem__):
         run = list(some)
         result.append(Records(source, [orders[at] for at in run], [values[at] for at in run], malformed))
     return result
+
+
+def _in_rows(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any]]:
+    """Merge pieces that are of the same times, mostly, as fronts at one pace give them: time by time.
+
+    To sort so many pieces would cost several comparisons a record.
+    """
+    firsts = [decode_time(piece.orders[0]) for piece in pieces]
+    lasts = [decode_time(piece.orders[-1]) for piece in pieces]
+    low, high = max(firsts), min(lasts) + 1
+    gaps = any(last - first >= len(piece.orders) for piece, first, last in zip(pieces, firsts, lasts, strict=True))
+    if gaps or high <= low:
+        return _in_order(pieces)
+    rows = [cut(piece, low - first, high - first) for piece, first in zip(pieces, firsts, strict=True)]
+    rows.sort(key=lambda row: row.orders[0])
+    ends = zip(pieces, firsts, lasts, strict=True)
+    before, after = [], []
+    for piece, first, last in ends:
+        if first < low:
+            before.append(cut(piece, 0, low - first))
+        if last >= high:
+            after.append(cut(piece, high - first, None))
+    orders, values = _in_order(before)
+    orders.extend(chain.from_iterable(zip(*[row.orders for row in rows], strict=True)))
+    values.extend(chain.from_iterable(zip(*[row.values for row in rows], strict=True)))
+    late_orders, late_values = _in_order(after)
+    return orders + late_orders, values + late_values
+
+
+def _in_order(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any]]:
+    orders, values, places = _sorted(pieces)
+    return [orders[at] for at in places], [values[at] for at in places]
+
+
+def _sorted(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any], list[int]]:
+    """Return orders and values of all pieces, and their places in order."""
+    orders = list(chain.from_iterable([piece.orders for piece in pieces]))
+    values = list(chain.from_iterable([piece.values for piece in pieces]))
+    return orders, values, sorted(range(len(orders)), key=orders.__getitem__)
 
 
 def merges(graph: Graph, fronts: Mapping[int, Front]) -> dict[int, FrontMerge]:

@@ -16,6 +16,7 @@ from benchmarks import (
     away,
     codec,
     exactly_once,
+    files,
     idle,
     keeping,
     large_state,
@@ -102,6 +103,7 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
         found["index_dump"] = lambda: throughput.compare("index", title, size=0, rounds=runs, dump=str(dump))
     found |= {
         "several": lambda: several.compare(lines=sizes.costly, rounds=few),
+        "files": lambda: files.compare(words=sizes.words, rounds=few),
         "away": lambda: away.compare(lines=sizes.lines, rounds=few),
         "tracking": lambda: tracking.compare(records=sizes.tracked, bulk=10 * sizes.tracked, rounds=few),
         "latency": lambda: latency.compare(lines=sizes.lines, rounds=few),

@@ -63,11 +63,26 @@ def turns_per_us() -> float:
 
 def _run(lines: Path, cost_us: int, per_us: float, settings: list[str], *, beside: int = 0) -> Measured:
     """Run the job, and as many others like it at the same time; the slowest counts."""
-    source = ["--source", "lines=lines", "--set", f"source.lines.path={lines}", "--sink", "counts=stdout"]
     environment = {"TURNS": str(round(cost_us * per_us))}
+    return run_lines("costly_words", str(lines), settings, environment=environment, beside=beside)
+
+
+def run_lines(
+    flow: str, path: str, settings: list[str], *, environment: dict[str, str] | None = None, beside: int = 0
+) -> Measured:
+    """Run a flow from a source `lines` to a sink `counts` over files of lines.
+
+    Args:
+        flow: Name of its file.
+        path: Of the files, or a pattern.
+        settings: More arguments of `flamestream run`.
+        environment: Added to this process's own.
+        beside: How many others like it run at the same time; the slowest counts.
+    """
+    source = ["--source", "lines=lines", "--set", f"source.lines.path={path}", "--sink", "counts=stdout"]
     with ExitStack() as stack:
         outs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1 + beside)]
-        runs = [Run("costly_words", [*source, *settings], environment=environment, stdout=out) for out in outs]
+        runs = [Run(flow, [*source, *settings], environment=environment, stdout=out) for out in outs]
         for run in runs:
             stack.callback(run.process.kill)
         summaries = [run.finish() for run in runs]

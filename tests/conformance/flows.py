@@ -101,27 +101,6 @@ def _tagged(stream: fc.Stream[Any], body: Any) -> Any:
     return body(stream)
 
 
-def cycle_with_state() -> Graph:
-    """A drawn cycle with a reduce inside: each round meets state, and sends some items round again."""
-
-    def body(stream: fc.Stream[tuple[str, int]]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
-        def visit(best: int, item: tuple[str, int]) -> tuple[int, list[tuple[str, int]]]:
-            depth = item[1]
-            return (depth, [item]) if depth > best else (best, [])
-
-        seen = stream.key_by(lambda item: item[0]).stateful_map(-1, visit)
-        further = seen.flat_map(
-            lambda item: [(chr((ord(item[0]) - 97 + step) % 8 + 97), item[1] - 1) for step in (1, 3)] if item[1] else []
-        )
-        return further, seen
-
-    flow = fc.Flow("search")
-    flow.source("lines", str).rebalance().flat_map(lambda line: [(c, len(line) % 4) for c in line[:1]]).loop(body).sink(
-        "visits"
-    )
-    return flow.graph()
-
-
 def cycles_beside_a_count() -> Graph:
     """Two cycles, each with a home of its own, beside states that all workers share: one before, one behind."""
 
@@ -214,20 +193,6 @@ def failing_branches() -> Graph:
     return flow.graph()
 
 
-def states_in_a_row() -> Graph:
-    """Eight states, each by another key: what is late at one makes the next one late."""
-
-    def turn(state: int, n: int) -> tuple[int, list[int]]:
-        return (state * 7 + n) % 101, [(n + state) % 97] * (1 + (state == 3))
-
-    flow = fc.Flow("states-in-a-row")
-    stream = flow.source("numbers", int).rebalance().map(lambda n: n % 97)
-    for by in range(2, 10):
-        stream = stream.key_by(lambda n, by=by: n % by).stateful_map(0, turn)
-    stream.sink("out")
-    return flow.graph()
-
-
 def _standard(name: str, each: StandardFlow) -> Case:
     return Case(name, lambda: each.alone(name).graph(), lambda seed, size: each.inputs(Random(seed), size))
 
@@ -238,12 +203,10 @@ CASES = [
     Case("sum_over_cycle", sum_over_cycle, _numbers),
     Case("collatz", collatz, _numbers),
     Case("repaired_cycle", repaired_cycle, _numbers),
-    Case("cycle_with_state", cycle_with_state, _lines),
     Case("cycles_beside_a_count", cycles_beside_a_count, _numbers),
     Case("custom_order", custom_order, _lines),
     Case("undo_partial", undo_partial, _numbers),
     Case("failing", failing, _numbers),
     Case("failing_state", failing_state, _numbers),
     Case("failing_branches", failing_branches, _numbers),
-    Case("states_in_a_row", states_in_a_row, _numbers),
 ]

@@ -74,8 +74,8 @@ def modelled(
 
 TOUCHED = {
     "triple_grouping": "a recomputed window has another key, and so another bucket",
-    "cycle_with_state": "a recomputed visit goes no further than the first one did, or less far",
     "cycles_beside_a_count": "a recomputed item goes round with another key",
+    "keyed_cycle": "a recomputed visit goes no further than the first one did, or less far",
     "states_in_a_row": "a recomputed item has another key, and so another state",
     "undo_partial": "a partial window is taken back by a window with another last item",
     "failing": "a guess fails, and what replaces it does not",

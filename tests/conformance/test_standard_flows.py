@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from flamecore.testing.flows.deterministic import assert_deterministic
 from flamecore.testing.flows.reference import interpret
-from flamecore.testing.flows.standard import FLOWS, flow, inputs
+from flamecore.testing.flows.standard import FLOWS, Visit, flow, inputs, neighbours, pass_on, visit
 
 
 def outputs(graph: Any, records: Any) -> dict[str, list[Any]]:
@@ -43,6 +45,40 @@ def test_flows_give_the_outputs_of_a_plain_loop() -> None:
     last = {change.word: set(change.pages) for change in got["inverted_index"]}
     assert last == holding
     assert {change.change for change in got["inverted_index"]} == {"add", "remove"}
+
+
+def test_a_row_and_a_cycle_give_the_outputs_of_plain_loops() -> None:
+    """What comes of an item goes on, or round, before what follows it."""
+    records, got = inputs(), outputs(flow.graph(), inputs())
+    states: Counter[tuple[int, int]] = Counter()
+
+    def row(by: int, number: int) -> Iterator[int]:
+        if by == 10:
+            yield number
+            return
+        key = by, number % by
+        states[key], passed = pass_on(states[key], number)
+        for each in passed:
+            yield from row(by + 1, each)
+
+    deepest: dict[int, int] = {}
+
+    def search(at: Visit) -> Iterator[Visit]:
+        deepest[at.place], seen = visit(deepest.get(at.place, -1), at)
+        for each in seen:
+            for further in neighbours(each):
+                yield from search(further)
+            yield each
+
+    numbers = together(records["row_x"], records["row_y"])
+    assert got["states_in_a_row"] == [passed for number in numbers for passed in row(2, number % 97)]
+    numbers = together(records["cycle_x"], records["cycle_y"])
+    assert got["keyed_cycle"] == [each for number in numbers for each in search(Visit(number % 8, number % 5))]
+
+
+def together(*fronts: Sequence[int]) -> list[int]:
+    """Records in the order of their times, which every front counts from 0."""
+    return [number for row in zip_longest(*fronts) for number in row if number is not None]
 
 
 def test_any_interleaving_gives_the_same_outputs() -> None:

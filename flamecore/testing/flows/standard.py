@@ -152,6 +152,57 @@ def unequal_fronts(flow: Flow) -> None:
     x.merge(y, z).key_by(lambda reading: reading.value % 3).stateful_map(NOTHING_READ, keep_three).sink("fronts")
 
 
+class Visit(NamedTuple):
+    """A visit on its way round the keyed cycle.
+
+    Attributes:
+        place: A number below 8, the key.
+        depth: How many places further it still goes.
+    """
+
+    place: int
+    depth: int
+
+
+def pass_on(state: int, number: int) -> tuple[int, list[int]]:
+    """One of the states in a row: it makes two items of some."""
+    return (state * 7 + number) % 101, [(number + state) % 97] * (1 + (state == 3))
+
+
+def states_in_a_row(flow: Flow) -> None:
+    """Eight states, each by another key, over two fronts: what is late at one makes the next one late."""
+    numbers = flow.source("row_x", int).merge(flow.source("row_y", int))
+    stream: Stream[int] = numbers.rebalance().map(lambda number: number % 97)
+    for by in range(2, 10):
+        stream = stream.key_by(lambda number, by=by: number % by).stateful_map(0, pass_on)  # type: ignore[misc]
+    stream.sink("states_in_a_row")
+
+
+def visit(deepest: int, visit: Visit) -> tuple[int, list[Visit]]:
+    """The state of a place: it lets pass a visit that goes further than all before it."""
+    return (visit.depth, [visit]) if visit.depth > deepest else (deepest, [])
+
+
+def neighbours(visit: Visit) -> list[Visit]:
+    """The visits that come of one."""
+    return [Visit((visit.place + step) % 8, visit.depth - 1) for step in (1, 3)] if visit.depth else []
+
+
+def keyed_cycle(flow: Flow) -> None:
+    """A search over two fronts: each round meets state, and sends some items round again, by other keys.
+
+    What comes of a visit leaves before the visit itself, as that is the way that is drawn first.
+    """
+
+    def body(inside: Stream[Visit]) -> tuple[Stream[Visit], Stream[Visit]]:
+        seen = inside.key_by(lambda visit: visit.place).stateful_map(-1, visit)
+        return seen.flat_map(neighbours), seen
+
+    numbers = flow.source("cycle_x", int).merge(flow.source("cycle_y", int))
+    visits = numbers.rebalance().map(lambda number: Visit(number % 8, number % 5))
+    visits.loop(body).sink("keyed_cycle")
+
+
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +223,13 @@ def _numbers(name: str) -> Callable[[Random, int], dict[str, list[Any]]]:
 def _fronts(random: Random, size: int) -> dict[str, list[Any]]:
     lengths = {"fronts_x": size, "fronts_y": size // 2, "fronts_z": size // 10}
     return {name: [random.randrange(100) for _ in range(length)] for name, length in lengths.items()}
+
+
+def _two_fronts(name: str) -> Callable[[Random, int], dict[str, list[Any]]]:
+    lengths = {f"{name}_x": 2, f"{name}_y": 4}
+    return lambda random, size: {
+        source: [random.randrange(100) for _ in range(size // share)] for source, share in lengths.items()
+    }
 
 
 class StandardFlow(NamedTuple):
@@ -199,6 +257,8 @@ FLOWS: Final[Mapping[str, StandardFlow]] = {
     "triple_grouping": StandardFlow(triple_grouping, _numbers("triple_grouping_numbers")),
     "broadcast_and_merge": StandardFlow(broadcast_and_merge, _numbers("broadcast_numbers")),
     "unequal_fronts": StandardFlow(unequal_fronts, _fronts),
+    "states_in_a_row": StandardFlow(states_in_a_row, _two_fronts("row")),
+    "keyed_cycle": StandardFlow(keyed_cycle, _two_fronts("cycle")),
 }
 
 flow: Final = Flow("standard-flows")

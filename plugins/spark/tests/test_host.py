@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import threading
 import time
@@ -23,6 +24,7 @@ from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import make_job
 from flamecore.testing.flows.over_transport import Cell, check_cell
+from flamecore.testing.flows.standard import Visit
 
 WORDS = """
 import time
@@ -62,6 +64,49 @@ def job_of(
 def test_flows_give_what_the_reference_interpreter_gives(spark: Any, cell: Cell) -> None:
     check_cell(PluginRegistry().get("transport", "grpc"), cell, limit_s=100)
     assert spark.range(3).count() == 3, "a session that was there is never stopped"
+
+
+STATES = {
+    "row": """
+stream = numbers
+for by in range(2, 6):
+    stream = stream.key_by(lambda number, by=by: number % by).stateful_map(0, pass_on)
+stream.sink("counts")
+""",
+    "cycle": """
+def body(inside):
+    seen = inside.key_by(lambda visit: visit.place).stateful_map(-1, visit)
+    return seen.flat_map(neighbours), seen
+
+numbers.map(lambda number: Visit(number % 8, number % 5)).loop(body).sink("counts")
+""",
+}
+"""Behind the numbers of a source."""
+
+
+@pytest.mark.parametrize("states", STATES)
+def test_states_over_several_files_give_what_they_give_in_one_process(spark: Any, tmp_path: Path, states: str) -> None:
+    (tmp_path / "files").mkdir()
+    for file in range(3):
+        numbers = [number * 7 % 97 for number in range(file, 60 // (file + 1))]
+        (tmp_path / "files" / f"{file}.txt").write_text("".join(f"{number}\n" for number in numbers))
+    head = """
+import flamecore as fc
+from flamecore.testing.flows.standard import Visit, neighbours, pass_on, visit
+
+flow = fc.Flow("states")
+numbers = flow.source("lines", str).rebalance().map(int)
+"""
+    out = tmp_path / "out.jsonl"
+    settings: Any = {"source__lines__path": str(tmp_path / "files"), "sink__counts__use": "jsonl"}
+    job = job_of(tmp_path, f"states_{states}", source=head + STATES[states], sink__counts__path=str(out), **settings)
+    asyncio.run(asyncio.wait_for(job.run(), 60))
+    flow: Any = load_flow(f"states_{states}.py:flow", tmp_path)
+    alone = flow.run(settings={"source.lines.use": "lines", "source.lines.path": str(tmp_path / "files")})["counts"]
+    assert len(alone) > 20
+    assert [json.loads(line) for line in out.read_text().splitlines()] == [
+        each._asdict() if isinstance(each, Visit) else each for each in alone
+    ]
 
 
 def test_the_log_says_where_workers_are(spark: Any, tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ from words import Words, ended, wait_for
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a job in /proc")
 
 EMBEDDED = ["transport.use=inproc", "state.use=directory", "state.path=state"]
-LINES = 20_000
-"""More than a job works on before another start is done, however busy the machine is: at the end it may hurry."""
+SLOW: dict[str, Any] = {"lines": 4000, "pause_s": 0.01}
+"""More than a job works on before another start is done, however busy the machine is: at the end it may hurry.
+
+Few lines that take long: each of them costs time at the end, too.
+"""
 
 BOTH: dict[str, Any] = {"state__use": None, "state__path": None}
 """What `EMBEDDED` and `way` say of the state."""
@@ -57,7 +60,7 @@ def refused(run: Run, holder: Run) -> None:
 
 
 def test_a_second_start_is_refused_and_the_first_goes_on(tmp_path: Path, way: list[str]) -> None:
-    words = Words(tmp_path, way, lines=LINES)
+    words = Words(tmp_path, way, **SLOW)
     with words.running(**BOTH) as first:
         wait_for(lambda: words.delivered() > 100, first)
         with words.running(**BOTH) as second:
@@ -71,7 +74,7 @@ def test_a_second_start_is_refused_and_the_first_goes_on(tmp_path: Path, way: li
 
 
 def test_of_several_that_start_at_once_one_goes_on(tmp_path: Path) -> None:
-    words = Words(tmp_path, EMBEDDED, lines=LINES)
+    words = Words(tmp_path, EMBEDDED, **SLOW)
     runs = [words.start(**BOTH) for _ in range(4)]
     try:
         wait_for(lambda: sum(run.process.poll() is not None for run in runs) == 3)
@@ -85,7 +88,7 @@ def test_of_several_that_start_at_once_one_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_start_that_is_told_so_takes_over(tmp_path: Path, way: list[str]) -> None:
-    words = Words(tmp_path, way, lines=LINES)
+    words = Words(tmp_path, way, **SLOW)
     with words.running(**BOTH) as first:
         wait_for(lambda: words.delivered() > 100, first)
         with words.running(**BOTH, job__take_over="true") as second:
@@ -98,7 +101,7 @@ def test_a_start_that_is_told_so_takes_over(tmp_path: Path, way: list[str]) -> N
 
 def test_a_killed_run_is_gone_on_with_at_once(tmp_path: Path, way: list[str]) -> None:
     """Even where the lease would last for long: the process is known to be dead."""
-    words = Words(tmp_path, way, lines=LINES)
+    words = Words(tmp_path, way, lines=3000)
     for kill in range(1, 4):
         with words.running(**BOTH, state__lease_s=3600) as run:
             wait_for(lambda least=300 * kill: words.delivered() > least, run)  # type: ignore[misc]
@@ -110,7 +113,7 @@ def test_a_killed_run_is_gone_on_with_at_once(tmp_path: Path, way: list[str]) ->
 
 
 def test_a_stopped_run_that_has_lost_its_state_writes_nothing_more(tmp_path: Path, way: list[str]) -> None:
-    words = Words(tmp_path, way, lines=LINES)
+    words = Words(tmp_path, way, **SLOW)
     with words.running(**BOTH, state__lease_s=1) as first:
         wait_for(lambda: words.delivered() > 100, first)
         first.nodes()
@@ -164,7 +167,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
     )
     if done.returncode:
         pytest.skip(f"a space of process ids cannot be made here: {done.stderr.strip()}")
-    made = Elsewhere(Words(tmp_path, EMBEDDED, lines=LINES))
+    made = Elsewhere(Words(tmp_path, EMBEDDED, **SLOW))
     yield made
     for process in made.started:
         process.kill()

@@ -32,7 +32,7 @@ APP = """
 
     def split(line: str) -> list[str]:
         if not Path("hurry").exists():
-            time.sleep(0.002)
+            time.sleep({pause_s})
         if line.startswith("line-1000 ") and Path("trouble").exists():
             die(**json.loads(Path("trouble").read_text()))
         return line.split()
@@ -61,13 +61,16 @@ class Words:
         over: Settings that choose a transport.
         lines: How many there are to be read.
         out: The sink's file, which ends with `.db` or `.jsonl`.
+        pause_s: How long each line takes.
     """
 
-    def __init__(self, folder: Path, over: list[str], lines: int = 2000, out: str = "out.db") -> None:
+    def __init__(
+        self, folder: Path, over: list[str], lines: int = 2000, out: str = "out.db", pause_s: float = 0.002
+    ) -> None:
         self.folder, self.over, self.out = folder, over, folder / out
         self.environ: dict[str, str] = {}
         self.lines = [f"line-{number} w{number % 211} w{number % 7}" for number in range(lines)]
-        (folder / "app.py").write_text(dedent(APP))
+        (folder / "app.py").write_text(dedent(APP).format(pause_s=pause_s))
         (folder / "lines").mkdir()
         self.write("a", self.lines)
 

@@ -35,8 +35,10 @@ _UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 _PLAIN: Final = frozenset((str, bytes, int, float, bool, complex, type(None)))
 """Classes whose values cannot be changed."""
 
+_CLASSES: Final = 100
+"""So many classes are remembered of a function's results."""
+
 Function = Callable[..., Any]
-Test = Callable[[Any], str]
 
 
 def early_orders(plan: Plan) -> list[bytes]:
@@ -58,7 +60,7 @@ def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
     if isinstance(vertex, Map):
         made.function = _map_function(vertex, depth)
     elif isinstance(vertex, Drift):
-        state, output = _test_of(vertex.state, depth, "new state"), _test_of(vertex.output, depth)
+        state, output = ResultTest(vertex.state, depth, "new state"), ResultTest(vertex.output, depth)
         if vertex.accumulate is not None:
             made.accumulate = _checked(vertex.accumulate, state)
         made.advance = _advancing(vertex.advance, state, output, vertex.accumulate or vertex.advance)
@@ -68,7 +70,7 @@ def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
                 setattr(made, name, unchanging(function, getattr(vertex, name)))
     if (plan.check_types or plan.check_mutation) and isinstance(vertex.route, ByKey):
         key = vertex.route.key
-        checked = _checked(key, _test_of(returned(key), depth, "key")) if plan.check_types else key
+        checked = _checked(key, ResultTest(returned(key), depth, "key")) if plan.check_types else key
         made.route = ByKey(unchanging(checked, key) if plan.check_mutation else checked)
     strict: Vertex = made
     return strict
@@ -77,30 +79,50 @@ def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
-def _test_of(hint: Any, depth: int, what: str = "result") -> Test:
-    """Return what says why a value is not of a declared type; it says nothing if it is."""
-    fits = TypeMatcher(depth).test_of(hint)
+class ResultTest:
+    """What says why a value is not of a declared type; it says nothing if it is.
 
-    def test(value: Any) -> str:
+    Args:
+        hint: The type.
+        depth: How deep a look goes.
+        what: What the value is to the function, in words.
+
+    Attributes:
+        passed: Classes all values of which are known to pass: what has such a class need not be asked about.
+    """
+
+    __slots__ = ("_fits", "_hint", "_what", "passed")
+
+    def __init__(self, hint: Any, depth: int, what: str = "result") -> None:
+        self._hint, self._what = hint, what
+        self._fits = None if hint is object else TypeMatcher(depth).test_of(hint)
+        self.passed: set[type] = set()
+
+    def __call__(self, value: Any) -> str:
         if isinstance(value, _UNFINISHED):
             kind = type(value).__name__.replace("_", " ")
             if isinstance(value, CoroutineType | GeneratorType):
                 value.close()  # or Python would say, much later, that nobody has awaited it
-            return f"its {what} is a {kind}, which nobody awaits or runs through"
-        if fits(value) or value is MISSING:
+            return f"its {self._what} is a {kind}, which nobody awaits or runs through"
+        if self._fits is None:
+            if len(self.passed) < _CLASSES:
+                self.passed.add(type(value))
             return ""
-        return f"its {what} is {shorten_repr(value)}, a {type(value).__qualname__}, declared {hint_text(hint)}"
+        if self._fits(value) or value is MISSING:
+            return ""
+        return (
+            f"its {self._what} is {shorten_repr(value)}, a {type(value).__qualname__}, declared {hint_text(self._hint)}"
+        )
 
-    return test
 
-
-def _checked(function: Function, test: Test) -> Function:
+def _checked(function: Function, test: ResultTest) -> Function:
     """Return a function that refuses results."""
+    passed = test.passed
 
     @wraps(function, updated=())
     def strict(*arguments: Any) -> Any:
         result = function(*arguments)
-        if wrong := test(result):
+        if type(result) not in passed and (wrong := test(result)):
             raise FlowMistake(wrong + _place_of(function))
         return result
 
@@ -110,28 +132,34 @@ def _checked(function: Function, test: Test) -> Function:
 def _map_function(vertex: Map, depth: int) -> Function:
     function = vertex.function
     if vertex.shape == "one":
-        return _checked(function, _test_of(returned(function), depth))
+        return _checked(function, ResultTest(returned(function), depth))
     if vertex.shape != "many":
-        return _checked(function, _test_of(object, depth))
-    test = _test_of(element(returned(function)), depth)
+        return _checked(function, ResultTest(object, depth))
+    test = ResultTest(element(returned(function)), depth)
+    passed = test.passed
 
     @wraps(function, updated=())
     def strict(payload: Any) -> list[Any]:
         outputs = list(function(payload))
-        for output in outputs:
-            if wrong := test(output):
-                raise FlowMistake(wrong + _place_of(function))
+        if not passed.issuperset(map(type, outputs)):
+            for output in outputs:
+                if wrong := test(output):
+                    raise FlowMistake(wrong + _place_of(function))
         return outputs
 
     return strict
 
 
-def _advancing(advance: Function, state: Test, output: Test, named: Function) -> Function:
+def _advancing(advance: Function, state: ResultTest, output: ResultTest, named: Function) -> Function:
+    states, passed = state.passed, output.passed
+
     @wraps(advance, updated=())
     def strict(before: Any, payload: Any) -> tuple[Any, Iterable[Any]]:
         after, outputs = advance(before, payload)
         found = list(outputs)
-        if wrong := state(after) or next(filter(None, map(output, found)), ""):
+        if type(after) not in states and (wrong := state(after)):
+            raise FlowMistake(wrong + _place_of(named))
+        if not passed.issuperset(map(type, found)) and (wrong := next(filter(None, map(output, found)), "")):
             raise FlowMistake(wrong + _place_of(named))
         return after, found
 

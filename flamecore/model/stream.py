@@ -123,7 +123,10 @@ class Stream(Generic[T]):
         def chosen(payload: T) -> int:
             return next((i for i, predicate in enumerate(predicates) if predicate(payload)), len(predicates))
 
-        def goes(way: int) -> Callable[[T], bool]:
+        def goes(way: int) -> Callable[[T], object]:
+            if len(predicates) == 1:
+                first = predicates[0]
+                return (lambda payload: not first(payload)) if way else first
             return _of_user(lambda payload: chosen(payload) == way, *predicates[way : way + 1])
 
         return tuple(self.filter(goes(way), name=f"{base}.{way}") for way in range(len(predicates) + 1))

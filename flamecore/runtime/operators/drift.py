@@ -17,16 +17,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, NoReturn
 
-from flamecore.abc.operator import Site, StatefulOperator
+from flamecore.abc.operator import Site, StatefulOperator, Step
 from flamecore.errors import ConsistencyError, DuplicateItemError, NoInvalideeError
 from flamecore.model.batch import Orders, Rows, children, extended, selected
 from flamecore.model.drift import Drift, route_key
 from flamecore.model.hashing import check_key
-from flamecore.model.meta import CHILD, encode_child
+from flamecore.model.meta import CHILD, child_codes
 from flamecore.runtime.operators.keyed_state import ABSENT, LayeredState
 
 _WAY_OUT: Final = CHILD[0] + CHILD[0]
-_FIRST_OUTPUT: Final = CHILD[1] + _WAY_OUT
+_OUTPUTS: Final = tuple([child + _WAY_OUT for child in CHILD[1:]])
+_FIRST_OUTPUT: Final = _OUTPUTS[0]
 
 _ORDER: Final = itemgetter(0)
 _IDENTITY: Final = itemgetter(0, 1)
@@ -45,13 +46,17 @@ Work = Callable[[Orders, int, Sequence[Any]], int]
 
 
 class InOrder(NamedTuple):
-    """A run that came in order, with the key of each of its items, and the state before it."""
+    """A run that came in order, or single items of one trace, with the key of each item, and the state before it."""
 
     orders: Orders
     trace: int
     payloads: Sequence[Any]
     keys: Sequence[Any]
     states: Sequence[Any]
+
+
+OpenNote = tuple[int, list[bytes], list[Any], list[Any], list[Any]]
+"""(trace, orders, payloads, keys, states) of an `InOrder` that grows."""
 
 
 class DriftOperator(StatefulOperator):
@@ -76,21 +81,58 @@ class DriftOperator(StatefulOperator):
         self._ident, self._emit, self._fail, self._emit_run = site.ident, site.emit, site.fail, site.emit_run
         self._snapshots = site.snapshots
         self._notes: deque[InOrder] = deque()
+        self._open: OpenNote | None = None  # the last note, while single items are added to it
         self._latest = b""  # the greatest order so far
         strict = site.strict if isinstance(site.strict, Drift) else vertex
         self._early = site.early
-        self._strict_advance = strict.advance
+        self._strict_advance, self._strict_accumulate = strict.advance, strict.accumulate
         self._work = self._working(vertex)
         self._strict_work = self._working(strict)
+        self.step = self._single(vertex.accumulate)
 
     def _working(self, vertex: Drift) -> Work:
         return self._advancing(vertex.advance) if vertex.accumulate is None else self._accumulating(vertex.accumulate)
 
-    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Take one item."""
-        work = self._strict_work if self._early and order < self._early[0] else self._work
-        if not (alive and order > self._latest and work((order,), trace, (payload,))):
-            self._repair((order,), trace, alive, (payload,))
+    def _single(self, accumulate: Callable[[Any, Any], Any] | None) -> Step:
+        """Return the step: the way of one item, which is that of a run of one, without what only runs need."""
+        layered, load, key_of, early = self.states, self.states.load, self._key_of, self._early
+        advance, strict_advance, emit, ident = self.advance, self._strict_advance, self._emit, self._ident
+        strict_accumulate = self._strict_accumulate
+
+        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            if not (alive and order > self._latest):
+                return self._repair((order,), trace, alive, (payload,))
+            states = layered.top
+            try:
+                key = key_of(payload)
+                state = states.get(key, ABSENT)
+                if state is ABSENT:
+                    state = load(key)
+                strict = early and order < early[0]
+                if accumulate is None or strict_accumulate is None:
+                    after, results = (strict_advance if strict else advance)(state, payload)
+                    outputs = list(results)
+                else:
+                    after = (strict_accumulate if strict else accumulate)(state, payload)
+                    outputs = [(key, after)]
+                states[key] = after
+            except Exception:  # noqa: BLE001 - it is seen to where failing items are worked on
+                return self._repair((order,), trace, alive, (payload,))
+            self._latest = order
+            note = self._open
+            if note is None or note[0] != trace:
+                note = self._open_note(trace)
+            _, orders, payloads, keys, before = note
+            orders.append(order)
+            payloads.append(payload)
+            keys.append(key)
+            before.append(state)
+            trace ^= ident
+            for place, output in zip(_places_of(len(outputs)), outputs, strict=True):
+                emit(order + place, trace, True, output)
+            return None
+
+        return step
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         """Take several live items of one trace, in ascending order."""
@@ -197,6 +239,7 @@ class DriftOperator(StatefulOperator):
     ) -> None:
         if orders:
             self._latest = orders[-1]
+            self._open = None
             self._notes.append(InOrder(orders, trace, payloads, keys, states))
 
     @property
@@ -208,6 +251,14 @@ class DriftOperator(StatefulOperator):
         """Items in the notes: they are counted when they leave these, so that no item pays for it."""
         return sum([len(note.orders) for note in self._notes])
 
+    def _open_note(self, trace: int) -> OpenNote:
+        """Begin a note that single items of one trace are added to."""
+        note: OpenNote = trace, [], [], [], []
+        _, orders, payloads, keys, states = note
+        self._notes.append(InOrder(orders, trace, payloads, keys, states))
+        self._open = note
+        return note
+
     def _sort_notes(self) -> None:
         """Sort what came in order into the histories of its keys."""
         self.worked += self._noted
@@ -215,6 +266,7 @@ class DriftOperator(StatefulOperator):
             for order, payload, key, state in zip(orders, payloads, keys, states, strict=True):
                 self.histories.setdefault(key, []).append((order, trace, payload, state))
         self._notes.clear()
+        self._open = None
 
     def _repair(self, orders: Orders, trace: int, alive: bool, payloads: Sequence[Any]) -> None:
         """Put items in their places, or take victims out: retract what comes after them, and run that again.
@@ -301,8 +353,8 @@ class DriftOperator(StatefulOperator):
         if failure is not None:
             return self._fail(order, trace, alive, payload, failure)
         trace ^= self._ident
-        for number, output in enumerate(outputs, 1):
-            self._emit(order + encode_child(number) + _WAY_OUT, trace, alive, output)
+        for place, output in zip(_places_of(len(outputs)), outputs, strict=True):
+            self._emit(order + place, trace, alive, output)
         return None
 
     def on_time(self, minimum: bytes) -> None:
@@ -313,6 +365,7 @@ class DriftOperator(StatefulOperator):
     def _forget(self, before: bytes) -> None:
         """Drop the history below the time `before` (encoded): nothing there will be repaired."""
         notes = self._notes
+        self._open = None  # a note goes as a whole, so it must end somewhere
         while notes and notes[0].orders[-1] < before:
             self.worked += len(notes.popleft().orders)
         for key, history in list(self.histories.items()):
@@ -348,6 +401,13 @@ class DriftOperator(StatefulOperator):
 
     def restore(self, states: Mapping[Any, Any]) -> None:
         self.states.restore(states)
+
+
+def _places_of(count: int) -> Sequence[bytes]:
+    """What is appended to the order of an entry for each of so many outputs."""
+    if count <= len(_OUTPUTS):
+        return _OUTPUTS[:count]
+    return [child + _WAY_OUT for child in child_codes(count + 1)[1:]]
 
 
 def _places(orders: Orders, counts: Sequence[int]) -> Orders:

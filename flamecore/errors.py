@@ -234,7 +234,7 @@ class JobError(FlameError):
 
 
 class RunawayLoopError(JobError):
-    """An item went round a cycle beyond the limit. Fields: `vertex`, `record`, `rounds`."""
+    """An item went round a cycle beyond `[job] max_rounds`, or as many wait there. Fields: `vertex`, `record`."""
 
 
 class TooManyFailedError(JobError):

@@ -30,6 +30,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
         max_failed: Most records that may be skipped or become dead letters in a run that ends well: a number, or, with
             a decimal point, a share of those read. By default not all, and of 100 or more not more than half.
         max_in_flight: Most items admitted and not yet delivered, for the whole job.
+        max_rounds: How often an item may go round a cycle, and how many items of one record may wait there at once.
         barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
         advance: Whether items may go into keyed states on several workers before it is known that nothing comes before
             them. Latency is lower, and a few calls of the states' functions are made again, or in vain.
@@ -52,6 +53,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     on_error: Policy = "fail"
     max_failed: Annotated[int, msgspec.Meta(ge=0)] | Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 8192
+    max_rounds: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
     barrier: bool = True
     advance: bool = True
     sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0

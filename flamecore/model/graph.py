@@ -178,6 +178,23 @@ class Graph:
                     found[frozenset(ahead & _closure((vertex,), self._predecessors))] = None
         return tuple(found)
 
+    def counts_rounds(self) -> bool:
+        """Whether rounds can be counted in its cycles, and items in them be numbered: on any number of workers alike.
+
+        Nothing may be taken back although it came in order. And where a round can be made without a state, no vertex
+        may have a route: items would go from worker to worker, and none would know the number of rounds.
+        """
+        if any(vertex.takes_back for vertex in self.vertices):
+            return False
+        for cycle in {self.cycle_of(head) for _, head in self.feedback()}:
+            stateless = {vertex for vertex in cycle if not vertex.stateful}
+            ways = {vertex: [end for end in self._successors[vertex] if end in stateless] for vertex in stateless}
+            if any(vertex in _closure(ends, ways) for vertex, ends in ways.items()) and any(
+                vertex.route is not None for vertex in cycle
+            ):
+                return False
+        return True
+
     def check(self, *, barrier: bool = True) -> None:
         """Find what cannot work.
 

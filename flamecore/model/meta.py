@@ -17,7 +17,9 @@ it never decides between two valid items.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, count
+from struct import Struct
 from typing import Final, NamedTuple
 
 MIN_TIME: Final = -(2**63)
@@ -120,6 +122,28 @@ def child_codes(count: int) -> Sequence[bytes]:
     True
     """
     return CHILD[:count] if count <= len(CHILD) else [*CHILD, *map(_encode_child, range(len(CHILD), count))]
+
+
+_LEAST_PAIR: Final = 1 << 8
+_BLOCK: Final = 1 << 16
+_FIRST: Final = tuple(map(_encode_child, range(_LEAST_PAIR)))
+_LAST_TWO: Final = Struct(">H").pack
+
+
+def child_orders(order: bytes) -> Iterator[bytes]:
+    """Return the orders of the children 0, 1, 2, … of an order, each made as it is asked for.
+
+    >>> orders = child_orders(b"")
+    >>> [next(orders) for _ in range(3)] == [encode_child(0), encode_child(1), encode_child(2)]
+    True
+    """
+    return map(order.__add__, chain(_FIRST, chain.from_iterable(map(_block_of_codes, count()))))
+
+
+def _block_of_codes(block: int) -> Iterator[bytes]:
+    """The codes of 65,536 child ids, without those in `_FIRST`: all but the last two bytes are the same."""
+    start = max(block * _BLOCK, _LEAST_PAIR)
+    return map(_encode_child(start)[:-2].__add__, map(_LAST_TWO, range(start % _BLOCK, _BLOCK)))
 
 
 def decode_children(code: bytes) -> tuple[int, ...]:

@@ -18,9 +18,6 @@ OnError = Literal["fail", "skip", "dead_letter"]
 DEAD_LETTERS = "dead_letter"
 """Name of the rear that takes dead letters."""
 
-MAX_LOOP_BYTES = 65_536
-"""Longest child ids, in bytes, an item may gather: each round of a cycle adds some."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -39,6 +36,7 @@ class Plan:
         clock: "sequence" (a replay gives the same times) or "wall" (fronts interleave by arrival).
         start: The time fronts start from.
         max_in_flight: Records admitted and not yet delivered, over all fronts.
+        max_rounds: How often an item may go round a cycle, and how many items of one record may wait there.
         heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
         snapshots: Whether snapshots are taken of the state.
         advance: Whether items may go into stateful operations before it is known that nothing comes before them, on
@@ -63,6 +61,7 @@ class Plan:
     clock: ClockName = "sequence"
     start: int = 0
     max_in_flight: int = 8192
+    max_rounds: int = 1_000_000
     heartbeat_interval_s: float = 0.05
     snapshots: bool = False
     advance: bool = True

@@ -93,6 +93,11 @@ class Vertex:
     """File and line of the flow's source that has added it; empty if that is not known."""
 
     @property
+    def takes_back(self) -> bool:
+        """Whether it takes back some of what it has emitted although its items come in order."""
+        return False
+
+    @property
     def light(self) -> bool:
         """Whether an item costs it less than sending the item to another worker does."""
         return False
@@ -225,6 +230,10 @@ class Grouping(Vertex):
     equal: Callable[[Payload, Payload], bool] | None = None
     order: Callable[[Payload], Any] | None = None
     undo_partial: bool = False
+
+    @property
+    def takes_back(self) -> bool:
+        return self.undo_partial or self.order is not None
 
     @property
     def keeps_state(self) -> bool:

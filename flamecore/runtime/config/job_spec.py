@@ -106,6 +106,7 @@ class JobSpec:
             barrier=job.barrier,
             advance=job.advance,
             max_in_flight=job.max_in_flight,
+            max_rounds=job.max_rounds,
             on_error=job.on_error,
             max_failed=job.max_failed,
             source_policies={name: edge.on_error for name, edge in self.config.source.items()},

@@ -36,6 +36,7 @@ class JobSettings:
         barrier: Whether outputs wait for the minimum time; without it there can be no grouping.
         advance: Whether items may go into keyed states early; see `flamecore.abc.config.JobTable`.
         max_in_flight: Records admitted and not yet delivered, over all fronts.
+        max_rounds: How often an item may go round a cycle, and how many of one record may wait there.
         on_error: What becomes of records a user function fails on.
         max_failed: Most records that may be left out; see `flamecore.abc.config.JobTable`.
         source_policies: For each source, what becomes of malformed records; "fail" where nothing is said.
@@ -57,6 +58,7 @@ class JobSettings:
     barrier: bool = True
     advance: bool = True
     max_in_flight: int = 8192
+    max_rounds: int = 1_000_000
     on_error: OnError = "fail"
     max_failed: float | None = None
     source_policies: Mapping[str, OnError] = field(default_factory=dict)

@@ -70,6 +70,7 @@ def make_plan(
         policies=settings.source_policies,
         clock=settings.clock,
         max_in_flight=settings.max_in_flight,
+        max_rounds=settings.max_rounds,
         heartbeat_interval_s=settings.heartbeat_interval_s,
         advance=settings.advance,
         start=start,

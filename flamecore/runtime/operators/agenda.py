@@ -8,16 +8,24 @@ sorts after it and before whatever follows it, so on one worker every state sees
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from flamecore.abc.operator import Step, Way
+from flamecore.abc.operator import Fail, Step, Way, each
 from flamecore.model.batch import Orders
+from flamecore.model.meta import child_orders
 
 Entry = tuple[bytes, int, Step, int, bool, Any]
 """(order, number of arrival, step, trace, alive, payload)."""
+
+Visit = tuple[Iterator[bytes], int, bool]
+"""(orders of the next turns, trace, alive): what all that comes of an item in a cycle has in common."""
+
+Turn = tuple[Step, Any, int, Visit]
+"""(step, payload, rounds, visit)."""
 
 
 class Agenda:
@@ -50,12 +58,18 @@ class Agenda:
 
     def enter(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """Let an item from outside take a step, and then all that comes of it, unless it has to wait."""
-        if self.segment is not None or self._at_work:
+        if self._at_work:
             return self.put(step, order, trace, alive, payload)
+        if self.segment is not None:
+            return heappush(self._waiting, (order, next(self._arrivals), step, trace, alive, payload))
         self._at_work = True
-        step(order, trace, alive, payload)
+        self._take(step, order, trace, alive, payload)
         self._work()
         return None
+
+    def entrance(self, step: Step) -> Step:
+        """Return a step by which items come from outside."""
+        return partial(self.enter, step)
 
     def gate(self, way: Way) -> Way:
         """Return a way that lets pass what need not wait, and gives the rest its turn."""
@@ -87,11 +101,14 @@ class Agenda:
             entry = heappop(waiting)
             if waiting and waiting[0][0] == entry[0]:
                 for order, _, step, trace, alive, payload in self._without_cancelled(entry):
-                    step(order, trace, alive, payload)
+                    self._take(step, order, trace, alive, payload)
             else:
                 order, _, step, trace, alive, payload = entry
-                step(order, trace, alive, payload)
+                self._take(step, order, trace, alive, payload)
         self._at_work = False
+
+    def _take(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        step(order, trace, alive, payload)
 
     def _without_cancelled(self, entry: Entry) -> list[Entry]:
         """Take all that is of the order of an entry; leave out items whose tombstones have come, and these."""
@@ -105,3 +122,77 @@ class Agenda:
             else:
                 left.remove(victim)
         return left
+
+
+class NumberedAgenda(Agenda):
+    """An agenda that numbers the turns of a cycle, as child ids of what has entered it.
+
+    Where nothing is ever taken back, all that comes of what enters a cycle runs before the next enters, in ascending
+    order. So the number of its turn orders an item as its own child ids would, is the same in any recomputation, and
+    does not grow with the rounds. No orders are compared either: what an item emits sorts after it and before all that
+    waits, so it goes on a stack.
+
+    What leaves the cycle, or fails there, does so at a turn of its own: its order from before counts no more. Behind
+    the cycle orders grow as they do anywhere, also while the agenda is at work.
+
+    Attributes:
+        rounds: How often the item whose turn it is has gone round its cycle.
+        visit: The visit to a cycle that the item whose turn it is belongs to.
+        inside: What waits and has come of what entered, the next one last.
+        emitted: What the item whose turn it is has emitted so far.
+    """
+
+    def __init__(self, segment: int | None = None, name: str = "") -> None:
+        super().__init__(segment, name)
+        self.rounds = 0
+        self.visit: Visit = (iter(()), 0, True)
+        self.inside: list[Turn] = []
+        self.emitted: list[Turn] = []
+
+    def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        self.emitted.append((step, payload, 0, (iter((order,)), trace, alive)))
+
+    def entrance(self, step: Step) -> Step:
+        def begin(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            self.rounds, self.visit = 0, (child_orders(order), trace, alive)
+            step(order, trace, alive, payload)
+
+        return super().entrance(begin)  # one for all items: a tombstone takes the step of its victim
+
+    def turn(self, step: Step) -> Step:
+        """Return a step that an item in a cycle takes at a turn of its own."""
+        emitted = self.emitted
+
+        def wait(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            emitted.append((step, payload, self.rounds, self.visit))
+
+        return wait
+
+    def gate_inside(self, way: Way) -> Way:
+        """Return a way that gives all items in a cycle their turn."""
+        step = self.turn(way.step)
+        return Way(step, each(step))
+
+    def turn_to_fail(self, fail: Fail) -> Fail:
+        """Return where an item in a cycle goes that a function fails on: there too, at a turn of its own."""
+
+        def fail_later(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
+            def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+                fail(order, trace, alive, payload, error)
+
+            self.turn(step)(order, trace, alive, payload)
+
+        return fail_later
+
+    def _take(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        emitted, inside = self.emitted, self.inside
+        step(order, trace, alive, payload)
+        while emitted or inside:
+            if emitted:
+                emitted.reverse()
+                inside += emitted
+                emitted.clear()
+            step, payload, self.rounds, visit = inside.pop()
+            self.visit = visit
+            orders, trace, alive = visit
+            step(next(orders), trace, alive, payload)

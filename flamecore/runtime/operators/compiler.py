@@ -20,9 +20,9 @@ import xxhash
 from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
 from flamecore.errors import GraphError
 from flamecore.model.graph import cycle_name
-from flamecore.model.plan import MAX_LOOP_BYTES, Plan
-from flamecore.model.vertices import ByTime, Source, Vertex
-from flamecore.runtime.operators.agenda import Agenda
+from flamecore.model.plan import Plan
+from flamecore.model.vertices import ByTime, Map, Source, Vertex
+from flamecore.runtime.operators.agenda import Agenda, NumberedAgenda
 from flamecore.runtime.operators.barrier import Outlet
 from flamecore.runtime.operators.cycles import LoopHead
 from flamecore.runtime.operators.exchange import Outboxes, routed
@@ -87,17 +87,22 @@ class Compiler:
     ) -> None:
         self.plan, self.worker, self.random, self.outboxes = plan, worker, random, outboxes
         self.operators = operators
-        self.fail_at = cache(fail_at)  # one for each vertex: a repair must fail as what it repairs, step or run
+        self._fail_at = fail_at
+        self.fail_at = cache(self.fail_of)  # one for each vertex: a repair must fail as what it repairs, step or run
         self.compiled = Compiled()
         self.feedback = plan.graph.feedback()
-        self.agenda = Agenda()
+        own = all(type(vertex) in (Source, *OPERATORS) for vertex in plan.graph.vertices)
+        self.agenda_kind = NumberedAgenda if own and plan.graph.counts_rounds() else Agenda
+        self.agenda = self.agenda_kind()
         self.homes = self.homes_here()
+        self.cycles = {plan.graph.cycle_of(head) for _, head in self.feedback}
+        self.on_cycles = frozenset[Vertex]().union(*self.cycles)
+        self.numbered = self.numbered_here()
         self.heads = {
-            head: LoopHead(head.name, MAX_LOOP_BYTES, fail_at(head), self.homes.get(head, self.agenda))
+            head: LoopHead(head.name, plan.max_rounds, self.fail_at(head), self.agenda_of(head))
             for head in plan.graph.vertices
             if any(end is head for _, end in self.feedback)
         }
-        self.on_cycles = frozenset[Vertex]().union(*map(plan.graph.cycle_of, self.heads))
         self.behind_cycles = frozenset[Vertex]().union(*map(plan.graph.reach_of, self.heads)) - self.on_cycles
         self.at_home = frozenset(plan.homes)
         self.placed = self.placed_by_order()
@@ -117,7 +122,57 @@ class Compiler:
             step = self.heads[end].feed_back
             return Way(step, each(step))
         way = self.input_of(end)
+        if start in self.numbered:
+            # One by one, so that what is emitted is in order: a run of failures and outputs has these behind those.
+            numbers, region = self.numbered[start]
+            step = way.step if end in region else numbers.turn(way.step)
+            if end in region and end in self.heads:
+                step = numbers.turn(self.heads[end].inside)
+            return Way(step, each(step))
         return Way(way.step, each(way.step)) if end in self.heads else way
+
+    def agenda_of(self, vertex: Vertex) -> Agenda:
+        """Return what orders the items of a vertex, if it is on a cycle or behind one."""
+        return self.homes.get(vertex, self.agenda)
+
+    def numbered_here(self) -> dict[Vertex, tuple[NumberedAgenda, frozenset[Vertex]]]:
+        """Return, for each vertex whose items get their orders by turns, what numbers these, and for which vertices.
+
+        They are those of a cycle, and the filters that lead out of it: what these leave out needs no turn to leave.
+        """
+        numbered: dict[Vertex, tuple[NumberedAgenda, frozenset[Vertex]]] = {}
+        for cycle in self.cycles:
+            agenda = self.agenda_of(next(iter(cycle)))
+            if not isinstance(agenda, NumberedAgenda):
+                continue
+            region, starts = set(cycle), list(cycle)
+            while starts:
+                for end in self.plan.graph.successors(starts.pop()):
+                    if end not in region and isinstance(end, Map) and end.shape == "filter" and end.route is None:
+                        region.add(end)
+                        starts.append(end)
+            numbered.update(dict.fromkeys(region, (agenda, frozenset(region))))
+        return numbered
+
+    def gated(self, vertex: Vertex) -> bool:
+        """Whether items of a vertex get their turn before it."""
+        if not vertex.stateful:
+            return False
+        if vertex not in self.on_cycles:
+            return len(self.outboxes) == 1 and vertex in self.behind_cycles
+        return vertex not in self.numbered or not self.comes_alone(vertex)
+
+    def comes_alone(self, vertex: Vertex) -> bool:
+        """Whether an item that gets to a vertex on a cycle is all that has come of the one whose turn it is."""
+        (start,) = self.plan.graph.predecessors(vertex)
+        while isinstance(start, Map) and start.shape != "many" and start.route is None:
+            (start,) = self.plan.graph.predecessors(start)
+        return start in self.heads
+
+    def fail_of(self, vertex: Vertex) -> Fail:
+        """Return where an item goes that a vertex fails on."""
+        fail = self._fail_at(vertex)
+        return self.numbered[vertex][0].turn_to_fail(fail) if vertex in self.numbered else fail
 
     def input_of(self, vertex: Vertex) -> Way:
         """Return what takes items for `vertex` from this worker: its route and what is behind it."""
@@ -161,20 +216,21 @@ class Compiler:
         """Make an operator reachable: for what arrives from other workers, and by the vertex's route."""
         way = Way(operator.step, operator.run or each(operator.step))
         alone = len(self.outboxes) == 1
-        agenda = self.homes.get(vertex, self.agenda)
+        agenda = self.agenda_of(vertex)
         if vertex in self.heads:  # a merge
             self.heads[vertex].inside = way.step
-            way = Way(self.heads[vertex].enter, each(self.heads[vertex].enter))
-        elif vertex.stateful and (vertex in self.on_cycles or (alone and vertex in self.behind_cycles)):
-            way = agenda.gate(way)
-        elif isinstance(operator, StatefulOperator) and not alone:
+            step = agenda.entrance(way.step)
+            way = Way(step, each(step))
+        elif self.gated(vertex):
+            way = self.numbered[vertex][0].gate_inside(way) if vertex in self.numbered else agenda.gate(way)
+        elif isinstance(operator, StatefulOperator) and not (alone or vertex in self.on_cycles):
             advance = self.plan.advance and self.plan.barrier
             segment = self.plan.segments.of[vertex.index]
             buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
             self.compiled.waiting.append(buffer)
             way = Way(buffer.step, buffer.run)
         if vertex in self.on_cycles:
-            self.compiled.arrivals[vertex.index] = partial(agenda.enter, way.step)
+            self.compiled.arrivals[vertex.index] = agenda.entrance(way.step)
         else:
             self.compiled.arrivals[vertex.index], self.compiled.arriving_runs[vertex.index] = way
         return routed(
@@ -189,16 +245,18 @@ class Compiler:
         )
 
     def homes_here(self) -> dict[Vertex, Agenda]:
-        """Return what orders the cycles with keyed state that are at home on this worker, one of several."""
+        """Return what orders each cycle with keyed state on this worker, one of several.
+
+        One of them is their home. What another takes in goes there before it can come back, and is not numbered here:
+        some of it would be, and some not.
+        """
         homes: dict[Vertex, Agenda] = {}
-        if len(self.outboxes) == 1:
-            return homes
-        for cycle in self.plan.graph.keyed_cycles():
-            first = next(iter(cycle))  # they are of one segment
-            if self.plan.homes[first] != self.worker:
-                continue
-            agenda = Agenda(self.plan.segments.of[first.index], cycle_name(cycle))
-            self.compiled.waiting.append(agenda)
+        for cycle in self.plan.graph.keyed_cycles() if len(self.outboxes) > 1 else ():
+            agenda = Agenda()
+            first = next(iter(cycle))  # they are of one segment, and have one home
+            if self.plan.homes[first] == self.worker:
+                agenda = self.agenda_kind(self.plan.segments.of[first.index], cycle_name(cycle))
+                self.compiled.waiting.append(agenda)
             homes.update(dict.fromkeys(cycle, agenda))
         return homes
 

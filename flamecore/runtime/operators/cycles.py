@@ -7,9 +7,11 @@ from typing import Any, Final
 from flamecore.abc.operator import Fail, Step
 from flamecore.errors import RunawayLoopError
 from flamecore.model.meta import GLOBAL_TIME_BYTES, TRACE_MASK
-from flamecore.runtime.operators.agenda import Agenda
+from flamecore.runtime.operators.agenda import Agenda, NumberedAgenda
 
-_WAITING_LIMIT: Final = 1_000_000
+_ROUNDS_PER_BYTE: Final = 15
+"""Where child ids grow with the rounds they may take a byte for so many of the most rounds: as a round takes a few
+bytes, that is far fewer rounds. What is noted of them takes memory with the square of the rounds."""
 
 
 class LoopHead:
@@ -17,46 +19,65 @@ class LoopHead:
 
     Args:
         name: The merge that the cycle goes back to.
-        limit_bytes: Longest child ids an item may gather.
+        most: How often an item may go round, and how many may wait.
         fail: Where an item goes that exceeds it.
         agenda: Where items wait for their turn.
     """
 
-    def __init__(self, name: str, limit_bytes: int, fail: Fail, agenda: Agenda) -> None:
+    def __init__(self, name: str, most: int, fail: Fail, agenda: Agenda) -> None:
         self.name = name
-        self.limit = limit_bytes + GLOBAL_TIME_BYTES
         self.inside: Step = _nowhere
-        self._fail = fail
-        self._agenda = agenda
+        self._most, self._fail, self._agenda = most, fail, agenda
+        self._most_bytes = most // _ROUNDS_PER_BYTE
+        self.feed_back = self._numbered(agenda) if isinstance(agenda, NumberedAgenda) else self._feed_back
 
-    def enter(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Take an item from outside the cycle."""
-        self._agenda.enter(self.inside, order, trace, alive, payload)
-
-    def feed_back(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def _feed_back(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         """Take an item that has gone round once more.
 
         Its trace is turned by one bit: the rounds of a trace must not be exchangeable, or two recomputations that saw
         the same workers in another sequence would have one identity.
         """
-        if len(order) > self.limit:
-            error = RunawayLoopError(
-                f"an item has gone round the cycle at {self.name!r} without end: {len(order)} bytes of child ids",
-                hint="Give the cycle an exit condition.",
-                vertex=self.name,
-                record=payload,
-            )
-            return self._fail(order, trace, alive, payload, error)
-        if len(self._agenda) > _WAITING_LIMIT:
-            raise RunawayLoopError(
-                f"more than {_WAITING_LIMIT} items of one record wait at the cycle at {self.name!r}: {payload!r:.160}",
-                hint="A round makes too many items at once, or every round makes more than it ends.",
-                vertex=self.name,
-                record=payload,
-            )
+        if len(order) > self._most_bytes + GLOBAL_TIME_BYTES:
+            counted = f"its child ids have {self._most_bytes:,} bytes, the most that job.max_rounds allows"
+            return self._fail(order, trace, alive, payload, self._endless(counted, payload))
+        if len(self._agenda) > self._most:
+            raise self._crowded(payload)
         # Not at once: what made it has perhaps more to emit, and a repair must not overtake what it repairs.
         self._agenda.put(self.inside, order, (trace << 1 | trace >> 63) & TRACE_MASK, alive, payload)
         return None
+
+    def _numbered(self, agenda: NumberedAgenda) -> Step:
+        """Return the same for an agenda whose orders do not grow, and which knows the rounds of an item."""
+        most, waiting, emitted = self._most, agenda.inside, agenda.emitted
+
+        def feed_back(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+            rounds = agenda.rounds + 1
+            if rounds > most:
+                counted = f"more than {most:,} rounds, the most that job.max_rounds allows"
+                return self._fail(order, trace, alive, payload, self._endless(counted, payload))
+            if len(waiting) > most:
+                raise self._crowded(payload)
+            emitted.append((self.inside, payload, rounds, agenda.visit))
+            return None
+
+        return feed_back
+
+    def _endless(self, counted: str, payload: Any) -> RunawayLoopError:
+        return RunawayLoopError(
+            f"an item has gone round the cycle at {self.name!r} without end: {counted}",
+            hint="Give the cycle an exit condition. If it has one, raise max_rounds under [job].",
+            vertex=self.name,
+            record=payload,
+        )
+
+    def _crowded(self, payload: Any) -> RunawayLoopError:
+        return RunawayLoopError(
+            f"more than {self._most:,} items of one record wait at the cycle at {self.name!r}, the most that "
+            f"job.max_rounds allows: {payload!r:.160}",
+            hint="A round makes too many items at once, or every round makes more than it ends.",
+            vertex=self.name,
+            record=payload,
+        )
 
 
 def _nowhere(order: bytes, trace: int, alive: bool, payload: Any) -> None:

@@ -357,3 +357,54 @@ def test_functions_know_if_another_process_can_import_them() -> None:
     assert is_local(lambda: None)
     assert not is_local(listed)
     assert not is_local(len)
+
+
+# -- rounds ----------------------------------------------------------------------------------------------
+
+
+def ring(*inside: Vertex, behind: Vertex | None = None) -> Graph:
+    """A cycle through some vertices, and one behind it."""
+    graph = Graph("ring")
+    source, head, fork, back, exit_ = Source("source"), Merge("head"), Broadcast("fork"), one("back"), one("exit")
+    last = behind or one("behind")
+    for vertex in (source, head, *inside, fork, back, exit_, last, Sink("sink")):
+        graph.add(vertex)
+    graph.chain(source, head, *inside, fork, back, head)
+    graph.chain(fork, exit_, last, graph.vertices[-1])
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "counted"),
+    [
+        (ring(one("once")), True),
+        (ring(drift()), True),
+        (ring(drift(), one("dealt", route=ByTime())), True),
+        (ring(Grouping("windows", route=KEY, window=2)), True),
+        (ring(one("once"), behind=Grouping("windows", route=KEY, window=2)), True),
+        (ring(one("dealt", route=ByTime())), False),
+        (ring(one("keyed", route=KEY)), False),
+        (ring(one("copied", route=ToAll())), False),
+        (ring(Grouping("windows", route=KEY, window=2, order=abs)), False),
+        (ring(drift(), behind=Grouping("windows", route=KEY, window=2, order=abs)), False),
+        (ring(drift(), behind=Grouping("windows", route=KEY, window=2, undo_partial=True)), False),
+    ],
+)
+def test_rounds_are_counted_where_nothing_is_taken_back_and_a_count_is_known(graph: Graph, counted: bool) -> None:
+    graph.check()
+    assert graph.counts_rounds() is counted
+
+
+def test_rounds_are_not_counted_where_one_with_a_state_holds_one_without() -> None:
+    inner, turn, fork = Merge("inner"), one("turn"), Broadcast("inner/fork")
+    graph = Graph("nested")
+    source, head, state, out, sink = Source("source"), Merge("head"), drift(), Broadcast("out"), Sink("sink")
+    ways = [one(name) for name in ("again", "on", "back", "exit")]
+    for vertex in (source, head, inner, turn, fork, state, out, *ways, sink):
+        graph.add(vertex)
+    again, on, back, exit_ = ways
+    graph.chain(source, head, inner, turn, fork, again, inner)
+    graph.chain(fork, on, state, out, back, head)
+    graph.chain(out, exit_, sink)
+    graph.check()
+    assert not graph.counts_rounds()

@@ -16,6 +16,7 @@ from flamecore.model.meta import (
     FrontId,
     GlobalTime,
     Meta,
+    child_orders,
     decode_children,
     decode_time,
     encode_child,
@@ -128,3 +129,9 @@ def test_an_item_spells_its_meta_out() -> None:
     assert tombstone.meta == Meta(GlobalTime(7, 1), (0, 300), 9, True)
     assert str(tombstone.meta) == "7@1[0,300] tombstone"
     assert str(meta(-7)) == "-7@1[]"
+
+
+def test_the_orders_of_children_are_those_of_their_child_ids() -> None:
+    orders = child_orders(b"order")
+    for number in range(132_000):
+        assert next(orders) == b"order" + encode_child(number), number

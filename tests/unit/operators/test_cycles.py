@@ -1,0 +1,261 @@
+"""Cycles: rounds cost what they do however many there are, and items leave in the order of their child ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+from flamecore.errors import JobError, OperationError, RunawayLoopError
+from flamecore.testing.flows.reference import Failed, interpret
+
+Body = Callable[[Any], Any]
+
+
+def outputs(flow: fc.Flow, records: Sequence[Any], workers: int = 1, **job: Any) -> list[Any]:
+    settings = {f"job.{name}": value for name, value in job.items()}
+    return list(flow.run({"in": records}, workers=workers, settings=settings)["out"])
+
+
+def wanted(flow: fc.Flow, records: Sequence[Any], **options: Any) -> list[Any]:
+    return [output.payload for output in interpret(flow.graph(), {"in": records}, **options)["out"]]
+
+
+def looped(body: Body, behind: Body = lambda stream: stream) -> fc.Flow:
+    flow = fc.Flow("looped")
+    behind(flow.source("in").loop(body)).sink("out")
+    return flow
+
+
+def turn(calls: int, number: int) -> tuple[int, list[int]]:
+    return calls + 1, [number - 1]
+
+
+def keyed_rounds(stream: Any) -> Any:
+    """Count down, with a state."""
+    return stream.key_by(lambda _: "all").stateful_map(0, turn).branch(lambda number: number > 0)
+
+
+def plain_rounds(stream: Any) -> Any:
+    """Count down, without one."""
+    return stream.map(lambda number: number - 1).branch(lambda number: number > 0)
+
+
+def dealt_rounds(stream: Any) -> Any:
+    """Count down, on another worker perhaps."""
+    once = stream.rebalance().map(lambda number: number - 1)
+    return once.branch(lambda number: number > 0)
+
+
+ROUNDS: dict[str, Body] = {"a state": keyed_rounds, "no state": plain_rounds}
+
+
+# -- rounds ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [10, 3000])
+@pytest.mark.parametrize("name", ROUNDS)
+def test_child_ids_do_not_grow_with_the_rounds(name: str, rounds: int) -> None:
+    lengths: list[int] = []
+
+    def look(payload: int, meta: fc.Meta) -> None:
+        lengths.append(len(meta.child_ids))
+
+    def body(stream: Any) -> Any:
+        return ROUNDS[name](stream.inspect(look, meta=True))
+
+    looped(body, lambda stream: stream.inspect(look, meta=True)).run({"in": [rounds]})
+    assert len(lengths) == rounds + 1
+    assert max(lengths) < 10
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_long_search_that_ends_is_not_refused(name: str, workers: int) -> None:
+    assert outputs(looped(ROUNDS[name]), [50_000, 3], workers) == [0, 0]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("name", ROUNDS)
+def test_as_many_rounds_are_allowed_as_is_said(name: str, workers: int) -> None:
+    # 41 turns are 40 rounds, and a turn to leave
+    assert outputs(looped(ROUNDS[name]), [41], workers, max_rounds=40) == [0]
+    with pytest.raises(
+        OperationError, match=r"without end: more than 40 rounds, the most that job\.max_rounds"
+    ) as caught:
+        outputs(looped(ROUNDS[name]), [5, 42, 5], workers, max_rounds=40)
+    assert isinstance(caught.value.cause, RunawayLoopError)
+    assert "raise max_rounds under [job]" in str(caught.value.cause)
+    kept = outputs(looped(ROUNDS[name]), [5, 42, 5], workers, max_rounds=40, on_error="skip")
+    assert kept == [0, 0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rounds_are_counted_for_each_cycle_and_record(workers: int) -> None:
+    flow = looped(keyed_rounds, lambda stream: stream.map(lambda _: 41).loop(keyed_rounds).map(lambda _: 41))
+    again = fc.Flow("again")
+    again.source("in").loop(keyed_rounds).map(lambda _: 41).loop(plain_rounds).sink("out")
+    assert outputs(flow, [41, 41], workers, max_rounds=40) == [41, 41]
+    assert outputs(again, [41, 41], workers, max_rounds=40) == [0, 0]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_where_child_ids_grow_their_length_is_limited(workers: int) -> None:
+    """The same on any number of workers: items that are dealt out take no count of rounds with them."""
+    assert outputs(looped(dealt_rounds), [1000], workers) == [0]
+    with pytest.raises(OperationError, match=r"child ids have 66 bytes, the most that job\.max_rounds allows"):
+        outputs(looped(dealt_rounds), [1000], workers, max_rounds=1000)
+
+
+def test_too_many_items_that_wait_are_refused() -> None:
+    def body(stream: Any) -> Any:
+        return stream.flat_map(lambda number: [number - 1] * 30).branch(lambda number: number > 0)
+
+    assert len(outputs(looped(body), [2])) == 900
+    with pytest.raises(JobError, match=r"more than 40 items of one record wait .*job\.max_rounds allows"):
+        outputs(looped(body), [4], max_rounds=40)
+
+
+# -- sequence ----------------------------------------------------------------------------------------------------------
+
+
+def halves(item: tuple[int, int]) -> list[tuple[int, int]]:
+    return [(item[0] - 1, item[1] * 2 + half) for half in range(2)]
+
+
+def noted(state: int, item: tuple[int, int]) -> tuple[int, list[tuple[int, int]]]:
+    state = (state * 7 + item[1]) % 1009
+    return state, [(item[0], (item[1] * 31 + state) % 1009)] * (1 + state % 2)
+
+
+def with_state(stream: Any) -> Any:
+    return stream.key_by(lambda item: item[1] % 3).stateful_map(0, noted)
+
+
+def early_exit(stream: Any) -> Any:
+    """Some leave before the state, some behind it."""
+    more, done = stream.flat_map(halves).branch(lambda item: item[0] > 0)
+    turned, left = with_state(more).branch(lambda item: item[1] % 5 > 0)
+    return turned, done.merge(left)
+
+
+def two_states(stream: Any) -> Any:
+    return with_state(with_state(stream.flat_map(halves)).map(lambda item: item)).branch(lambda item: item[0] > 0)
+
+
+def inner_cycle(stream: Any) -> Any:
+    def inner(inside: Any) -> Any:
+        return with_state(inside).map(lambda item: (item[0] - 1, item[1] + 1)).branch(lambda item: item[0] % 2)
+
+    return stream.flat_map(halves).loop(inner).branch(lambda item: item[0] > 0)
+
+
+def no_state(stream: Any) -> Any:
+    return stream.flat_map(halves).branch(lambda item: item[0] > 0)
+
+
+def reduced(stream: Any) -> Any:
+    halved = stream.flat_map(halves).key_by(lambda item: item[0]).fold(1, lambda state, item: (state + item[1]) % 97)
+    return halved.branch(lambda item: item[0] > 0)
+
+
+def grouped(stream: Any) -> Any:
+    windows = stream.flat_map(halves).key_by(lambda item: item[1] % 3).group(2)
+    return windows.map(lambda window: (window[-1][0], sum(item[1] for item in window) % 97)).branch(
+        lambda it: it[0] > 0
+    )
+
+
+BODIES: dict[str, Body] = {
+    body.__name__: body for body in (early_exit, two_states, inner_cycle, no_state, reduced, grouped)
+}
+
+
+def beside(stream: Any) -> Any:
+    """One copy meets a state, the other does not: they must not change places."""
+    first, second = stream.broadcast(2)
+    return with_state(first).merge(second.map(lambda item: (item[0], -item[1])))
+
+
+def beside_a_cycle(stream: Any) -> Any:
+    first, second = stream.map(lambda item: (2, item[1])).broadcast(2)
+    return first.loop(two_states).merge(second)
+
+
+def through_a_state_or_past_it(stream: Any) -> Any:
+    odd, even = with_state(stream).branch(lambda item: item[1] % 2)
+    return with_state(odd).merge(even.flat_map(halves))
+
+
+BEHIND: dict[str, Body] = {
+    "nothing": lambda stream: stream,
+    "a state": with_state,
+    "a state beside": beside,
+    "a cycle beside": beside_a_cycle,
+    "states and past them": through_a_state_or_past_it,
+    "windows in an order of their own": lambda stream: (
+        stream.key_by(lambda item: item[1] % 2).group(2, order=lambda item: -item[1]).map(lambda window: window[-1])
+    ),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("body", BODIES)
+def test_items_leave_in_the_order_of_their_child_ids(body: str, behind: str, workers: int) -> None:
+    records = [(number % 3 + 1, number) for number in range(5)]
+    flow = looped(BODIES[body], BEHIND[behind])
+    expected = wanted(flow, records)
+    assert len(expected) > len(records)
+    assert outputs(flow, records, workers) == expected
+
+
+def liking(item: tuple[int, int]) -> tuple[int, int]:
+    if item[1] % 11 == 5 or (item[0] < 2 and item[1] % 7 == 3):
+        raise ValueError(f"{item} is not liked")
+    return item
+
+
+def liked_state(state: int, item: tuple[int, int]) -> tuple[int, list[tuple[int, int]]]:
+    if (state + item[1]) % 13 == 6:
+        raise ValueError(f"{item} after {state}")
+    return noted(state, item)
+
+
+def failing_map(stream: Any) -> Any:
+    return with_state(stream.flat_map(halves).map(liking)).branch(lambda item: item[0] > 0)
+
+
+def failing_state(stream: Any) -> Any:
+    turned = stream.flat_map(halves).key_by(lambda item: item[1] % 2).stateful_map(0, liked_state)
+    return turned.branch(lambda item: item[0] > 0)
+
+
+def failing_branch(stream: Any) -> Any:
+    return with_state(stream.flat_map(halves)).branch(lambda item: liking(item)[0] > 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("body", [failing_map, failing_state, failing_branch])
+def test_of_the_items_that_fail_in_a_cycle_the_first_in_order_is_told(body: Body, workers: int) -> None:
+    """What goes round comes before what stands behind it in the same output of a function, and fails before it."""
+    flow = looped(body)
+    for start in range(30):
+        records = [(0, 0), (3, start), (3, 0)]
+        try:
+            expected = wanted(flow, records)
+        except Failed as failed:
+            failure = failed
+        else:
+            assert outputs(flow, records, workers) == expected
+            continue
+        with pytest.raises(OperationError) as caught:
+            outputs(flow, records, workers)
+        assert str(caught.value.cause) == str(failure.error), start
+        assert caught.value.vertex == failure.vertex.removesuffix("/outputs")
+    records = [(3, start) for start in range(30)]
+    assert outputs(flow, records, workers, on_error="skip", max_failed=1_000_000) == wanted(
+        flow, records, skip_failing=True
+    )

@@ -25,6 +25,7 @@
     │   └── TooLargeError         an item that alone costs more than a message may
     ├── JobError                  a job that cannot go on (a stuck stream, a dead worker)
     │   ├── RunawayLoopError      an item that goes round a cycle without end
+    │   ├── LoopKeyError          an item of a loop by key that has changed its key
     │   └── TooManyFailedError    a job that has left out more records than it may
     ├── TransportError            hand-over between addresses failed
     │   ├── ConnectError          nobody answers, or lets this process in, where the transport connects to
@@ -235,6 +236,13 @@ class JobError(FlameError):
 
 class RunawayLoopError(JobError):
     """An item went round a cycle beyond `[job] max_rounds`, or as many wait there. Fields: `vertex`, `record`."""
+
+
+class LoopKeyError(JobError):
+    """An item of a loop by key has another key than what it came of entered with.
+
+    Fields: `vertex` (where that was seen), `loop`, `record`, `entered`, `key`.
+    """
 
 
 class TooManyFailedError(JobError):

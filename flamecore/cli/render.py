@@ -21,6 +21,7 @@ _MERMAID: Final = {
     "sink": '[("{}")]',
     "broadcast": '(("{}"))',
     "merge": '(("{}"))',
+    "keyed_loop": '(("{}"))',
 }
 _MERMAID_STATEFUL: Final = '{{{{"{}"}}}}'
 _DOT: Final = {
@@ -28,6 +29,7 @@ _DOT: Final = {
     "sink": "cylinder",
     "broadcast": "circle",
     "merge": "circle",
+    "keyed_loop": "circle",
 }
 
 

@@ -18,7 +18,12 @@ from flamecore.model.type_codec import TypeCodec
 from flamecore.model.types import hints_of
 from flamecore.model.vertices import (
     Broadcast,
+    ByHash,
+    ByKey,
+    ByTime,
+    KeyedLoop,
     Merge,
+    Route,
     Sink,
     Source,
     Vertex,
@@ -178,6 +183,22 @@ class Graph:
                     found[frozenset(ahead & _closure((vertex,), self._predecessors))] = None
         return tuple(found)
 
+    def keyed_loops(self) -> dict[KeyedLoop, frozenset[Vertex]]:
+        """Return, for each merge that a loop by key goes back to, the vertices that lie on a way round it."""
+        heads = [vertex for vertex in self.vertices if isinstance(vertex, KeyedLoop)]
+        closing = self.feedback() if heads else ()
+        found = {}
+        for head in heads:
+            backs = [start for start, end in closing if end is head]
+            ahead = _closure(self._successors[head], {**self._successors, head: []})
+            found[head] = frozenset(ahead & _closure(backs, {**self._predecessors, head: []}) - {head})
+        return found
+
+    def homeless_cycles(self) -> tuple[frozenset[Vertex], ...]:
+        """Return the cycles of `keyed_cycles` that lie in a loop by key: these need no home."""
+        loops = [{head, *inside} for head, inside in self.keyed_loops().items()]
+        return tuple([cycle for cycle in self.keyed_cycles() if any(cycle <= loop for loop in loops)])
+
     def counts_rounds(self) -> bool:
         """Whether rounds can be counted in its cycles, and items in them be numbered: on any number of workers alike.
 
@@ -216,6 +237,7 @@ class Graph:
                 raise note_declaration(error, vertex) from error.__cause__
         self._check_reach()
         self._check_cycles()
+        self._check_keyed_loops()
 
     def _check_degree(self, vertex: Vertex) -> None:
         outgoing, incoming = len(self._successors[vertex]), len(self._predecessors[vertex])
@@ -268,6 +290,34 @@ class Graph:
                     hint="Child ids must grow on every round: put a map into the cycle.",
                     vertex=head.name,
                 )
+
+    def _check_keyed_loops(self) -> None:
+        for head, inside in self.keyed_loops().items():
+            for vertex in sorted(inside, key=lambda vertex: vertex.index):
+                error = None
+                if (way := _other_way(vertex.route, head)) is not None:
+                    error = GraphError(
+                        f"{vertex!r} {way} inside of {head!r}, where all that comes of an item keeps its key",
+                        hint="Draw the cycle before key_by: .loop(body) lets items take any key, and has one home.",
+                        vertex=vertex.name,
+                    )
+                elif any(start is not head and start not in inside for start in self._predecessors[vertex]):
+                    error = GraphError(
+                        f"{vertex!r} lies inside of {head!r}, and takes items that have not come in there",
+                        hint="Merge the streams before the loop; or draw it before key_by: .loop(body) takes them.",
+                        vertex=vertex.name,
+                    )
+                if error is not None:
+                    raise note_declaration(error, vertex)
+
+
+def _other_way(route: Route, head: KeyedLoop) -> str | None:
+    """Return what a route does in words, if it leads anywhere but to the owner of the key of a loop."""
+    if route is None or (isinstance(route, ByKey) and route.key is head.key):
+        return None
+    if isinstance(route, (ByKey, ByHash)):
+        return "goes by another key"
+    return "is rebalanced" if isinstance(route, ByTime) else "copies items to all workers"
 
 
 def _alike(one: Vertex, other: Vertex) -> bool:

@@ -46,8 +46,8 @@ class Plan:
         check_types: Whether all records are held to declared types, not only the first.
         check_mutation: Whether functions are held to leave their arguments as they are.
         segments: Those of the graph.
-        owners: Which worker owns each key group of what is on no cycle that holds keyed state.
-        homes: For each vertex on a cycle that holds keyed state, the worker that is its home.
+        owners: Which worker owns each key group of what has no home.
+        homes: For each vertex on a cycle that holds keyed state, the worker that is its home; but for loops by key.
     """
 
     graph: Graph
@@ -77,9 +77,11 @@ class Plan:
         shared = owners(self.workers, self.owning)  # refuses impossible numbers
         object.__setattr__(self, "segments", Segments.number(self.graph))
         # The home of a cycle is the owner of the key group that its name is of.
+        homeless = self.graph.homeless_cycles()
         homes = {
             vertex: shared[key_group(stable_hash(cycle_name(cycle)))]
             for cycle in self.graph.keyed_cycles()
+            if cycle not in homeless
             for vertex in cycle
         }
         object.__setattr__(self, "homes", homes)
@@ -92,13 +94,14 @@ class Plan:
         """Which worker owns each key group of a vertex.
 
         One owns them all on a cycle that holds keyed state: what goes round must meet in order, which is known on one.
+        In a loop by key only what is of one key meets, so it is shared like a state outside of cycles.
         """
         home = self.homes.get(vertex)
         return self.owners if home is None else (home,) * KEY_GROUPS
 
     def homes_on(self, worker: int) -> tuple[str, ...]:
         """Return the names of the cycles that are at home on a worker."""
-        cycles = [cycle for cycle in self.graph.keyed_cycles() if self.homes[next(iter(cycle))] == worker]
+        cycles = [cycle for cycle in self.graph.keyed_cycles() if self.homes.get(next(iter(cycle))) == worker]
         return tuple(map(cycle_name, cycles))
 
     @property

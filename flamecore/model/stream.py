@@ -19,7 +19,19 @@ from flamecore.model.failure import all_shown_at_caller
 from flamecore.model.hashing import refuse_unhashable
 from flamecore.model.meta import Meta
 from flamecore.model.types import element, returned
-from flamecore.model.vertices import USABLE_KEYS, Broadcast, ByKey, ByTime, Grouping, Map, Merge, Route, Sink, Vertex
+from flamecore.model.vertices import (
+    USABLE_KEYS,
+    Broadcast,
+    ByKey,
+    ByTime,
+    Grouping,
+    KeyedLoop,
+    Map,
+    Merge,
+    Route,
+    Sink,
+    Vertex,
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -165,17 +177,7 @@ class Stream(Generic[T]):
         _require_functions("loop", self._vertex, body)
         head = Merge(self._flow._name(name, "loop"))
         self._flow._add(head, self._placed())
-        result = body(Stream(self._flow, head, self._type))
-        if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(s, Stream) for s in result)):
-            raise GraphError(
-                f"the body of loop {head.name!r} returned {result!r}",
-                hint="It must return two streams: (what goes round again, what leaves).",
-                vertex=head.name,
-            )
-        _require_one_flow(head, self, *result)
-        feedback, exit_ = result
-        self._flow._use(feedback._placed(), head)
-        return exit_
+        return _closed(head, self, body(Stream(self._flow, head, self._type)))
 
     def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
         """Run an operation that has no method here, such as a plugin brings.
@@ -274,6 +276,31 @@ class KeyedStream(Generic[K, T]):
     def _keyed(self) -> Stream[T]:
         return self._stream._routed(self._route)
 
+    def loop(
+        self, body: Callable[[KeyedStream[K, T]], tuple[Stream[T], Stream[U]]], *, name: str | None = None
+    ) -> Stream[U]:
+        """A cycle in which each item keeps its key: all workers share it, each has the keys that it owns.
+
+        No operation inside may lead to another key. Where items change their keys, take `Stream.loop`, before `key_by`.
+
+        Args:
+            body: Takes the stream inside the cycle, by the same key, and returns two: what goes round again, which must
+                have the key that it came in with, and what leaves.
+
+        Returns:
+            The stream that leaves.
+        """
+        stream, flow = self._stream, self._stream._flow
+        _require_functions("loop", stream._vertex, body)
+        called = flow._name(name, "loop")
+        entry, head = (
+            Map(f"{called}.key", route=self._route, function=same, shape="one"),
+            KeyedLoop(called, key=self._key),
+        )
+        flow._add(entry, stream._output)
+        flow._add(head, Output(entry))
+        return _closed(head, stream, body(KeyedStream(Stream(flow, head, stream._type), self._key)))
+
     def group(
         self,
         window: int,
@@ -371,6 +398,20 @@ class KeyedStream(Generic[K, T]):
         arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
         state, outputs = (arguments[0], element(arguments[1])) if len(arguments) == 2 else (object, object)
         return self._drift("stateful_map", name, function, function, initial, None, outputs, state, output=outputs)
+
+
+def _closed(head: Merge, entered: Stream[Any], result: Any) -> Stream[Any]:
+    """Close a cycle with what its body has returned; returns the stream that leaves."""
+    if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(s, Stream) for s in result)):
+        raise GraphError(
+            f"the body of loop {head.name!r} returned {result!r}",
+            hint="It must return two streams: (what goes round again, what leaves).",
+            vertex=head.name,
+        )
+    _require_one_flow(head, entered, *result)
+    feedback, exit_ = result
+    entered._flow._use(feedback._placed(), head)
+    return exit_  # type: ignore[no-any-return]
 
 
 def _require_functions(kind: str, vertex: Vertex, *functions: Any, generators: bool = False) -> None:

@@ -207,6 +207,22 @@ class Merge(Vertex):
 
 
 @dataclass(eq=False, slots=True, repr=False)
+class KeyedLoop(Merge):
+    """The merge that a cycle goes back to whose items keep the key that they enter with.
+
+    So what goes round one key never meets what goes round another, and each key group can be on the worker that owns
+    it. No vertex inside has a route, unless it is by the same key.
+
+    Attributes:
+        key: The function that tells the key of what enters, and of what comes back.
+    """
+
+    kind: ClassVar[str] = "keyed_loop"
+
+    key: Callable[[Payload], Any] = field(kw_only=True)
+
+
+@dataclass(eq=False, slots=True, repr=False)
 class Grouping(Vertex):
     """The only operation that keeps state: windows of consecutive items of a bucket.
 

@@ -119,6 +119,55 @@ def cycles_beside_a_count() -> Graph:
     return flow.graph()
 
 
+def loop_by_key() -> Graph:
+    """Loops in which each key goes round by itself: two states and a loop inside of one, and a state behind it."""
+
+    def key(item: tuple[int, int, int]) -> int:
+        return item[0]
+
+    def turn(state: int, item: tuple[int, int, int]) -> tuple[int, list[tuple[int, int, int]]]:
+        key, left, n = item
+        return (state * 7 + n) % 101, [(key, left - 1, (n + state) % 97)]
+
+    def note(state: int, item: tuple[int, int, int]) -> tuple[int, list[tuple[int, int, int]]]:
+        return state + 1, [(item[0], item[1], (item[2] * 5 + state) % 89)]
+
+    def inner(stream: fc.KeyedStream[int, Any]) -> tuple[fc.Stream[Any], ...]:
+        return stream.stateful_map(0, note, name="inner").branch(lambda item: item[2] % 3 == 0)
+
+    def body(stream: fc.KeyedStream[int, Any]) -> tuple[fc.Stream[Any], ...]:
+        turned = stream.stateful_map(0, turn, name="outer")
+        inside = turned.key_by(key).loop(inner, name="again")  # type: ignore[arg-type]
+        return inside.key_by(key).stateful_map(0, note, name="last").branch(lambda item: item[1] > 0)
+
+    flow = fc.Flow("loop-by-key")
+    items = flow.source("numbers", int).rebalance().map(lambda n: (n % 11, n % 3, n))
+    left = items.key_by(key).loop(body)  # type: ignore[arg-type]
+    left.key_by(lambda item: item[2] % 5).stateful_map(0, note, name="behind").sink("out")
+    return flow.graph()
+
+
+def loop_by_key_without_state() -> Graph:
+    """A loop that only takes each item to the worker of its key, behind windows that are taken back."""
+
+    def body(stream: fc.KeyedStream[int, Any]) -> tuple[fc.Stream[Any], ...]:
+        return (
+            stream.flat_map(lambda item: [(item[0], n) for n in item[1:] if n > 1])
+            .map(lambda item: (item[0], item[1] // 2))
+            .branch(lambda item: item[1] > 2)
+        )
+
+    flow = fc.Flow("loop-by-key-without-state")
+    windows = flow.source("numbers", int).rebalance().flat_map(range_of).key_by(lambda n: n % 3).group(2)
+    loop = windows.map(lambda window: (sum(window) % 5, *window)).key_by(lambda item: item[0])
+    loop.loop(body).sink("out")  # type: ignore[arg-type]
+    return flow.graph()
+
+
+def range_of(n: int) -> range:
+    return range(n, n + 2)
+
+
 def custom_order() -> Graph:
     """Words of a line reach their bucket by length before their place in the line."""
     flow = fc.Flow("custom-order")
@@ -204,6 +253,8 @@ CASES = [
     Case("collatz", collatz, _numbers),
     Case("repaired_cycle", repaired_cycle, _numbers),
     Case("cycles_beside_a_count", cycles_beside_a_count, _numbers),
+    Case("loop_by_key", loop_by_key, _numbers),
+    Case("loop_by_key_without_state", loop_by_key_without_state, _numbers),
     Case("custom_order", custom_order, _lines),
     Case("undo_partial", undo_partial, _numbers),
     Case("failing", failing, _numbers),

@@ -1,4 +1,4 @@
-"""A job with cycles, each at home on one worker, beside states that all workers share, and its numbers of workers."""
+"""A job with cycles, each at home on one worker, beside states and a loop by key that all workers share, moves."""
 
 from __future__ import annotations
 
@@ -27,14 +27,24 @@ def body(stream: fc.Stream[Any]) -> Any:
     return stream.key_by(lambda item: item[1] % 5).stateful_map(0, turn).branch(lambda item: item[0] > 0)
 
 
+def refine(stream: fc.KeyedStream[int, Any]) -> Any:
+    return stream.stateful_map(0, once_more).branch(lambda item: item[0] > 0)
+
+
+def once_more(state: int, item: tuple[int, int]) -> tuple[int, list[tuple[int, int]]]:
+    return state + item[0], [(item[0] - 1, (item[1] + state * 10) % 1000)]
+
+
 flow = fc.Flow("homes")
 numbers = flow.source("numbers", str).map(int)
 numbers.key_by(lambda number: number).count().sink("counts")
 numbers.key_by(lambda number: number % 10).fold(0, lambda total, number: total + number).sink("totals")
 for cycle in CYCLES:
     numbers.map(lambda number: (number % 3, number)).loop(body, name=cycle).sink(cycle)
+items = numbers.map(lambda number: (number % 3, number))
+items.key_by(lambda item: item[1] % 10).loop(refine).sink("refined")
 
-SINKS = ("counts", "totals", *CYCLES)
+SINKS = ("counts", "totals", "refined", *CYCLES)
 
 
 def run(folder: Path, workers: int, owners: int | None, drain_at: int | None) -> None:

@@ -74,7 +74,7 @@ class Run(NamedTuple):
                 on_error=self.on_error,
             )
             run = simulation.run()
-        return run, calls.total(), sum(worker.in_vain for worker in simulation.workers.values())
+        return run, calls.total(), sum(sum(worker.in_vain.values()) for worker in simulation.workers.values())
 
     def needed(self, times: Mapping[FrontId, Sequence[int]]) -> Needed:
         """Return what the reference gives and takes for some times of the records, as far as they were read."""

@@ -76,10 +76,12 @@ TOUCHED = {
     "triple_grouping": "a recomputed window has another key, and so another bucket",
     "cycles_beside_a_count": "a recomputed item goes round with another key",
     "keyed_cycle": "a recomputed visit goes no further than the first one did, or less far",
+    "loop_by_key": "a recomputed item comes out with another key, and so to another state",
     "states_in_a_row": "a recomputed item has another key, and so another state",
     "undo_partial": "a partial window is taken back by a window with another last item",
     "failing": "a guess fails, and what replaces it does not",
     "failing_state": "a guess fails, and what replaces it does not",
+    "failing_branches": "a guess fails, and what replaces it does not",
 }
 """The flows of the suite that touch the limit of the earlier meta, and how."""
 

@@ -4,7 +4,8 @@ flamestream run examples/cycles/clusters/job.toml
 
 K-means, for each sensor by itself. A reading moves the centres of its sensor: a round takes each of the last readings
 to the nearest centre, and each centre to the mean of its readings. One round follows another until no centre moves by
-more than the tolerance. The next reading goes on with these centres.
+more than the tolerance. The next reading goes on with these centres. All rounds are of one sensor: the loop is one by
+key, and workers share the sensors.
 """
 
 from typing import Any, NamedTuple
@@ -66,12 +67,12 @@ def refine(sensor: Sensor, step: Reading | Round) -> tuple[Sensor, list[Round | 
     return Sensor(values, after), [Clusters(step.sensor, after, step.number)]
 
 
-def body(steps: fc.Stream[Any]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
+def body(steps: fc.KeyedStream[str, Any]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
     """Draw the cycle."""
-    refined = steps.key_by(lambda step: step.sensor).stateful_map(Sensor(), refine, name="refine")
+    refined = steps.stateful_map(Sensor(), refine, name="refine")
     again, settled = refined.branch(lambda step: isinstance(step, Round))
     return again, settled
 
 
 flow = fc.Flow("clusters")
-flow.source("readings", Reading).loop(body).sink("clusters")
+flow.source("readings", Reading).key_by(lambda step: step.sensor).loop(body).sink("clusters")

@@ -21,10 +21,10 @@ from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, Stat
 from flamecore.errors import GraphError
 from flamecore.model.graph import cycle_name
 from flamecore.model.plan import Plan
-from flamecore.model.vertices import ByTime, Map, Source, Vertex
+from flamecore.model.vertices import ByKey, ByTime, KeyedLoop, Map, Source, Vertex
 from flamecore.runtime.operators.agenda import Agenda, NumberedAgenda
 from flamecore.runtime.operators.barrier import Outlet
-from flamecore.runtime.operators.cycles import LoopHead
+from flamecore.runtime.operators.cycles import KeyedAgenda, KeyedLoopHead, LoopHead
 from flamecore.runtime.operators.exchange import Outboxes, routed
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import ReorderBuffer
@@ -98,18 +98,17 @@ class Compiler:
         self.cycles = {plan.graph.cycle_of(head) for _, head in self.feedback}
         self.on_cycles = frozenset[Vertex]().union(*self.cycles)
         self.numbered = self.numbered_here()
+        self.keyed = self.keyed_agendas()
+        self.checks = plan.check_types or plan.check_mutation
+        self.strict = cache(partial(strict_vertex, plan=plan))
         self.heads = {
-            head: LoopHead(head.name, plan.max_rounds, self.fail_at(head), self.agenda_of(head))
-            for head in plan.graph.vertices
-            if any(end is head for _, end in self.feedback)
+            head: self.head_of(head) for head in plan.graph.vertices if any(end is head for _, end in self.feedback)
         }
         self.behind_cycles = frozenset[Vertex]().union(*map(plan.graph.reach_of, self.heads)) - self.on_cycles
         self.at_home = frozenset(plan.homes)
         self.placed = self.placed_by_order()
         self.inputs: dict[Vertex, Way] = {}
         self.compiled.early[:] = early_orders(plan)
-        self.checks = plan.check_types or plan.check_mutation
-        self.strict = cache(partial(strict_vertex, plan=plan))
 
     def successor(self, vertex: Vertex) -> Way:
         """Return the way of what `vertex` emits, which has one successor."""
@@ -127,7 +126,8 @@ class Compiler:
             numbers, region = self.numbered[start]
             step = way.step if end in region else numbers.turn(way.step)
             if end in region and end in self.heads:
-                step = numbers.turn(self.heads[end].inside)
+                head = self.heads[end]
+                step = head.letting_in(numbers.turn(head.inside), self.fail_at(end))
             return Way(step, each(step))
         return Way(way.step, each(way.step)) if end in self.heads else way
 
@@ -217,18 +217,28 @@ class Compiler:
         way = Way(operator.step, operator.run or each(operator.step))
         alone = len(self.outboxes) == 1
         agenda = self.agenda_of(vertex)
+        keyed = self.keyed.get(vertex)
         if vertex in self.heads:  # a merge
-            self.heads[vertex].inside = way.step
-            step = agenda.entrance(way.step)
+            head = self.heads[vertex]
+            head.inside = way.step if keyed is None else keyed.going_on(way.step)
+            step = head.letting_in(agenda.entrance(head.inside), self._fail_at(vertex))
             way = Way(step, each(step))
         elif self.gated(vertex):
-            way = self.numbered[vertex][0].gate_inside(way) if vertex in self.numbered else agenda.gate(way)
+            if keyed is not None:
+                way = keyed.gate(way)
+            else:
+                way = self.numbered[vertex][0].gate_inside(way) if vertex in self.numbered else agenda.gate(way)
         elif isinstance(operator, StatefulOperator) and not (alone or vertex in self.on_cycles):
             advance = self.plan.advance and self.plan.barrier
             segment = self.plan.segments.of[vertex.index]
             buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
             self.compiled.waiting.append(buffer)
             way = Way(buffer.step, buffer.run)
+        if keyed is not None and isinstance(vertex.route, ByKey):
+            strict = self.strict(vertex) if self.checks else vertex
+            assert isinstance(strict.route, ByKey)
+            step = keyed.checked(vertex.name, strict.route.key, way.step, self.fail_at(vertex))
+            return Way(step, each(step))
         if vertex in self.on_cycles:
             self.compiled.arrivals[vertex.index] = agenda.entrance(way.step)
         else:
@@ -247,18 +257,35 @@ class Compiler:
     def homes_here(self) -> dict[Vertex, Agenda]:
         """Return what orders each cycle with keyed state on this worker, one of several.
 
-        One of them is their home. What another takes in goes there before it can come back, and is not numbered here:
-        some of it would be, and some not.
+        It is at home on one of them; or, a loop by key, on each with the keys that it owns. What another worker takes
+        in goes there before it can come back, and is not numbered here: some of it would be, and some not.
         """
         homes: dict[Vertex, Agenda] = {}
         for cycle in self.plan.graph.keyed_cycles() if len(self.outboxes) > 1 else ():
             agenda = Agenda()
-            first = next(iter(cycle))  # they are of one segment, and have one home
-            if self.plan.homes[first] == self.worker:
+            first = next(iter(cycle))  # they are of one segment
+            if self.worker in self.plan.owners_of(first):
                 agenda = self.agenda_kind(self.plan.segments.of[first.index], cycle_name(cycle))
                 self.compiled.waiting.append(agenda)
             homes.update(dict.fromkeys(cycle, agenda))
         return homes
+
+    def keyed_agendas(self) -> dict[Vertex, KeyedAgenda]:
+        """Return, for each vertex of a loop by key, what notes the key there; loops inside of one share it."""
+        keyed: dict[Vertex, KeyedAgenda] = {}
+        loops = self.plan.graph.keyed_loops()
+        for head in sorted(loops, key=lambda head: -len(loops[head])):
+            if head not in keyed:
+                agenda = KeyedAgenda(head.name, self.agenda_of(head))
+                keyed.update(dict.fromkeys((head, *loops[head]), agenda))
+        return keyed
+
+    def head_of(self, head: Vertex) -> LoopHead:
+        """Make the head of a cycle."""
+        most, fail, agenda, keyed = self.plan.max_rounds, self.fail_at(head), self.agenda_of(head), self.keyed.get(head)
+        if keyed is not None and isinstance(head, KeyedLoop):
+            return KeyedLoopHead(head.name, most, fail, agenda, keyed, head.key)
+        return LoopHead(head.name, most, fail, agenda, keyed)
 
     def shares_for(self, vertex: Vertex) -> LoadShares | None:
         """What a rebalance goes by whose items come once, straight from the fronts; None: it must go by their times."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from flamecore.abc.operator import Build
 from flamecore.model.drift import Drift
-from flamecore.model.vertices import Broadcast, Grouping, Map, Merge, Sink, Vertex
+from flamecore.model.vertices import Broadcast, Grouping, KeyedLoop, Map, Merge, Sink, Vertex
 from flamecore.runtime.operators.barrier import sink_operator
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
@@ -20,6 +20,7 @@ OPERATORS: Final[Operators] = {
     Map: MapOperator,
     Broadcast: BroadcastOperator,
     Merge: MergeOperator,
+    KeyedLoop: MergeOperator,
     Grouping: GroupingOperator,
     Drift: DriftOperator,
     Sink: sink_operator,

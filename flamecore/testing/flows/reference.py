@@ -15,12 +15,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from flamecore.errors import GraphError
+from flamecore.errors import GraphError, LoopKeyError
 from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
 from flamecore.model.item import DataItem
 from flamecore.model.meta import GLOBAL_TIME_BYTES, GlobalTime, Meta, decode_time, encode_child, encode_time
-from flamecore.model.vertices import Broadcast, ByHash, ByKey, Grouping, Map, Merge, Sink, Source, ToAll, Vertex
+from flamecore.model.vertices import (
+    Broadcast,
+    ByHash,
+    ByKey,
+    Grouping,
+    KeyedLoop,
+    Map,
+    Merge,
+    Sink,
+    Source,
+    ToAll,
+    Vertex,
+)
 
 T = TypeVar("T")
 
@@ -115,11 +127,14 @@ def interpret(
 class _Interpreter:
     def __init__(self, graph: Graph, workers: int, skip_failing: bool) -> None:
         self.graph, self.workers, self.skip_failing = graph, workers, skip_failing
-        self.pending: list[tuple[bytes, int, Vertex, bool, Any]] = []
+        self.pending: list[tuple[bytes, int, Vertex, Vertex, bool, Any]] = []
         self.pushed = 0
         self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
         self.held: dict[str, list[DataItem]] = {sink.name: [] for sink in graph.sinks}
         self.failures: list[Failure] = []
+        self.feedback = graph.feedback()
+        self.loop_of = {vertex: head for head, inside in graph.keyed_loops().items() for vertex in inside}
+        self.entered: dict[Vertex, dict[bytes, Any]] = {head: {} for head in graph.keyed_loops()}
 
     def run(
         self, inputs: Mapping[str, Iterable[Any]], times: Mapping[str, Iterable[int]], max_steps: int
@@ -132,8 +147,13 @@ class _Interpreter:
         for _ in range(max_steps):
             if not self.pending:
                 break
-            order, _, vertex, alive, payload = heapq.heappop(self.pending)
-            self.work(vertex, order, alive, payload)
+            order, _, start, vertex, alive, payload = heapq.heappop(self.pending)
+            try:
+                self.check_key(start, vertex, order, payload)
+            except Exception as refused:  # noqa: BLE001 - user code, or a key that has changed
+                self.fail(vertex, order, alive, payload, refused)
+            else:
+                self.work(vertex, order, alive, payload)
         else:
             raise RuntimeError(f"graph {self.graph.name!r} has not ended after {max_steps} steps")
         outputs = {name: sorted(held, key=lambda output: output.order) for name, held in self.held.items()}
@@ -148,7 +168,24 @@ class _Interpreter:
             for copy in copies:
                 self.pushed += 1
                 place = at if copy is None else at + encode_child(copy)
-                heapq.heappush(self.pending, (place, self.pushed, end, alive, payload))
+                heapq.heappush(self.pending, (place, self.pushed, vertex, end, alive, payload))
+
+    def check_key(self, start: Vertex, vertex: Vertex, order: bytes, payload: Any) -> None:
+        """Hold the key of an item in a loop by key against that of the item it comes of, the last that has entered."""
+        loop = vertex if (start, vertex) in self.feedback else self.loop_of.get(vertex)
+        if isinstance(vertex, KeyedLoop) and (start, vertex) not in self.feedback:
+            self.entered[vertex][order] = vertex.key(payload)
+        if isinstance(loop, KeyedLoop) and (loop is vertex or isinstance(vertex.route, ByKey)):
+            key = loop.key(payload) if loop is vertex else vertex.route.key(payload)  # type: ignore[union-attr]
+            length = max(length for length in range(len(order) + 1) if order[:length] in self.entered[loop])
+            if key != self.entered[loop][order[:length]]:
+                raise LoopKeyError(f"{key!r} came of {self.entered[loop][order[:length]]!r}", vertex=vertex.name)
+
+    def fail(self, vertex: Vertex, order: bytes, alive: bool, payload: Any, error: Exception) -> None:
+        if alive:
+            self.failures.append(Failure(order, vertex.name, payload, error))
+        else:
+            self.failures = [failure for failure in self.failures if failure[:2] != (order, vertex.name)]
 
     def work(self, vertex: Vertex, order: bytes, alive: bool, payload: Any) -> None:
         if isinstance(vertex, Sink):
@@ -171,13 +208,10 @@ class _Interpreter:
                     assert isinstance(vertex, Grouping)
                     emitted = self.group(vertex, order, alive, payload)
             except Exception as error:  # noqa: BLE001 - user code
-                if alive:
-                    self.failures.append(Failure(order, vertex.name, payload, error))
-                else:
-                    self.failures = [failure for failure in self.failures if failure[:2] != (order, vertex.name)]
-                return
+                return self.fail(vertex, order, alive, payload, error)
             for parts in emitted:
                 self.emit(vertex, *parts)
+        return None
 
     def group(self, vertex: Grouping, order: bytes, alive: bool, payload: Any) -> list[tuple[bytes, bool, Any]]:
         """Change the bucket; compare the windows that ended at or behind the change with those that do now."""

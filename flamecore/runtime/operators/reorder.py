@@ -42,6 +42,8 @@ _FINE: Final = 64
 
 _IDENTITY: Final = itemgetter(0, 1)
 _TRACE: Final = itemgetter(1)
+_ALIVE: Final = itemgetter(1)
+"""Of a piece."""
 _NUMBER: Final = itemgetter(1)
 
 Waiting = tuple[int, bool, Orders, Sequence[Any]]
@@ -133,21 +135,31 @@ class ReorderBuffer:
             late, ready = _parted(ready, self._passed + b"\0")
             repairs = list(_merged(late))
             for number, piece in enumerate(repairs):
-                _, _, orders, payloads = piece
-                again = self._operator.followers(orders, payloads)
-                count = self._outstanding + (0 if final else len(orders))
-                if not self._allows(count + (self._outstanding if again is None else again)):
+                if not self._affords(piece, self._outstanding + (0 if final else len(piece[2]))):
                     return [*repairs[number:], *ready]
                 self._repair(*piece)
                 self._note(piece, final=final)
-        if not final and not self._allows(self._outstanding + _live(ready)):
+        count = 0 if final else self._outstanding + _live(ready)
+        if not final and not self._allows(count):
             return [*ready]
-        for piece in _merged(ready):
+        pieces = _merged(ready)
+        for piece in pieces:
             trace, alive, orders, payloads = piece
+            if orders[0] != self._passed:
+                self._pass(trace, alive, orders, payloads)
+            elif final or self._affords(piece, count):  # another version of what has just gone in: by another worker
+                self._repair(*piece)
+            else:
+                return [piece, *pieces]
             self._passed = orders[-1]
-            self._pass(trace, alive, orders, payloads)
             self._note(piece, final=final)
         return []
+
+    def _affords(self, piece: Waiting, count: int) -> bool:
+        """Return whether the advance is enough to put a piece among what is in, and to take back `count` items."""
+        _, _, orders, payloads = piece
+        again = self._operator.followers(orders, payloads)
+        return self._allows(count + (self._outstanding if again is None else again))
 
     def _note(self, piece: Waiting, *, final: bool) -> None:
         _, alive, orders, _ = piece
@@ -285,12 +297,13 @@ def _parted(pieces: Sequence[Waiting], limit: bytes) -> tuple[list[Waiting], lis
 def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
     """Yield the items of pieces in the order of all, in as few pieces as there can be of one trace each.
 
-    What is of one order stays in the sequence in which it came.
+    What is of one order stays in the sequence in which it came, but for tombstones. They go first: what they cancel is
+    in already, and another version that went in before would be worked on twice.
     """
     if len(pieces) < 2:
         yield from pieces
         return
-    pieces = list(pieces)
+    pieces = sorted(pieces, key=_ALIVE)
     heads = [(orders[0], number, 0) for number, (_, _, orders, _) in enumerate(pieces)]
     heapify(heads)
     kind: tuple[int, bool] | None = None  # what follows straight, of one trace, goes in together

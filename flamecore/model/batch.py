@@ -158,6 +158,41 @@ def joined(parts: Sequence[Orders]) -> Orders:
     return together
 
 
+def interleaved(runs: Sequence[tuple[Orders, Sequence[Any]]]) -> tuple[Orders, Sequence[Any]] | None:
+    """Merge runs whose orders are made alike of others, these others alone, and return orders and payloads.
+
+    All that is made of one order stands together, so nothing is spelled out: a line goes to its place with its words.
+
+    Args:
+        runs: Orders and payloads of each.
+
+    Returns:
+        None if they are not alike, or an order begins with another: then what is made of both may stand mixed.
+    """
+    notes = [orders for orders, _ in runs if type(orders) is DerivedOrders]
+    if len(notes) < len(runs) or len({(note.first, note.tail, note.counts is None) for note in notes}) > 1:
+        return None
+    bases = list(chain.from_iterable([note.bases for note in notes]))
+    places = sorted(range(len(bases)), key=bases.__getitem__)
+    merged = [bases[at] for at in places]
+    if any(map(bytes.startswith, merged[1:], merged)):
+        return None
+    first, tail = notes[0].first, notes[0].tail
+    if notes[0].counts is None:
+        values = _together([payloads for _, payloads in runs])
+        return DerivedOrders(merged, None, first, tail), [values[at] for at in places]
+    counts: list[int] = []
+    blocks: list[Sequence[Any]] = []
+    for note, (_, payloads) in zip(notes, runs, strict=True):
+        assert note.counts is not None
+        assert note._ends is not None
+        counts += note.counts
+        some = payloads if type(payloads) is list else list(payloads)
+        blocks += [some[end - count : end] for end, count in zip(note._ends, note.counts, strict=True)]
+    values = list(chain.from_iterable(map(blocks.__getitem__, places)))
+    return DerivedOrders(merged, [counts[at] for at in places], first, tail), values
+
+
 def materialise(orders: Orders) -> Orders:
     """The same orders, each of them spelled out. Not to be changed."""
     return orders.materialise() if type(orders) is DerivedOrders else orders

@@ -19,12 +19,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import compress, groupby
+from itertools import compress, groupby, pairwise
 from operator import itemgetter
 from typing import Any, Final
 
 from flamecore.abc.operator import Run, StatefulOperator, each
-from flamecore.model.batch import Orders, concat, joined, materialise
+from flamecore.model.batch import Orders, concat, interleaved, joined, materialise
 
 _ADVANCE: Final = 32
 _SHARE: Final = 10
@@ -303,6 +303,11 @@ def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
     if len(pieces) < 2:
         yield from pieces
         return
+    if len({piece[:2] for piece in pieces}) == 1 and _mixed(pieces):
+        found = interleaved([piece[2:] for piece in pieces])
+        if found is not None:
+            yield (*pieces[0][:2], *found)
+            return
     pieces = sorted(pieces, key=_ALIVE)
     heads = [(orders[0], number, 0) for number, (_, _, orders, _) in enumerate(pieces)]
     heapify(heads)
@@ -339,6 +344,12 @@ def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
         last = both
     if kind is not None:
         yield (*kind, joined(places), concat(parts))
+
+
+def _mixed(pieces: Sequence[Waiting]) -> bool:
+    """Return whether some of them begin before others end."""
+    ranges = sorted([(orders[0], orders[-1]) for _, _, orders, _ in pieces])
+    return any(later[0] <= earlier[1] for earlier, later in pairwise(ranges))
 
 
 def _without_cancelled(waiting: Sequence[Waiting]) -> list[Waiting]:

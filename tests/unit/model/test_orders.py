@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flamecore.errors import CodecError
-from flamecore.model.batch import DerivedOrders, Orders, children, extended, joined, materialise, pack, selected, unpack
+from flamecore.model.batch import (
+    DerivedOrders,
+    Orders,
+    children,
+    extended,
+    interleaved,
+    joined,
+    materialise,
+    pack,
+    selected,
+    unpack,
+)
 from flamecore.model.messages import Items, Released
 from flamecore.model.meta import GlobalTime, encode_child
 from flamecore.runtime.codec.codec import Codec
@@ -188,3 +199,32 @@ def test_packed_orders_of_any_claimed_length_take_little_room() -> None:
     assert len(claimed) == 2**31
     assert claimed[-1] == bases_of(2)[1] + encode_child(2**30 - 1)
     assert pack(claimed) == (bases_of(2), [2**30, 2**30], 0, b"")
+
+
+@given(st.lists(st.sets(st.integers(0, 40), min_size=1), min_size=2, max_size=4), st.booleans(), st.randoms())
+def test_runs_of_several_fronts_are_merged_line_by_line(times: list[set[int]], counted: bool, random: Random) -> None:
+    runs: list[tuple[Orders, list[object]]] = []
+    for front, some in enumerate(times, 1):
+        bases = [GlobalTime(time, front).encode() for time in sorted(some)]
+        counts = [random.choice((1, 2, 3, 250)) for _ in bases] if counted else None
+        orders = DerivedOrders(bases, counts, 0, CODE)
+        runs.append((orders, [(front, at) for at in range(len(orders))]))
+    found = interleaved(runs)
+    assert found is not None
+    assert type(found[0]) is DerivedOrders, "nothing is spelled out"
+    pairs = [pair for run in runs for pair in zip(*run, strict=True)]
+    assert list(zip(*found, strict=True)) == sorted(pairs)
+
+
+def test_runs_are_not_merged_where_what_comes_of_two_orders_may_stand_mixed() -> None:
+    (line,) = bases_of(1)
+    apart, (later,) = DerivedOrders([line], [3]), bases_of(1, 5)
+    within = DerivedOrders([line + encode_child(0)], [2])
+    assert sorted([*apart, *within]) != [*apart, *within], "the word of a word is before the second word"
+    assert interleaved([(apart, "abc"), (within, "de")]) is None
+    assert interleaved([(within, "de"), (apart, "abc")]) is None
+    assert interleaved([(apart, "abc"), (apart, "abc")]) is None
+    other = DerivedOrders([later], [1])
+    for unlike in ([later], DerivedOrders([later], None), DerivedOrders([later], [1], 1), extended(other, CODE)):
+        assert interleaved([(apart, "abc"), (unlike, "d")]) is None
+    assert interleaved([(apart, "abc"), (other, "d")]) == ([*apart, *other], [*"abcd"])

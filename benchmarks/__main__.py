@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks import (
     away,
     codec,
+    cycles,
     exactly_once,
     files,
     idle,
@@ -111,6 +112,7 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
         "keeping": lambda: keeping.compare(words=sizes.many_words, pages=sizes.pages, rounds=few),
         "keeping_away": lambda: keeping.compare_away(words=sizes.many_words // 2, pages=sizes.pages, rounds=few),
         "large_state": lambda: large_state.compare(keys=sizes.keys, rounds=min(runs, 2)),
+        "cycles": lambda: cycles.compare(rounds=runs),
         "recovery": lambda: recovery.compare(keys=sizes.keys, rounds=few),
         "start": lambda: start.compare(rounds=sizes.starts),
         "import": lambda: start.compare_imports(rounds=sizes.starts),

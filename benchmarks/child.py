@@ -42,6 +42,10 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.large_state import one_run as large_state
 
         return large_state
+    if kind == "cycles":
+        from benchmarks.cycles import one_run as cycles
+
+        return cycles
     if kind == "sparkfeed":
         from benchmarks.sparkfeed import run as sparkfeed
 

@@ -91,7 +91,8 @@ class Compiler:
         self.fail_at = cache(self.fail_of)  # one for each vertex: a repair must fail as what it repairs, step or run
         self.compiled = Compiled()
         self.feedback = plan.graph.feedback()
-        own = all(type(vertex) in (Source, *OPERATORS) for vertex in plan.graph.vertices)
+        kinds = {type(vertex) for vertex in plan.graph.vertices} - {Source}
+        own = all(operators.get(kind) is OPERATORS.get(kind) for kind in kinds)
         self.agenda_kind = NumberedAgenda if own and plan.graph.counts_rounds() else Agenda
         self.agenda = self.agenda_kind()
         self.homes = self.homes_here()
@@ -121,15 +122,26 @@ class Compiler:
             step = self.heads[end].feed_back
             return Way(step, each(step))
         way = self.input_of(end)
+        step, fail = way.step, self._fail_at(end)
+        keyed = self.keyed.get(end) if end in self.heads else None
+        if keyed is not None:
+            step = keyed.going_on(step)
+        enters = any(end in cycle and start not in cycle for cycle in self.cycles)
         if start in self.numbered:
             # One by one, so that what is emitted is in order: a run of failures and outputs has these behind those.
             numbers, region = self.numbered[start]
-            step = way.step if end in region else numbers.turn(way.step)
-            if end in region and end in self.heads:
-                head = self.heads[end]
-                step = head.letting_in(numbers.turn(head.inside), self.fail_at(end))
-            return Way(step, each(step))
-        return Way(way.step, each(way.step)) if end in self.heads else way
+            fail = numbers.turn_to_fail(fail)
+            if enters:
+                step = self.agenda_of(end).entrance(step)
+            if end not in region or end in self.heads:
+                step = numbers.turn(step)
+        elif enters or end in self.heads:
+            step = self.agenda_of(end).entrance(step)
+        else:
+            return way
+        if keyed is not None:
+            step = self.heads[end].letting_in(step, fail)
+        return Way(step, each(step))
 
     def agenda_of(self, vertex: Vertex) -> Agenda:
         """Return what orders the items of a vertex, if it is on a cycle or behind one."""
@@ -219,10 +231,7 @@ class Compiler:
         agenda = self.agenda_of(vertex)
         keyed = self.keyed.get(vertex)
         if vertex in self.heads:  # a merge
-            head = self.heads[vertex]
-            head.inside = way.step if keyed is None else keyed.going_on(way.step)
-            step = head.letting_in(agenda.entrance(head.inside), self._fail_at(vertex))
-            way = Way(step, each(step))
+            self.heads[vertex].inside = way.step if keyed is None else keyed.going_on(way.step)
         elif self.gated(vertex):
             if keyed is not None:
                 way = keyed.gate(way)

@@ -109,10 +109,10 @@ class LoopHead:
         self.feed_back = self._numbered(agenda) if isinstance(agenda, NumberedAgenda) else self._feed_back
 
     def letting_in(self, step: Step, fail: Fail) -> Step:
-        """Return a step by which items come in, from one that takes what goes on inside.
+        """Return a step by which items come in, where keys are noted.
 
         Args:
-            step: Takes an item, or its key with it.
+            step: Takes an item with its key.
             fail: Where an item goes whose key cannot be had.
         """
         return step if self._keyed is None else self._keyed.keeping(step)

@@ -212,6 +212,26 @@ def test_items_leave_in_the_order_of_their_child_ids(body: str, behind: str, wor
     assert outputs(flow, records, workers) == expected
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("first", ["in", "side"])
+@pytest.mark.parametrize("inside", [with_state, lambda stream: stream.flat_map(halves)], ids=["state", "none"])
+def test_a_cycle_may_be_entered_behind_its_head(inside: Body, first: str, workers: int) -> None:
+    """By a stream that the body merges: what that brings goes round at once, and not with the next item."""
+    flow = fc.Flow("entered")
+    sources = {name: flow.source(name) for name in ("in", "side")}
+    other = sources.pop("side" if first == "in" else "in")
+
+    def body(stream: Any) -> Any:
+        turned = inside(stream.merge(other)).map(lambda item: (item[0] - 1, item[1] + 1))
+        return turned.branch(lambda item: item[0] > 0)
+
+    sources[first].loop(body).sink("out")
+    inputs = {"in": [(3, 1), (2, 2)], "side": [(2, 5), (3, 4), (1, 9), (4, 0)]}
+    expected = [output.payload for output in interpret(flow.graph(), inputs)["out"]]
+    assert len(expected) >= 6
+    assert list(flow.run(inputs, workers=workers)["out"]) == expected
+
+
 def liking(item: tuple[int, int]) -> tuple[int, int]:
     if item[1] % 11 == 5 or (item[0] < 2 and item[1] % 7 == 3):
         raise ValueError(f"{item} is not liked")

@@ -191,3 +191,23 @@ def test_what_the_engine_computes_is_not_timed() -> None:
     graph = flow.graph()
     with timed(graph) as timings:
         assert [timing.name for timing in timings] == ["key of count"]
+
+
+def test_the_key_of_a_loop_is_timed_where_items_enter() -> None:
+    def key(item: tuple[int, int]) -> int:
+        return item[0]
+
+    def turn(state: int, item: tuple[int, int]) -> tuple[int, list[tuple[int, int]]]:
+        return state + 1, [(item[0], item[1] - 1)]
+
+    def body(items: fc.KeyedStream[int, Any]) -> Any:
+        first = items.stateful_map(0, turn, name="first")
+        return first.key_by(key).stateful_map(0, turn, name="second").branch(lambda item: item[1] > 0)
+
+    flow = fc.Flow("loops")
+    flow.source("in").key_by(key).loop(body).sink("out")
+    graph = flow.graph()
+    with timed(graph) as timings:
+        graph.check()  # as a job does: all in the loop is by the loop's key still
+        found = [timing.name for timing in timings]
+    assert [name for name in found if not name.startswith("branch")] == ["key of loop.key", "first", "second"]

@@ -18,7 +18,7 @@ from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, Reader, Source, SourceCapabilities
 from flamecore.model.graph import Graph
 from flamecore.model.plan import DEAD_LETTERS
-from flamecore.model.vertices import ByKey, Vertex, user_name
+from flamecore.model.vertices import ByKey, user_name
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.resolve import resolve
@@ -154,17 +154,20 @@ def timed(
         before.append((vertex, name, getattr(vertex, name)))
         setattr(vertex, name, value)
 
-    in_loops = frozenset[Vertex]().union(*graph.keyed_loops().values())  # there a key is that of the loop
     try:
+        of_loops: dict[Any, Any] = {}  # all in a loop by key goes by one function
+        for head in graph.keyed_loops():
+            if user_name(head.key) is not None:
+                if head.key not in of_loops:
+                    of_loops[head.key] = clocked(head.key, f"key of {head.name}")
+                put(head, "key", of_loops[head.key])
         for vertex in graph.vertices:
             for name in vertex.functions:
                 function = getattr(vertex, name)
                 if function is not None and user_name(function) is not None:
                     put(vertex, name, clocked(function, vertex.name))
-            if vertex in in_loops:
-                continue
-            if isinstance(vertex.route, ByKey) and user_name(vertex.route.key) is not None:
-                put(vertex, "route", ByKey(clocked(vertex.route.key, f"key of {vertex.name}")))
+            if isinstance(vertex.route, ByKey) and user_name(key := vertex.route.key) is not None:
+                put(vertex, "route", ByKey(of_loops.get(key) or clocked(key, f"key of {vertex.name}")))
         yield timings
     finally:
         for vertex, name, value in before:

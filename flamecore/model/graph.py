@@ -293,6 +293,16 @@ class Graph:
 
     def _check_keyed_loops(self) -> None:
         for head, inside in self.keyed_loops().items():
+            for vertex in self._predecessors[head]:
+                if vertex not in inside and (vertex.route is None or _other_way(vertex.route, head) is not None):
+                    raise note_declaration(
+                        GraphError(
+                            f"what enters {head!r} from {vertex!r} has not been taken to the owner of its key",
+                            hint="Route that operation by the key of the loop, as key_by(key).loop(body) does.",
+                            vertex=vertex.name,
+                        ),
+                        vertex,
+                    )
             for vertex in sorted(inside, key=lambda vertex: vertex.index):
                 error = None
                 if (way := _other_way(vertex.route, head)) is not None:

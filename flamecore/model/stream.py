@@ -165,7 +165,7 @@ class Stream(Generic[T]):
         return Stream(self._flow, vertex, self._type)
 
     def loop(self, body: Callable[[Stream[T]], tuple[Stream[T], Stream[U]]], *, name: str | None = None) -> Stream[U]:
-        """A cycle.
+        """A cycle, which with keyed state has one home. Where each item keeps its key, call `KeyedStream.loop`.
 
         Args:
             body: Takes the stream inside the cycle (what enters, and what comes back) and returns two: what goes round

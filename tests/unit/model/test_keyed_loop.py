@@ -10,9 +10,11 @@ import pytest
 import flamecore as fc
 from flamecore.cli.render import dot, mermaid
 from flamecore.errors import GraphError
+from flamecore.model.builder import same
+from flamecore.model.graph import Graph
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
-from flamecore.model.vertices import ToAll
+from flamecore.model.vertices import Broadcast, ByKey, ByTime, KeyedLoop, Map, Route, Sink, Source, ToAll
 
 Item = tuple[int, int]
 
@@ -73,6 +75,21 @@ def test_items_from_outside_of_the_loop_are_refused() -> None:
     items.key_by(key).loop(lambda inside: inside.map(turn).merge(items).branch(goes_on)).sink("out")  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="<merge 'merge'> lies inside of <keyed_loop 'loop'>, and takes items"):
         flow.graph()
+
+
+@pytest.mark.parametrize("route", [None, ByKey(goes_on), ByTime()])
+def test_what_enters_a_loop_must_come_by_its_key(route: Route) -> None:
+    graph = Graph("by hand")
+    entry = graph.add(Map("entry", route=route, function=same, shape="one"))
+    head = graph.add(KeyedLoop("loop", key=key))
+    graph.chain(graph.add(Source("in")), entry, head)
+    fork = graph.add(Broadcast("fork"))
+    graph.chain(head, graph.add(Map("once", function=same, shape="one")), fork, head)
+    graph.chain(fork, graph.add(Map("left", function=same, shape="one")), graph.add(Sink("out")))
+    with pytest.raises(GraphError, match="what enters <keyed_loop 'loop'> from <map 'entry'> has not been taken"):
+        graph.check()
+    entry.route = ByKey(key)
+    graph.check()
 
 
 def test_other_keys_behind_the_way_out_are_no_part_of_the_loop() -> None:

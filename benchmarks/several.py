@@ -25,7 +25,8 @@ WORKERS: Final = 2
 COSTS_US: Final = (0, 5, 20, 100)
 WANTED: Final = {0: 1.0, 20: 1.5, 100: 1.5}
 _LITTLE: Final = 10
-_SHORT_S: Final = 0.3
+SHORT_S: Final = 0.3
+NOTHING: Final = "a run that takes no longer than starting it says nothing"
 _TURNS: Final = 2_000_000
 
 
@@ -131,9 +132,9 @@ def _judge(table: Table, facts: dict[str, Any], cost: int, count: int, runs: dic
     if len({run.digest for found in runs.values() for run in found}) != 1:
         table.fail(str(cost), "two processes give other outputs than one")
         return
-    if min(run.seconds for found in runs.values() for run in found) < _SHORT_S:
+    if min(run.seconds for found in runs.values() for run in found) < SHORT_S:
         table.add(cost, *["-"] * 7)
-        table.note("a run that takes no longer than starting it says nothing")
+        table.note(NOTHING)
         return
     pairs = list(zip(runs["one"], runs["two"], strict=True))
     wall = Spread.of([one.seconds / two.seconds for one, two in pairs])

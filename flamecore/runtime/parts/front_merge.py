@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import Any, NamedTuple
 
 from flamecore.model.graph import Graph
@@ -170,9 +170,12 @@ def merged(pieces: Sequence[Records]) -> list[Records]:
     """
     if len(pieces) < 2:
         return list(pieces)
+    pieces = sorted(pieces, key=lambda piece: piece.orders[0])
     malformed = any(piece.malformed for piece in pieces)
     first = pieces[0].source
     if all(piece.source == first for piece in pieces):
+        if all(earlier.orders[-1] < later.orders[0] for earlier, later in pairwise(pieces)):
+            return [together(pieces)]
         return [Records(first, *_in_rows(pieces), malformed)]
     orders, values, places = _sorted(pieces)
     sources = [piece.source for piece in pieces for _ in piece.orders]

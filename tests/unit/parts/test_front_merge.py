@@ -9,7 +9,7 @@ import pytest
 import flamecore as fc
 from flamecore.model.meta import FrontId, encode_time
 from flamecore.runtime.parts.front import Front, LatestTime
-from flamecore.runtime.parts.front_merge import FrontMerge, Records, merges
+from flamecore.runtime.parts.front_merge import FrontMerge, Records, merged, merges
 
 
 def front(number: int, source: str = "s", **settings: object) -> Front:
@@ -115,6 +115,25 @@ def test_any_reading_gives_the_records_in_order_each_once(seed: int) -> None:
     while some := merge.take(1000):
         out += [order for records in some for order in records.orders]
     assert out == sorted(added)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_pieces_of_any_times_are_merged_in_order(seed: int) -> None:
+    """Of the same times, as fronts at one pace give them; of others; with gaps, where times were given before."""
+    random = Random(seed)
+    pieces = []
+    for number in range(1, random.randint(2, 6) + 1):
+        first, count = random.randint(0, 3), random.randint(1, 12)
+        times = range(first, first + count)
+        if random.random() < 0.2:
+            times = sorted(random.sample(range(40), count))
+        orders = [encode_time(time) + number.to_bytes(4, "big") for time in times]
+        pieces.append(Records("s", orders, [order.hex() for order in orders], random.random() < 0.1))
+    random.shuffle(pieces)
+    (whole,) = merged(pieces)
+    assert whole.orders == sorted(order for piece in pieces for order in piece.orders)
+    assert whole.values == [order.hex() for order in whole.orders]
+    assert whole.malformed == any(piece.malformed for piece in pieces)
 
 
 def test_fronts_of_one_wall_clock_need_not_wait_for_each_other() -> None:

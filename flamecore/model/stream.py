@@ -31,6 +31,7 @@ from flamecore.model.vertices import (
     Route,
     Sink,
     Vertex,
+    complement,
 )
 
 T = TypeVar("T")
@@ -137,8 +138,7 @@ class Stream(Generic[T]):
 
         def goes(way: int) -> Callable[[T], object]:
             if len(predicates) == 1:
-                first = predicates[0]
-                return (lambda payload: not first(payload)) if way else first
+                return complement(predicates[0]) if way else predicates[0]
             return _of_user(lambda payload: chosen(payload) == way, *predicates[way : way + 1])
 
         return tuple(self.filter(goes(way), name=f"{base}.{way}") for way in range(len(predicates) + 1))

@@ -289,6 +289,23 @@ class Sink(Vertex):
     type: Any = object
 
 
+def complement(predicate: Callable[[Any], object]) -> Callable[[Any], bool]:
+    """Return a predicate that holds of what another one does not, and says of which."""
+
+    def holds(payload: Any) -> bool:
+        return not predicate(payload)
+
+    holds.complement_of = predicate  # type: ignore[attr-defined]  # a function takes any attribute
+    return holds
+
+
+def are_complements(one: Vertex, other: Vertex) -> bool:
+    """Whether of two filters the other lets pass just what the one does not."""
+    if not (isinstance(one, Map) and isinstance(other, Map) and one.shape == other.shape == "filter"):
+        return False
+    return one.route is other.route is None and getattr(other.function, "complement_of", None) is one.function
+
+
 def user_functions(vertex: Vertex) -> Iterator[Callable[..., Any]]:
     """Return the functions that the user gave to a vertex: those of its kind, and that of its route."""
     yield from filter(None, (getattr(vertex, name) for name in vertex.functions))

@@ -20,12 +20,14 @@ import xxhash
 from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
 from flamecore.errors import GraphError
 from flamecore.model.graph import cycle_name
+from flamecore.model.meta import CHILD, encode_child
 from flamecore.model.plan import Plan
-from flamecore.model.vertices import ByKey, ByTime, KeyedLoop, Map, Source, Vertex
+from flamecore.model.vertices import ByKey, ByTime, KeyedLoop, Map, Source, Vertex, are_complements
 from flamecore.runtime.operators.agenda import Agenda, NumberedAgenda
 from flamecore.runtime.operators.barrier import Outlet
 from flamecore.runtime.operators.cycles import KeyedAgenda, KeyedLoopHead, LoopHead
 from flamecore.runtime.operators.exchange import Outboxes, routed
+from flamecore.runtime.operators.map import BroadcastOperator, Leg, choice_step
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.strict import early_orders, strict_vertex
@@ -109,6 +111,7 @@ class Compiler:
         self.at_home = frozenset(plan.homes)
         self.placed = self.placed_by_order()
         self.inputs: dict[Vertex, Way] = {}
+        self.idents: dict[Vertex, int] = {}
         self.compiled.early[:] = early_orders(plan)
 
     def successor(self, vertex: Vertex) -> Way:
@@ -214,6 +217,8 @@ class Compiler:
             early=early,
         )
         operator = self.operators[type(vertex)](self.strict(vertex) if self.checks else vertex, site)
+        if isinstance(operator, BroadcastOperator) and not self.checks:
+            self.choose(operator, ends)
         if isinstance(operator, StatefulOperator):
             self.compiled.stateful[vertex.name] = operator
         elif isinstance(operator, OutputBuffer):
@@ -223,6 +228,21 @@ class Compiler:
         if type(operator).on_time is not Operator.on_time:
             self.compiled.timed.setdefault(plan.segments.of[vertex.index], []).append(operator)
         return operator
+
+    def choose(self, operator: BroadcastOperator, ends: Sequence[Vertex]) -> None:
+        """Let the items of a broadcast go straight through its two filters, if they part what comes between them."""
+        if len(ends) != 2 or self.operators[Map] is not OPERATORS[Map]:
+            return
+        for one, other in (ends, ends[::-1]):
+            if isinstance(one, Map) and are_complements(one, other):
+                strict = self.strict(one)
+                kept, left = [
+                    Leg(encode_child(ends.index(end)) + CHILD[0], self.ident_of(end), self.successor(end).step)
+                    for end in (one, other)
+                ]
+                function = strict.function if isinstance(strict, Map) else one.function
+                operator.step = choice_step(operator.step, one.function, function, self.compiled.early, kept, left)
+                return
 
     def arrange(self, vertex: Vertex, operator: Operator) -> Way:
         """Make an operator reachable: for what arrives from other workers, and by the vertex's route."""
@@ -315,6 +335,11 @@ class Compiler:
         an item's order alone says which worker it goes to, or it is never recomputed, there are no such two: there all
         workers have one id, and what comes from several of them stays one run.
         """
+        if vertex not in self.idents:
+            self.idents[vertex] = self.new_ident(vertex)
+        return self.idents[vertex]
+
+    def new_ident(self, vertex: Vertex) -> int:
         if vertex in self.placed:
             return xxhash.xxh3_64_intdigest(f"{vertex.index} {vertex.name}".encode())
         return self.random.getrandbits(64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flamecore.abc.operator import Fail, Operator, Run, Site, Step
 from flamecore.model.batch import Orders, children, extended, selected
@@ -235,6 +235,44 @@ def broadcast_step(successors: Sequence[Step]) -> Step:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         for child, emit in ways:
             emit(order + child, trace, alive, payload)
+
+    return step
+
+
+class Leg(NamedTuple):
+    """A way from a broadcast through a filter to what is behind that.
+
+    Attributes:
+        code: What the two append to an order.
+        ident: Id of the filter's instance.
+        emit: Takes what the filter lets pass.
+    """
+
+    code: bytes
+    ident: int
+    emit: Step
+
+
+def choice_step(
+    plain: Step, predicate: Function, strict: Function, early: Sequence[bytes], kept: Leg, left: Leg
+) -> Step:
+    """Send each item through one of two filters, of which the second lets pass what the first does not.
+
+    The function of the first is asked once, and makes no copy of what goes nowhere.
+
+    Args:
+        plain: The step of the broadcast: where an item goes that the function fails on, so that each filter fails.
+        predicate, strict, early: See `map_step`.
+        kept, left: The ways through the two.
+    """
+
+    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        try:
+            chosen = kept if (strict if early and order < early[0] else predicate)(payload) else left
+        except Exception:  # noqa: BLE001 - the filters fail as well, and tell of it
+            return plain(order, trace, alive, payload)
+        code, ident, emit = chosen
+        return emit(order + code, trace ^ ident, alive, payload)
 
     return step
 

@@ -15,6 +15,8 @@ Body = Callable[[Any], Any]
 
 
 def outputs(flow: fc.Flow, records: Sequence[Any], workers: int = 1, **job: Any) -> list[Any]:
+    """Run a flow as outside of tests: with checks of all records its steps are others."""
+    job = {"check_types": False, "check_mutation": False} | job
     settings = {f"job.{name}": value for name, value in job.items()}
     return list(flow.run({"in": records}, workers=workers, settings=settings)["out"])
 
@@ -116,6 +118,39 @@ def test_too_many_items_that_wait_are_refused() -> None:
     assert len(outputs(looped(body), [2])) == 900
     with pytest.raises(JobError, match=r"more than 40 items of one record wait .*job\.max_rounds allows"):
         outputs(looped(body), [4], max_rounds=40)
+
+
+@pytest.mark.parametrize("records", [[300], [1] * 300])
+def test_a_branch_in_two_asks_once(records: list[int]) -> None:
+    asked: list[int] = []
+
+    def more(number: int) -> bool:
+        asked.append(number)
+        return number > 0
+
+    def body(stream: Any) -> Any:
+        return stream.map(lambda number: number - 1).branch(more)
+
+    assert outputs(looped(body), records) == [0] * len(records)
+    assert len(asked) == sum(records)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_branch_in_two_fails_as_its_filters_do(early: bool) -> None:
+    def halved(number: int) -> bool:
+        if number % 50 == 7:
+            raise ValueError(f"{number} is not liked")
+        return number % 2 == 0
+
+    def body(stream: Any) -> Any:
+        even, odd = stream.branch(halved)
+        return even.map(lambda number: number // 2 - 1).filter(lambda number: number > 0), odd
+
+    flow = looped(body)
+    records = [*range(100 if early else 300)]
+    expected = wanted(flow, records, skip_failing=True)
+    assert 20 < len(expected) < len(records)
+    assert outputs(flow, records, on_error="skip", max_failed=1_000_000) == expected
 
 
 # -- sequence ----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 from flamecore.errors import ConfigError, SourceError
 from flamestream_spark.spool.parts import write_parts
 from flamestream_spark.spool.spool import Spool
+from flamestream_spark.tables.columns import check
 from flamestream_spark.tables.outputs import NAME, Offset, output_of
 
 _BATCH: Final = "streaming.sql.batchId"
@@ -64,6 +65,7 @@ class FlamestreamDataSource(DataSource):
         return FolderStream(self._path())
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
+        check(schema, NAME)
         return SpoolWriter(str(self._path()))
 
 

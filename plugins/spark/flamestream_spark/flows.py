@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, ClassVar, Final, TypedDict
 
+import msgspec
 import pyarrow.parquet as pq
 
 from flamecore.abc.sink import Guarantee, Sink
@@ -35,6 +36,7 @@ from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.tables.arrow import TIMES, Form
+from flamestream_spark.tables.columns import kept_types
 
 DEAD_LETTER: Final = "dead_letter"
 
@@ -114,13 +116,19 @@ def run(
         types[DEAD_LETTER] = DeadLetter
     orders = {name: _columns(order_by, name) for name in given}
     written = {name: type_ for name, type_ in types.items() if f"sink.{name}.use" not in extra}
+    schemas = [frame.schema for frame in given.values()]
+    for name, type_ in written.items():
+        if name != DEAD_LETTER:
+            extra.setdefault(f"sink.{name}.types", kept_types(type_, schemas))
     if is_local(_master(spark)) if on_spark is None else not on_spark:
         with _edges({name: (given[name], orders[name]) for name in given}, place):
             flow.run(workers=workers, settings=chosen | extra)
     else:
         sources = {name: _as_source(flow, name, given[name], orders[name], place) for name in given}
         run_on_spark(flow, sources, {name: place / name for name in written}, workers, extra)
-    outputs = {name: _written(spark, place / name, type_) for name, type_ in written.items()}
+    outputs = {
+        name: _written(spark, place / name, type_, extra.get(f"sink.{name}.types")) for name, type_ in written.items()
+    }
     return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
@@ -180,11 +188,11 @@ def _as_source(flow: Flow, name: str, frame: Any, order_by: tuple[str, ...], pla
     return driver(None, EdgeContext(name, vertex.type))
 
 
-def _written(spark: Any, folder: Path, type_: Any) -> Any:
+def _written(spark: Any, folder: Path, type_: Any, types: Mapping[str, str] | None) -> Any:
     """A DataFrame over what a sink has written; it may be nothing."""
     if folder.is_file() or next(folder.glob("part-*"), None) is not None:
         return spark.read.parquet(str(folder))
-    return spark.createDataFrame(Form.of(type_, times=True).schema.empty_table())
+    return spark.createDataFrame(Form.of(type_, times=True, types=types).schema.empty_table())
 
 
 def _scratch(spark: Any, scratch: str | Path | None) -> Path:
@@ -288,17 +296,28 @@ class FrameSource(SparkSource):
         return self._feeding(self._frame.sparkSession, Spool(self.folder, self.context.name, durable=False))
 
 
+class FrameSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of the sink.
+
+    Attributes:
+        types: As of the sink `spark`.
+    """
+
+    types: dict[str, str] = {}
+
+
 class FrameSink(Sink):
     """Parquet files of many batches each, whole when the job has ended."""
 
     name: ClassVar[str] = _EDGE
+    Options: ClassVar[Any] = FrameSinkOptions
     wants_orders = True
     place: ClassVar[Path]
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
         kind = DeadLetter if context.name == DEAD_LETTER and context.type is dict else context.type
-        self._form = Form.of(kind, times=True)
+        self._form = Form.of(kind, times=True, types=options.types, where=f"sink.{context.name}.types")
         self._payloads: list[Any] = []
         self._orders: list[bytes] = []
         self._writer: Any = None

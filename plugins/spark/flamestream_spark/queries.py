@@ -10,6 +10,7 @@ from typing import Any, Final
 from flamecore.errors import FlameError, SourceError
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.spool import Failed, Spool
+from flamestream_spark.tables.columns import fitted
 
 _CLOSE_S: Final = 30.0
 
@@ -33,7 +34,7 @@ class Into:
         spool = Spool(Path(self.folder), "spool")
         spool.open()
         spool.go_on()
-        write_batch(spool, number, frame)
+        write_batch(spool, number, fitted(frame, "spool"))
 
 
 class Query:
@@ -77,9 +78,10 @@ class Query:
             raise self._spool.error(
                 "a DataFrame is given that is no stream", "Give one of spark.readStream; or use flamestream_spark.run."
             )
+        frame = fitted(self._frame, self._source)
         self._spool.open()
         self._spool.go_on()
-        writer = self._frame.writeStream.foreachBatch(Into(self._spool.folder))
+        writer = frame.writeStream.foreachBatch(Into(self._spool.folder))
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         if self._trigger:
             writer = writer.trigger(**self._trigger)

@@ -35,12 +35,15 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         mode: What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it. A
             job that keeps state goes on with its own, whatever this says.
         times: Whether each row says its global time, in columns `_time`, `_front` and `_place`, which order the rows.
+        types: Spark's types of columns whose hints leave them open: of a `datetime` "timestamp" (the default, with a
+            zone) or "timestamp_ntz", of a `Decimal` "decimal(P,S)" ("decimal(38,18)").
     """
 
     path: str
     format: Literal["parquet", "json", "csv", "delta"] = "parquet"
     mode: Mode = "replace"
     times: bool = False
+    types: dict[str, str] = {}
 
 
 class SparkSink(Sink):
@@ -60,7 +63,13 @@ class SparkSink(Sink):
                 path=f"sink.{context.name}.path",
             )
         self._path = Path(path).expanduser()
-        self._form = Form.of(context.type, times=options.times)
+        self._form = Form.of(
+            context.type,
+            times=options.times,
+            types=options.types,
+            intervals=options.format != "delta",
+            where=f"sink.{context.name}.types",
+        )
         self._folder: Folder | DeltaTable | None = None
 
     @property

@@ -27,6 +27,7 @@ from flamestream_spark.spool.feeding import Feeding, failed
 from flamestream_spark.spool.ordering import Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
 from flamestream_spark.spool.spool import Spool
+from flamestream_spark.tables.columns import arrow_schema, fitted, taken
 from flamestream_spark.tables.delta import frame_of, open_table, unknown_to
 from flamestream_spark.tables.payloads import Payloads
 
@@ -182,7 +183,7 @@ class SparkSource(Source):
         return feeding
 
     def _query(self, spark: Any, spool: Spool, failed: Callable[[FlameError], None] | None = None) -> Query:
-        frame = self.frame(spark)
+        frame = fitted(self.frame(spark), self.context.name)
         if self.options.columns:
             frame = self._chosen(frame, self.options.columns)
         self._check_schema(frame)
@@ -218,10 +219,11 @@ class SparkSource(Source):
         """The rows to be read, in their order, known to be what the flow declares."""
         if frame.isStreaming:
             raise self._error("a streaming DataFrame is given", "Give a batch one: spark.read, not spark.readStream.")
+        frame = fitted(frame, self.context.name)
         ordered = in_order(frame, self.options.order_by, self.context.name)
         if self.options.columns:
             frame = self._chosen(frame, self.options.columns)
-            ordered = ordered._replace(frame=self._chosen(ordered.frame, (*self.options.columns, *ordered.extra)))
+            ordered = ordered._replace(frame=taken(ordered.frame, (*self.options.columns, *ordered.extra)))
         self._check_schema(frame)
         return ordered
 
@@ -268,13 +270,11 @@ class SparkSource(Source):
         for name in columns:
             if name not in frame.columns:
                 raise self._error(f"there is no column {name!r}", suggestion(name, frame.columns))
-        return frame.select(*(f"`{name}`" for name in columns))
+        return taken(frame, columns)
 
     def _check_schema(self, frame: Any) -> None:
         """Find out before the first row what would be wrong with all of them."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        self._payloads(to_arrow_schema(frame.schema))
+        self._payloads(arrow_schema(frame.schema))
 
     def _payloads(self, schema: Any) -> Payloads:
         return Payloads(schema, self.context.type, self.context.name, self.options.order_by)

@@ -32,6 +32,7 @@ from flamestream_spark.queries import Query
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool.reader import RowsReader
 from flamestream_spark.spool.spool import Spool
+from flamestream_spark.tables.columns import kept_types
 
 _LOOK_S: Final = 0.01
 _STOP_S: Final = 60.0
@@ -96,6 +97,7 @@ def stream(
         if f"sink.{sink.name}.use" not in extra:
             outputs[sink.name] = place / "output" / sink.name
             options = {"use": "spark", "path": str(outputs[sink.name]), "times": True}
+            options["types"] = kept_types(sink.type, [frame.schema for frame in given.values()])
             chosen |= {f"sink.{sink.name}.{key}": value for key, value in options.items()}
     spec = resolve(make_config(from_program(chosen | extra)), flow)
     job = job_of(spec)

@@ -15,6 +15,7 @@ from flamestream_spark.session.messages import gist, own_words, python_of
 from flamestream_spark.spool import parts
 from flamestream_spark.spool.ordering import Ordered
 from flamestream_spark.spool.spool import Failed, Order, Spool
+from flamestream_spark.tables.columns import numbered
 
 _CLOSE_S: Final = 30.0
 _HINTS: Final = {
@@ -51,8 +52,15 @@ def write_batch(
     if spool.completed(number) is not None:
         return False
     register_pickle_by_value(parts)  # so that executors need not have it
-    written = partial(parts.write_parts, folder=str(spool.batch(number)), by_file=files, drop=drop, force=spool.durable)
-    rows = frame.mapInArrow(written, parts.SCHEMA).collect()
+    written = partial(
+        parts.write_parts,
+        folder=str(spool.batch(number)),
+        names=tuple(frame.columns),
+        by_file=files,
+        drop=drop,
+        force=spool.durable,
+    )
+    rows = numbered(frame).mapInArrow(written, parts.SCHEMA).collect()  # which takes names apart that have dots
     key: Callable[[Any], Any] = (
         (lambda row: (row.file.encode(), row.start, row.partition)) if files else lambda row: row.partition
     )

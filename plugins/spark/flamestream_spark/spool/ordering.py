@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from flamecore.errors import SourceError
 from flamecore.suggest import suggestion
 from flamestream_spark.spool.parts import FILE, PLACE, START
+from flamestream_spark.tables.columns import numbered, sortable
 
 _ROW: Final = "__flamestream_row"
 _MOST_FILES: Final = 1000
@@ -21,8 +22,6 @@ _MOST_FILES: Final = 1000
 
 _SHUFFLED: Final = ("Exchange", "Sort", "Sample", "Limit", "TakeOrdered", "Window", "Aggregate", "Join")
 """Steps of a plan behind which rows do not lie as they do in their files."""
-
-_UNORDERED: Final = ("map<", "variant", "interval")
 
 
 class UnstableOrderWarning(UserWarning):
@@ -59,7 +58,8 @@ def in_order(frame: Any, order_by: Sequence[str], source: str) -> Ordered:
         SourceError: A column is not there, or cannot be ordered by.
     """
     if order_by:
-        return Ordered(frame.orderBy(*_keys(frame, order_by, source)), stable=True)
+        keys = _keys(frame, order_by, source)
+        return Ordered(numbered(frame).orderBy(*keys).toDF(*frame.columns), stable=True)
     plan = _plan(frame)
     if "Scan" in plan and not any(step in plan for step in _SHUFFLED):
         by_file = _by_file(frame)
@@ -75,7 +75,9 @@ def in_order(frame: Any, order_by: Sequence[str], source: str) -> Ordered:
 
 
 def _keys(frame: Any, order_by: Sequence[str], source: str) -> list[str]:
-    kinds = dict(frame.dtypes)
+    """Return the places of the columns to order by."""
+    names = list(frame.columns)
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
     for name in order_by:
         if name not in kinds:
             raise SourceError(
@@ -84,19 +86,15 @@ def _keys(frame: Any, order_by: Sequence[str], source: str) -> list[str]:
                 source=source,
                 position=name,
             )
-        if not _sortable(kinds[name]):
+        if not sortable(kinds[name]):
             raise SourceError(
-                f"source {source!r}: rows cannot be ordered by column {name!r}, a {kinds[name]}",
+                f"source {source!r}: rows cannot be ordered by column {name!r}, a {kinds[name].simpleString()}",
                 hint="Order by columns of numbers, text or times.",
                 source=source,
                 position=name,
             )
-    rest = [name for name, kind in kinds.items() if name not in order_by and _sortable(kind)]
-    return [f"`{name.replace('`', '``')}`" for name in (*order_by, *rest)]
-
-
-def _sortable(kind: str) -> bool:
-    return not any(word in kind for word in _UNORDERED)
+    rest = [name for name, kind in kinds.items() if name not in order_by and sortable(kind)]
+    return [str(names.index(name)) for name in (*order_by, *rest)]
 
 
 def _plan(frame: Any) -> str:
@@ -120,9 +118,8 @@ def _by_file(frame: Any) -> Ordered | None:
 
     said = ("file_path", "file_block_start", "file_block_length", "file_size")
     try:
-        placed = frame.select(
-            "*", *(functions.col(f"_metadata.{of}").alias(name) for of, name in zip(said, PLACE, strict=True))
-        )
+        about = frame.metadataColumn("_metadata")
+        placed = frame.select("*", *(about.getField(of).alias(name) for of, name in zip(said, PLACE, strict=True)))
         placed.schema  # noqa: B018 - over Spark Connect it is not known before whether there are such columns
         files = tuple(sorted(frame.inputFiles(), key=str.encode))
     except AnalysisException:
@@ -130,5 +127,5 @@ def _by_file(frame: Any) -> Ordered | None:
     if len(files) <= _MOST_FILES:
         return Ordered(placed, True, files, PLACE)
     # Grows within a block: that is read by one task, from its beginning.
-    numbered = placed.withColumn(_ROW, functions.monotonically_increasing_id())
-    return Ordered(numbered.orderBy(FILE, START, _ROW), True, (), (*PLACE, _ROW))
+    counted = placed.withColumn(_ROW, functions.monotonically_increasing_id())
+    return Ordered(counted.orderBy(FILE, START, _ROW), True, (), (*PLACE, _ROW))

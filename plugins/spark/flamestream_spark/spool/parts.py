@@ -42,13 +42,20 @@ _QUERY: Final = "sql.streaming.queryId"
 
 
 def write_parts(
-    batches: Iterable[Any], folder: str, *, by_file: bool = False, drop: Iterable[str] = (), force: bool = True
+    batches: Iterable[Any],
+    folder: str,
+    *,
+    names: Iterable[str] = (),
+    by_file: bool = False,
+    drop: Iterable[str] = (),
+    force: bool = True,
 ) -> Iterator[Any]:
     """Write the rows of one task.
 
     Args:
         batches: `pyarrow.RecordBatch`es.
         folder: Where; it is there, and seen by this machine.
+        names: Names that the columns get; none: they keep theirs.
         by_file: Whether each block of a file becomes a part of its own, as the columns `PLACE` say; otherwise the task
             gives one part.
         drop: Names of columns that are of no more use.
@@ -62,10 +69,12 @@ def write_parts(
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
     query = (context.getLocalProperty(_QUERY) if context is not None else None) or ""
-    left = list(drop)
+    called, left = list(names), list(drop)
     part: Part | None = None
     try:
         for batch in batches:
+            if called:
+                batch = batch.rename_columns(called)
             for place, rows in _blocks(batch) if by_file else (({}, batch),):
                 about = {"partition": number, **place}
                 if part is not None and part.about != about:
@@ -117,6 +126,7 @@ class Part:
         self._rows = 0
 
     def add(self, rows: Any) -> None:
+        rows = _in_utc(rows)
         if self._writer is None:
             self._open(rows.schema)
         if rows.num_rows:
@@ -147,6 +157,38 @@ class Part:
         self._file.close()
         if os.path.exists(self._aside):
             os.unlink(self._aside)
+
+
+def _in_utc(rows: Any) -> Any:
+    """Return the rows with times in UTC: the zone of the session, by which Spark writes them, may change."""
+    fields = [(field, _utc(field.type)) for field in rows.schema]
+    if all(kind is field.type or kind == field.type for field, kind in fields):
+        return rows
+    columns = [
+        column if kind == field.type else column.cast(kind)
+        for column, (field, kind) in zip(rows.columns, fields, strict=True)
+    ]
+    schema = pa.schema([field.with_type(kind) for field, kind in fields], rows.schema.metadata)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _utc(kind: Any) -> Any:
+    """Return the type with times in UTC. What is within it may be null: Arrow 26 checks that where values are null."""
+    types = pa.types
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if types.is_struct(kind):
+        parts = [(field, _utc(field.type)) for field in kind]
+        if any(part != field.type for field, part in parts):
+            return pa.struct([field.with_type(part).with_nullable(True) for field, part in parts])
+    elif types.is_list(kind):
+        if (part := _utc(kind.value_type)) != kind.value_type:
+            return pa.list_(kind.value_field.with_type(part).with_nullable(True))
+    elif types.is_map(kind):
+        key, item = _utc(kind.key_type), _utc(kind.item_type)
+        if (key, item) != (kind.key_type, kind.item_type):
+            return pa.map_(kind.key_field.with_type(key), kind.item_field.with_type(item).with_nullable(True))
+    return kind
 
 
 def force(path: str) -> None:

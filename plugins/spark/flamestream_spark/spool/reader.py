@@ -50,7 +50,20 @@ class Places(Sequence[tuple[int, str]]):
 
 def seal(batch: Any, place: int) -> str:
     """What a row is recognised by."""
-    return xxh3_64_hexdigest(repr(batch.slice(place, 1).to_pylist()).encode(errors="surrogatepass"))
+    row = batch.slice(place, 1)
+    try:
+        return xxh3_64_hexdigest(repr(row.to_pylist()).encode(errors="surrogatepass"))
+    except (ValueError, OverflowError):  # it holds a value that Python has none for
+        return xxh3_64_hexdigest(row.take([0]).serialize())
+
+
+def _row_text(batch: Any, place: int) -> str:
+    row = batch.slice(place, 1)
+    try:
+        return repr(row.to_pylist()[0])
+    except (ValueError, OverflowError):
+        columns = zip(row.schema.names, row.columns, strict=True)
+        return ", ".join(f"{name}: {' '.join(column.to_string(indent=0).split())}" for name, column in columns)
 
 
 class Feeds(Protocol):
@@ -136,7 +149,7 @@ class RowsReader(Reader):
         values, places, bad = self._payloads.make(batch)
         positions = Places(first, batch, places)
         rejected = [
-            Rejected((first + place, seal(batch, place)), reason, repr(batch.slice(place, 1).to_pylist()[0])[:_RAW])
+            Rejected((first + place, seal(batch, place)), reason, _row_text(batch, place)[:_RAW])
             for place, reason in bad
         ]
         return Batch(values, positions, rejected)

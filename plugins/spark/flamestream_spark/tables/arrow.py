@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Union, get_args, get_origin
@@ -16,6 +17,9 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 import msgspec
 import pyarrow as pa
 
+from flamecore.errors import ConfigError
+from flamecore.model.types import hint_text
+from flamecore.suggest import suggestion
 from flamecore.toolkit.records.plain import Unencodable, cell, plain
 from flamecore.toolkit.records.shapes import record_columns, tuple_columns
 from flamecore.toolkit.records.tables import Table
@@ -36,8 +40,15 @@ _SCALARS: Final[dict[Any, Any]] = {
     bytes: pa.binary(),
     datetime.date: pa.date32(),
     datetime.datetime: pa.timestamp("us", tz="UTC"),
+    datetime.timedelta: pa.duration("us"),
     decimal.Decimal: pa.decimal128(38, 18),
 }
+
+_NAMED: Final[dict[str, Any]] = {"timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us")}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_MOST_DIGITS: Final = 38
+_SPARK_SCHEMA: Final = "org.apache.spark.sql.parquet.row.metadata"
+"""Key in a Parquet file under which Spark keeps its own types: Parquet has none for intervals."""
 
 Convert = Callable[[Any], Any]
 
@@ -74,6 +85,39 @@ def arrow_type(hint: Any) -> tuple[Any, Convert | None]:
         kind, convert = arrow_type(arguments[1])
         return pa.map_(pa.string(), kind), _mapping(convert)
     return pa.string(), text
+
+
+def named_type(hint: Any, words: str) -> Any:
+    """Return Arrow's type for a type of Spark that a hint leaves open; None if it is no such type of that hint.
+
+    >>> str(named_type(datetime.datetime, "timestamp_ntz")), str(named_type(decimal.Decimal | None, "decimal(10,2)"))
+    ('timestamp[us]', 'decimal128(10, 2)')
+    >>> named_type(int, "timestamp")
+    """
+    kind = plain_hint(hint)
+    if kind is datetime.datetime:
+        return _NAMED.get(words)
+    found = _DECIMAL.fullmatch(words)
+    if kind is decimal.Decimal and found is not None:
+        precision, scale = map(int, found.groups())
+        if 1 <= precision <= _MOST_DIGITS and scale <= precision:
+            return pa.decimal128(precision, scale)
+    return None
+
+
+def plain_hint(hint: Any) -> Any:
+    """Return X of `X | None`, and any other hint as it is."""
+    if get_origin(hint) in (Union, types.UnionType):
+        rest = [part for part in get_args(hint) if part is not type(None)]
+        if len(rest) == 1:
+            return rest[0]
+    return hint
+
+
+def _without_zone(value: datetime.datetime) -> datetime.datetime:
+    if value.tzinfo is not None:
+        raise ValueError("it has a zone, and the column is a timestamp_ntz, which has none")
+    return value
 
 
 def text(value: Any) -> str | None:
@@ -126,14 +170,55 @@ class Form:
     times: bool
 
     @classmethod
-    def of(cls, type_: Any, *, times: bool) -> Form:
-        """The form for a payload type."""
+    def of(
+        cls,
+        type_: Any,
+        *,
+        times: bool,
+        types: Mapping[str, str] | None = None,
+        intervals: bool = True,
+        where: str = "types",
+    ) -> Form:
+        """Return the form for a payload type.
+
+        Args:
+            type_: The payload type.
+            times: Whether the columns `TIMES` come behind the others.
+            types: Spark's types of columns whose hints leave them open: "timestamp", "timestamp_ntz", "decimal(P,S)".
+            intervals: Whether the format has intervals; otherwise they are text.
+            where: Path of `types` in the configuration, for errors.
+
+        Raises:
+            ConfigError: There is no such column, or the type is not one of its hint's.
+        """
         table = Table.of(type_)
-        found = [arrow_type(column.type) for column in table.columns]
-        fields = [(column.name, kind) for column, (kind, _) in zip(table.columns, found, strict=True)]
+        wanted = dict(types or {})
+        fields: list[tuple[str, Any]] = []
+        converts: list[Convert | None] = []
+        for column in table.columns:
+            kind, convert = arrow_type(column.type)
+            words = wanted.pop(column.name, None)
+            if words is not None:
+                kind = named_type(column.type, words)
+                if kind is None:
+                    raise ConfigError(
+                        f"{where}: column {column.name!r} is declared {hint_text(column.type)}, "
+                        f"and cannot be of type {words!r}",
+                        hint='A datetime is a "timestamp" or a "timestamp_ntz"; a Decimal is a "decimal(P,S)", P at '
+                        "most 38.",
+                        path=where,
+                    )
+                convert = _without_zone if kind == _NAMED["timestamp_ntz"] else convert
+            elif not intervals and pa.types.is_duration(kind):
+                kind, convert = pa.string(), text
+            fields.append((column.name, kind))
+            converts.append(convert)
+        for name in wanted:
+            names = [column.name for column in table.columns]
+            raise ConfigError(f"{where}: there is no column {name!r}", hint=suggestion(name, names), path=where)
         if times:
             fields += zip(TIMES, _TIME_TYPES, strict=True)
-        return cls(table, pa.schema(fields), [convert for _, convert in found], times)
+        return cls(table, _with_intervals(pa.schema(fields)), converts, times)
 
     def make(self, payloads: Sequence[Any], orders: Sequence[bytes] = ()) -> Any:
         """A `pyarrow.Table`: a row for each payload.
@@ -165,6 +250,15 @@ class Form:
                     reason = f"column {field.name!r} is a {field.type}, and the value {one!r}: {problem}"
                     raise Unencodable(payload, reason) from error
             raise Unencodable(payloads[0], f"column {field.name!r}: {error}") from error
+
+
+def _with_intervals(schema: Any) -> Any:
+    """Return the schema with Spark's own, if there is an interval in it, which Spark would read as a number."""
+    if not any(pa.types.is_duration(kind) for kind in schema.types):
+        return schema
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return schema.with_metadata({_SPARK_SCHEMA: from_arrow_schema(schema).json()})
 
 
 def _times(orders: Sequence[bytes]) -> tuple[Any, Any, Any]:

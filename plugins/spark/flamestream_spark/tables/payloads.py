@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_origin
 
 import msgspec
@@ -30,6 +30,8 @@ _FITS: Final[dict[type, Callable[[Any], bool]]] = {
     bytes: lambda kind: kinds.is_binary(kind) or kinds.is_large_binary(kind),
     datetime.date: kinds.is_date,
     datetime.datetime: kinds.is_timestamp,
+    datetime.timedelta: kinds.is_duration,
+    datetime.time: kinds.is_time,
     decimal.Decimal: kinds.is_decimal,
 }
 """Which columns a hint takes, of those whose values are then what the hint says without a further look."""
@@ -90,7 +92,7 @@ class Payloads:
             called = dict(zip((field.name for field in fields), attributes, strict=True))
             self._build = _builder(type_, [called[taken.name] for taken in self._taken], attributes)
         elif type_ in (object, Any) or (get_origin(type_) or type_) is dict:
-            self._taken = [Taken(name, True, None) for name in names]
+            self._taken = [self._field(Column(name, object)) for name in names]
             self._build = lambda columns: [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         elif (places := tuple_columns(type_)) is not None:
             names = self._chosen(len(places), type_)
@@ -124,20 +126,39 @@ class Payloads:
         allowed = scalar_kinds(wanted) or set()
         nullable = wanted in (object, Any) or _NONE in allowed or _is_optional(wanted)
         scalars = [one for one in (allowed - {_NONE} or {_without_none(wanted)}) if one in _FITS]
-        if wanted in (object, Any) or kinds.is_null(kind):
-            return Taken(field.name, nullable, None)
-        if scalars and not any(_FITS[one](kind) for one in scalars):
+        if kinds.is_null(kind):
+            if nullable:
+                return Taken(field.name, True, None)
+            raise self._error(
+                f"column {field.name!r} is void, so it holds nothing but nulls, and the flow declares {_words(wanted)}",
+                f"Cast it: df.withColumn({field.name!r}, …cast(…)), or declare {_words(wanted)} | None.",
+                field.name,
+            )
+        value_of = self._value_of(kind, field.name)
+        if wanted in (object, Any):
+            return Taken(field.name, nullable, value_of)
+        if scalars and not _is_variant(kind) and not any(_FITS[one](kind) for one in scalars):
             raise self._error(
                 f"column {field.name!r} is of type {kind}, and the flow declares {_words(wanted)}",
                 f"Cast it: df.withColumn({field.name!r}, …cast(…)), or declare another type.",
                 field.name,
             )
         plain = scalars and get_origin(wanted) is not Literal
-        if not plain:
-            return Taken(field.name, nullable, _converter(wanted))
+        if not plain or _is_variant(kind):
+            return Taken(field.name, nullable, _chain(value_of, _converter(wanted)))
         if float in scalars and int not in scalars and kinds.is_integer(kind):
             return Taken(field.name, nullable, float)
-        return Taken(field.name, nullable, None)
+        return Taken(field.name, nullable, value_of)
+
+    def _value_of(self, kind: Any, column: str) -> Callable[[Any], Any] | None:
+        try:
+            return value_of(kind)
+        except ModuleNotFoundError as error:
+            raise self._error(
+                f"column {column!r} holds a VARIANT, which {error.name} decodes, and that is not installed",
+                "Run: pip install 'flamestream[spark]'",
+                column,
+            ) from error
 
     def make(self, batch: Any) -> Made:
         """The payloads of a `pyarrow.RecordBatch`; rows that are none are told apart."""
@@ -146,7 +167,7 @@ class Payloads:
         columns: list[list[Any]] = []
         for taken in self._taken:
             column = batch.column(taken.name)
-            values = _listed(column)
+            values = _listed(column, taken.name, bad)
             if column.null_count and not taken.nullable:
                 kind = f"column {taken.name!r} is null, and the flow's type does not allow that"
                 for place, value in enumerate(values):
@@ -167,7 +188,7 @@ class Payloads:
                 continue
             try:
                 yield taken.convert(value)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 bad.setdefault(place, f"column {taken.name!r}: {error}")
                 yield None
 
@@ -194,14 +215,76 @@ class Payloads:
         return SourceError(f"source {self._source!r}: {what}", hint=hint, source=self._source, position=column)
 
 
-def _listed(column: Any) -> list[Any]:
-    """The values of a column, as Python has them."""
+def _listed(column: Any, name: str, bad: dict[int, str]) -> list[Any]:
+    """Return the values of a column; note the places of those that Python cannot hold, such as times after 9999."""
+    try:
+        return _listed_at_once(column)
+    except (ValueError, OverflowError):
+        values: list[Any] = []
+        for place in range(len(column)):
+            try:
+                values.append(column[place].as_py(**_AS_DICT))
+            except (ValueError, OverflowError) as error:
+                values.append(None)
+                bad.setdefault(place, f"column {name!r} holds a value of type {column.type} beyond Python's: {error}")
+        return values
+
+
+def _listed_at_once(column: Any) -> list[Any]:
     kind = column.type
     texts = kinds.is_string(kind) or kinds.is_large_string(kind)
     plain = kinds.is_integer(kind) or kinds.is_float64(kind) or kinds.is_boolean(kind)
     fast = texts or (plain and column.null_count == 0)  # in a twentieth of the time
     values: list[Any] = column.to_numpy(zero_copy_only=False).tolist() if fast else column.to_pylist(**_AS_DICT)
     return values
+
+
+def value_of(kind: Any) -> Callable[[Any], Any] | None:
+    """Return a function that makes a value of Python of what Arrow gives, None excepted; None: they are the same.
+
+    Times with a zone come in UTC, whatever the zone of the session, and VARIANTs as the values that they hold.
+
+    Raises:
+        ModuleNotFoundError: There is a VARIANT, and PySpark is not installed.
+    """
+    if kinds.is_timestamp(kind) and kind.tz is not None:
+        return lambda value: value.astimezone(datetime.UTC)
+    if _is_variant(kind):
+        from pyspark.sql.types import VariantVal
+
+        return lambda value: VariantVal(value["value"], value["metadata"]).toPython()
+    if kinds.is_struct(kind):
+        fields = {field.name: one for field in kind if (one := value_of(field.type)) is not None}
+        return _in_struct(fields) if fields else None
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        element = value_of(kind.value_type)
+        return None if element is None else lambda values: [None if one is None else element(one) for one in values]
+    if kinds.is_map(kind):
+        key, item = value_of(kind.key_type) or _same, value_of(kind.item_type) or _same
+        if key is _same and item is _same:
+            return None
+        return lambda value: {key(k): None if v is None else item(v) for k, v in value.items()}
+    return None
+
+
+def _is_variant(kind: Any) -> bool:
+    return kinds.is_struct(kind) and any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _in_struct(fields: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        made = {name: one if one is None else fields[name](one) for name, one in value.items() if name in fields}
+        return value | made
+
+    return convert
+
+
+def _chain(first: Callable[[Any], Any] | None, second: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return second if first is None else lambda value: second(first(value))
 
 
 Build = Callable[[Sequence[list[Any]]], list[Any]]

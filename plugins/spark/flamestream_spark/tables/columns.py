@@ -1,0 +1,216 @@
+"""Columns of a DataFrame as Arrow can carry them: wrong ones are named before the first row is read."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from flamecore.errors import SourceError
+from flamecore.toolkit.records.tables import Table
+from flamestream_spark.tables.arrow import named_type, plain_hint
+
+_RESERVED: Final = "__flamestream_"
+_ZONE: Final = "UTC"
+_NO_ZONE: Final = "timestamp_ntz"
+
+
+class Unfit(NamedTuple):
+    """One column that cannot pass: its name, the reason, and the remedy."""
+
+    column: str
+    what: str
+    hint: str
+
+
+def fitted(frame: Any, source: str) -> Any:
+    """Return the DataFrame with each column as Arrow can carry it.
+
+    Nested columns that hold nothing (`array<void>`) become columns of text, as Arrow takes no such type where it is
+    not nullable. Every other column stays as it is.
+
+    Args:
+        frame: The DataFrame, a batch one or a streaming one.
+        source: Name of the source, for errors.
+
+    Raises:
+        SourceError: A column has a type without a value in Python, or a name that cannot be told from another.
+    """
+    schema = frame.schema
+    check(schema, source)
+    types = [_without_void(field.dataType) for field in schema.fields]
+    if all(kind is field.dataType for kind, field in zip(types, schema.fields, strict=True)):
+        return frame
+    from pyspark.sql import functions
+
+    columns = (functions.col(str(place)).cast(kind) for place, kind in enumerate(types))
+    return numbered(frame).select(*columns).toDF(*schema.names)
+
+
+def numbered(frame: Any) -> Any:
+    """Return the DataFrame with columns called "0", "1", …: other names may hold what means something to Spark."""
+    return frame.toDF(*(str(place) for place in range(len(frame.columns))))
+
+
+def taken(frame: Any, names: Any) -> Any:
+    """Return the DataFrame with these columns, in order; any characters may stand in a name."""
+    every = list(frame.columns)
+    return numbered(frame).select(*(str(every.index(name)) for name in names)).toDF(*names)
+
+
+def arrow_schema(schema: Any) -> Any:
+    """Return the schema of a fitted DataFrame in Arrow; times with a zone are in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone=_ZONE)
+
+
+def kept_types(type_: Any, schemas: Iterable[Any]) -> dict[str, str]:
+    """Return Spark's types of output columns as the input has them, where a hint leaves them open.
+
+    A column keeps the type of the input column of its name. Times in other columns have no zone if none of the input
+    has one.
+
+    Args:
+        type_: The payload type of a sink.
+        schemas: Those of the DataFrames that come in.
+    """
+    from pyspark.sql.types import DecimalType, TimestampNTZType, TimestampType
+
+    fields = [field for schema in schemas for field in schema.fields]
+    fields = [field for field in fields if isinstance(field.dataType, DecimalType | TimestampType | TimestampNTZType)]
+    times = {field.dataType.simpleString() for field in fields if not isinstance(field.dataType, DecimalType)}
+    found: dict[str, str] = {}
+    for column in Table.of(type_).columns:
+        of_name = {field.dataType.simpleString() for field in fields if field.name == column.name}
+        if plain_hint(column.type) is datetime.datetime and not of_name and times == {_NO_ZONE}:
+            of_name = times
+        if len(of_name) == 1 and named_type(column.type, words := of_name.pop()) is not None:
+            found[column.name] = words
+    return found
+
+
+def check(schema: Any, source: str) -> None:
+    """Raise if a column cannot pass.
+
+    Raises:
+        SourceError: See `fitted`.
+    """
+    for column, what, hint in _unfit(schema):
+        raise SourceError(f"source {source!r}: {what}", hint=hint, source=source, position=column)
+
+
+def _unfit(schema: Any) -> Iterator[Unfit]:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import CalendarIntervalType, YearMonthIntervalType
+
+    seen: dict[str, int] = {}
+    for number, field in enumerate(schema.fields, 1):
+        name = field.name
+        if name in seen:
+            yield Unfit(
+                name,
+                f"columns {seen[name]} and {number} are both called {name!r}",
+                "Give each column a name of its own: df.toDF(…), or an alias in the select or join that makes them.",
+            )
+        seen[name] = number
+        if name.startswith(_RESERVED):
+            yield Unfit(
+                name,
+                f"column {name!r} has a name that is used for the place of a row",
+                f"Rename it: df.withColumnRenamed({name!r}, …).",
+            )
+        for kind in _inside(field.dataType):
+            called = kind.simpleString()
+            if isinstance(kind, YearMonthIntervalType):
+                yield Unfit(
+                    name,
+                    f"column {name!r} has the type {called}, for which Python has no values",
+                    f"Count its months: withColumn({name!r}, expr({_months(name)!r})).",
+                )
+            if isinstance(kind, CalendarIntervalType):
+                yield Unfit(
+                    name,
+                    f"column {name!r} has the type {called}, for which Python has no values",
+                    "Make it with make_dt_interval(…) if it has days and smaller units alone; else take its parts: "
+                    f"expr({f'extract(days from {_quoted(name)})'!r}), and so on.",
+                )
+            if (twice := _twice(kind)) is not None:
+                yield Unfit(
+                    name,
+                    f"column {name!r} holds a struct with two fields called {twice!r}",
+                    "Give each field a name of its own.",
+                )
+        try:
+            to_arrow_type(_without_void(field.dataType), timezone=_ZONE)
+        except (PySparkException, TypeError, ValueError) as error:
+            yield Unfit(
+                name,
+                f"column {name!r} has the type {field.dataType.simpleString()}, which Arrow cannot carry: {error}",
+                f"Cast it to another type, or leave it out: df.drop({name!r}).",
+            )
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _months(name: str) -> str:
+    return f"cast(cast({_quoted(name)} as interval month) as int)"
+
+
+def _twice(kind: Any) -> str | None:
+    """Return the name that two fields of a struct have, if there is one."""
+    names = list(getattr(kind, "names", ()))
+    return next((name for place, name in enumerate(names) if name in names[:place]), None)
+
+
+def _inside(kind: Any) -> Iterator[Any]:
+    """Yield a type and all types within it."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    yield kind
+    parts: list[Any] = []
+    if isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [kind.keyType, kind.valueType]
+    elif isinstance(kind, StructType):
+        parts = [field.dataType for field in kind.fields]
+    for part in parts:
+        yield from _inside(part)
+
+
+def sortable(kind: Any) -> bool:
+    """Return whether Spark can order rows by a column of that type."""
+    from pyspark.sql.types import CalendarIntervalType, MapType, SpatialType, VariantType
+
+    unordered = (MapType, VariantType, CalendarIntervalType, SpatialType)
+    return not any(isinstance(part, unordered) for part in _inside(kind))
+
+
+def _without_void(kind: Any, *, inside: bool = False) -> Any:
+    """Return the type with text in the place of nested void; the same object if there is none."""
+    from pyspark.sql.types import ArrayType, MapType, NullType, StringType, StructField, StructType
+
+    if isinstance(kind, NullType):
+        return StringType() if inside else kind
+    if isinstance(kind, ArrayType):
+        element = _without_void(kind.elementType, inside=True)
+        return kind if element is kind.elementType else ArrayType(element, kind.containsNull)
+    if isinstance(kind, MapType):
+        key, value = (_without_void(part, inside=True) for part in (kind.keyType, kind.valueType))
+        same = key is kind.keyType and value is kind.valueType
+        return kind if same else MapType(key, value, kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        parts = [_without_void(field.dataType, inside=True) for field in kind.fields]
+        if all(part is field.dataType for part, field in zip(parts, kind.fields, strict=True)):
+            return kind
+        return StructType(
+            [
+                StructField(field.name, part, field.nullable, field.metadata)
+                for part, field in zip(parts, kind.fields, strict=True)
+            ]
+        )
+    return kind

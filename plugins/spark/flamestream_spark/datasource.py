@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from flamecore.errors import ConfigError, SourceError
 from flamestream_spark.spool.parts import write_parts
 from flamestream_spark.spool.spool import Spool
-from flamestream_spark.tables.columns import check
+from flamestream_spark.tables.columns import check, types_of
 from flamestream_spark.tables.outputs import NAME, Offset, output_of
 
 _BATCH: Final = "streaming.sql.batchId"
@@ -66,7 +66,11 @@ class FlamestreamDataSource(DataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
         check(schema, NAME)
-        return SpoolWriter(str(self._path()))
+        spool = Spool(self._path(), NAME)
+        spool.open()
+        last = spool.last()
+        spool.expect(0 if last is None else last[0] + 1, types_of(schema))
+        return SpoolWriter(str(spool.folder))
 
 
 def register(spark: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from flamecore.errors import FlameError, SourceError
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.spool import Failed, Spool
-from flamestream_spark.tables.columns import fitted
+from flamestream_spark.tables.columns import fitted, types_of
 
 _CLOSE_S: Final = 30.0
 
@@ -34,7 +34,10 @@ class Into:
         spool = Spool(Path(self.folder), "spool")
         spool.open()
         spool.go_on()
-        write_batch(spool, number, fitted(frame, "spool"))
+        frame = fitted(frame, "spool")
+        if spool.completed(number) is None:
+            spool.expect(number, types_of(frame.schema))
+        write_batch(spool, number, frame)
 
 
 class Query:
@@ -80,6 +83,8 @@ class Query:
             )
         frame = fitted(self._frame, self._source)
         self._spool.open()
+        last = self._spool.last()
+        self._spool.expect(0 if last is None else last[0] + 1, types_of(frame.schema))
         self._spool.go_on()
         writer = frame.writeStream.foreachBatch(Into(self._spool.folder))
         writer = writer.option("checkpointLocation", str(self._checkpoint))

@@ -199,6 +199,73 @@ class TestSource:
             made(path="x", stream=True, order_by=("n",), spool="x")
 
 
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"n": ["3"]}, "batch 1: column 'n' is of type string, and was of type int64 before"),
+        ({"n": pa.array([3], pa.int32())}, "batch 1: column 'n' is of type int32, and was of type int64 before"),
+        ({"m": [3]}, "batch 1: column 'n', which was of type int64 before, is missing"),
+        ({"n": [3], "m": [[1]]}, "batch 1: column 'm', of type list<int64>, is new"),
+    ],
+)
+def test_a_batch_with_other_columns_is_refused_by_who_reads_it(
+    second: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    spool = filled(tmp_path, 2)
+    assert spool.complete(1, written(spool, 1, pa.RecordBatch.from_pydict(second)))
+    spool.end()
+
+    async def run() -> None:
+        source = SparkSource(SparkSource.Options(spool=str(tmp_path)), EdgeContext("numbers", dict))
+        reader = await source.open("")
+        try:
+            first = await reader.read(10)
+            assert first is not None
+            assert first.values == [{"n": 0}, {"n": 1}]
+            await reader.read(10)
+        finally:
+            await reader.aclose()
+
+    with pytest.raises(SourceError, match=words):
+        asyncio.run(run())
+
+
+def test_batches_may_differ_in_where_nulls_are_allowed_and_in_the_order_of_columns(tmp_path: Path) -> None:
+    def of(nullable: bool, numbers: list[int]) -> Any:
+        kind = pa.list_(pa.field("element", pa.int64(), nullable=nullable))
+        fields = [pa.field("n", pa.int64(), nullable=nullable), pa.field("l", kind, nullable=nullable)]
+        columns = [pa.array(numbers), pa.array([[n] for n in numbers], kind)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        return batch if nullable else batch.select(["l", "n"])
+
+    spool = Spool(tmp_path, "numbers")
+    spool.open()
+    assert spool.complete(0, written(spool, 0, of(False, [0])))
+    assert spool.complete(1, written(spool, 1, of(True, [1])))
+    spool.end()
+
+    async def run() -> list[Any]:
+        reader = await SparkSource(SparkSource.Options(spool=str(tmp_path)), EdgeContext("numbers", dict)).open("")
+        found: list[Any] = []
+        while (batch := await reader.read(10)) is not None:
+            found += batch.values
+        await reader.aclose()
+        return found
+
+    assert asyncio.run(run()) == [{"n": 0, "l": [0]}, {"n": 1, "l": [1]}]
+
+
+def test_all_batches_are_expected_to_have_the_columns_of_the_first(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "numbers")
+    spool.open()
+    spool.expect(0, {"n": "int", "s": "string"})
+    spool.expect(1, {"s": "string", "n": "int"})
+    with pytest.raises(SourceError, match=r"batch 2: column 'n' is of type bigint, and was of type int before"):
+        Spool(tmp_path, "numbers").expect(2, {"n": "bigint", "s": "string"})
+    spool.clear()
+    spool.expect(0, {"n": "bigint"})
+
+
 def test_nobody_else_can_read_a_spool(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

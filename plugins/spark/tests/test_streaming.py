@@ -94,6 +94,50 @@ def test_a_batch_that_comes_again_changes_nothing(spark: Any, tmp_path: Path) ->
     assert out["counts"] == [("a", 1), ("c", 1)]
 
 
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ("'3' as n, 'b' as line", "column 'n' is of type string, and was of type int before"),
+        ("3L as n, 'b' as line", "column 'n' is of type bigint, and was of type int before"),
+        ("3 as n", "column 'line', which was of type string before, is missing"),
+        ("3 as n, 'b' as line, null as x", "column 'x', of type void, is new"),
+    ],
+)
+def test_a_batch_with_other_columns_is_refused_and_changes_nothing(
+    spark: Any, second: str, words: str, tmp_path: Path
+) -> None:
+    into = flamestream_spark.Into(tmp_path / "spool")
+    into(spark.sql("select 1 as n, 'a' as line"), 0)
+    with pytest.raises(SourceError, match=f"batch 1: {words}"):
+        into(spark.sql(f"select {second}"), 1)
+    into(spark.sql("select 2 as n, 'c' as line"), 1)
+    spool = Spool(tmp_path / "spool", "lines")
+    spool.end()
+    flow = fc.Flow("numbers")
+    flow.source("lines", dict).map(lambda row: row["n"]).sink("numbers")
+    out = flow.run(settings={"source.lines.use": "spark", "source.lines.spool": str(tmp_path / "spool")})
+    assert out["numbers"] == [1, 2]
+
+
+def test_a_stream_whose_columns_change_is_refused_before_its_first_row(spark: Any, tmp_path: Path) -> None:
+    add(tmp_path / "in", "a.txt", "1")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    with flamestream_spark.stream(counting(), lines=lines, checkpoint=tmp_path / "job") as running:
+        running.processAllAvailable()
+    changed = lines.selectExpr("cast(value as int) as value")
+    words = r"source 'lines': batch 1: column 'value' is of type int, and was of type string before"
+    with pytest.raises(SourceError, match=words):
+        flamestream_spark.stream(counting(), lines=changed, checkpoint=tmp_path / "job")
+    feed = lines.writeStream.format("flamestream").option("checkpointLocation", str(tmp_path / "feed"))
+    query = feed.start(str(tmp_path / "spool"))
+    query.processAllAvailable()
+    query.stop()
+    add(tmp_path / "in", "b.txt", "2")
+    feed = changed.writeStream.format("flamestream").option("checkpointLocation", str(tmp_path / "feed"))
+    with pytest.raises(Exception, match=r"column 'value' is of type int, and was of type string before"):
+        feed.start(str(tmp_path / "spool")).processAllAvailable()
+
+
 def test_a_query_that_fails_fails_the_job(spark: Any, tmp_path: Path) -> None:
     add(tmp_path / "in", "a.txt", "1", "2", "x")
     lines = spark.readStream.text(str(tmp_path / "in")).selectExpr("cast(cast(value as int) as string) as line")

@@ -18,7 +18,7 @@ from flamestream_spark.spool.feeding import shown
 from flamestream_spark.spool.parts import FILE
 from flamestream_spark.spool.rows import Rows, rows_of
 from flamestream_spark.spool.spool import Spool, Taken
-from flamestream_spark.tables.payloads import Payloads
+from flamestream_spark.tables.payloads import Payloads, type_words
 
 _RAW: Final = 1000
 _END: Final = object()
@@ -108,6 +108,7 @@ class RowsReader(Reader):
         self.spool = spool
         self._make = payloads
         self._payloads: Payloads | None = None
+        self._schema: Any = None
         self._feeding = feeding
         self._keep = keep
         self._passing = passing
@@ -180,7 +181,7 @@ class RowsReader(Reader):
 
     def _take(self, rows: Rows) -> None:
         """Make rows those that are read from: behind what is to be skipped, and without what is no data."""
-        first, batch, (file, since) = rows
+        first, batch, (file, since), number = rows
         self._next = first + batch.num_rows
         if file:
             self._from(since, file)
@@ -194,7 +195,10 @@ class RowsReader(Reader):
                     self._from(first + place, names[code])
             batch = batch.drop_columns([FILE])
         if self._payloads is None:
-            self._payloads = self._make(batch.schema)
+            self._payloads, self._schema = self._make(batch.schema), batch.schema
+        elif batch.schema != self._schema:
+            self.spool.check_columns(number, type_words(self._schema), type_words(batch.schema))
+            self._schema = batch.schema
         self._batch, self._at = batch, 0
         if self._after is None:
             return

@@ -23,11 +23,13 @@ class Rows(NamedTuple):
         first: Number of the first.
         batch: A `pyarrow.RecordBatch`.
         file: The file they are from, and the number of its first row; ("", 0): that is not known.
+        number: The number of the batch of the spool that they are of.
     """
 
     first: int
     batch: Any
     file: tuple[str, int]
+    number: int
 
 
 def rows_of(
@@ -99,7 +101,7 @@ def _part(
             for index in range(reader.num_record_batches):
                 batch = reader.get_batch(index)
                 if row + batch.num_rows > after:
-                    yield Rows(row, batch, since)
+                    yield Rows(row, batch, since, at.batch)
                 row += batch.num_rows
     except (OSError, pa.ArrowException) as error:
         raise spool.error(f"{path} cannot be read: {error}", "Was it taken away, or damaged?") from error

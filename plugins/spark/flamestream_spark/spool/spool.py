@@ -3,6 +3,7 @@
     _spool.json                      how its rows are ordered, if they may be read before their batch is complete
     batch-00000000000000000004/      parts of a batch: files of Arrow, each there whole or not at all
     batch-00000000000000000004.json  the batch is complete: its parts in order, the number of its first row
+    _columns.json                    names and types of the columns that every batch has
     _taken.json                      what has been taken is below this row; its files are gone
     _end.json                        there is no batch from this one on
     _failed.json                     why no more comes
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -183,6 +184,45 @@ class Spool:
                 f"{self.folder} holds batches of another query, whose numbers mean something else",
                 "Give the query the checkpoint that it had; or this one another folder.",
             )
+
+    def expect(self, number: int, columns: Mapping[str, str]) -> None:
+        """Have all batches consist of the same columns: those of the first one.
+
+        Args:
+            number: The number of the batch that is about to be written.
+            columns: Its columns: types by name.
+
+        Raises:
+            SourceError: The batches here have others.
+        """
+        before: dict[str, str] | None = self._read("_columns.json", dict[str, str])
+        if before is None:
+            self._say("_columns.json", dict(columns))
+        else:
+            self.check_columns(number, before, columns)
+
+    def check_columns(self, number: int, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        """Make sure that a batch has the columns of those before it, in any order.
+
+        Raises:
+            SourceError: One is missing, new, or of another type.
+        """
+        for name in [*before, *(name for name in now if name not in before)]:
+            was, is_ = before.get(name), now.get(name)
+            if was == is_:
+                continue
+            column = f"batch {number}: column {name!r}"
+            if was is None:
+                what, hint = f"{column}, of type {is_}, is new", f"Leave it out: df.drop({name!r})."
+            elif is_ is None:
+                what, hint = (
+                    f"{column}, which was of type {was} before, is missing",
+                    f"Hand it on as {was}, or as null.",
+                )
+            else:
+                what = f"{column} is of type {is_}, and was of type {was} before"
+                hint = f"Cast it back: df.withColumn({name!r}, …cast({was!r}))."
+            raise self.error(f"{what}; its rows are not taken", f"{hint} Or start afresh, with new folders.", name)
 
     def completed(self, number: int) -> Batch | None:
         """A complete batch; None: it is not complete, or forgotten."""

@@ -65,6 +65,11 @@ def arrow_schema(schema: Any) -> Any:
     return to_arrow_schema(schema, timezone=_ZONE)
 
 
+def types_of(schema: Any) -> dict[str, str]:
+    """Return Spark's types of the columns, by name."""
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
+
+
 def kept_types(type_: Any, schemas: Iterable[Any]) -> dict[str, str]:
     """Return Spark's types of output columns as the input has them, where a hint leaves them open.
 

@@ -267,6 +267,23 @@ def value_of(kind: Any) -> Callable[[Any], Any] | None:
     return None
 
 
+def type_words(schema: Any) -> dict[str, str]:
+    """Return the types of the columns by name, without a word of what may be null: that may change from row to row."""
+    return {field.name: _words_of(field.type) for field in schema}
+
+
+def _words_of(kind: Any) -> str:
+    if _is_variant(kind):
+        return "variant"
+    if kinds.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {_words_of(field.type)}' for field in kind)}>"
+    if kinds.is_list(kind):
+        return f"list<{_words_of(kind.value_type)}>"
+    if kinds.is_map(kind):
+        return f"map<{_words_of(kind.key_type)}, {_words_of(kind.item_type)}>"
+    return str(kind)
+
+
 def _is_variant(kind: Any) -> bool:
     return kinds.is_struct(kind) and any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
 

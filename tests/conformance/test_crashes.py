@@ -61,6 +61,17 @@ def test_drawn_flows_give_the_reference_under_any_fault() -> None:
     assert all(counts[kind] for kind in ("kill", "worker", "turn")), counts
 
 
+def test_a_run_may_leave_out_all_that_it_reads() -> None:
+    """Few records are read in some runs of a story, and each of these may fail."""
+
+    def refuse(number: int) -> int:
+        raise ValueError(f"{number} is not liked")
+
+    flow = fc.Flow("refusing")
+    flow.source("numbers", int).map(refuse).sink("out")
+    assert_exactly_once(flow, {"numbers": [1, 2, 3]}, seeds=range(4), on_error="skip")
+
+
 def test_every_kind_of_fault_is_played() -> None:
     """At the size of the tests of whole flows: what is asked for and comes to nothing tests nothing."""
     flow = fc.Flow("counts")

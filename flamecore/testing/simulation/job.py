@@ -176,6 +176,7 @@ class Start:
             owners=Random(seed).choice((None, 1, 2, 3)),
             clock=job.clock,
             on_error=job.on_error,
+            max_failed=1.0,  # a run may read few records, or one that fails
             max_in_flight=most,
             seed=seed,
             state=StateSettings(

@@ -44,10 +44,12 @@ class SourceCapabilities:
     Attributes:
         replayable: Opening it again at a position gives the same records from there on. Exactly-once needs it.
         bounded: It ends by itself.
+        remedy: A sentence that says how to make it replayable, if it is not, and options can.
     """
 
     replayable: bool
     bounded: bool
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,18 +250,18 @@ def _ordered_state(spec: JobSpec) -> Iterator[ConfigError]:
 
 def _exactly_once(spec: JobSpec) -> Iterator[ConfigError]:
     """Every part that cannot keep the guarantee, with what can."""
-    lacking = []
+    lacking: list[tuple[str, str, str]] = []
     if spec.config.job.clock == "wall" and spec.config.state.use is None:
         why = "times of the wall clock are others in a second run, and without state nothing keeps them"
         instead = f'job.clock = "sequence", or keep state: [state] use = "{defaults.STATE_IN_FOLDER}"'
-        lacking.append(("job.clock", why, instead))
+        lacking.append(("job.clock", why, f"Use {instead}"))
     for name, source in spec.sources.items():
         if not source.capabilities.replayable:
             path = f"source.{name}"
             what = f"source {name!r} ({spec.drivers[path]}) cannot be read again from where it stopped"
             files = ", ".join(defaults.REPLAYABLE_SOURCES)
             instead = f"a source that can: write what comes to a file and read that ({files}), or to a stream"
-            lacking.append((path, what, instead))
+            lacking.append((path, what, source.capabilities.remedy or f"Use {instead}"))
     sinks = {f"sink.{name}": sink for name, sink in spec.sinks.items()}
     if spec.dead_letter is not None:
         sinks[DEAD_LETTERS] = spec.dead_letter
@@ -269,9 +269,9 @@ def _exactly_once(spec: JobSpec) -> Iterator[ConfigError]:
         if sink.guarantee != "exactly_once":
             what = f"sink {sink.context.name!r} ({spec.drivers[path]}) promises only {sink.guarantee}"
             such_as = " or ".join(defaults.EXACTLY_ONCE_SINKS)
-            lacking.append((path, what, f"a sink that knows what it holds, such as {such_as}"))
-    for path, what, instead in lacking:
-        hint = f'Use {instead}; or set job.guarantee = "at_least_once".'
+            lacking.append((path, what, f"Use a sink that knows what it holds, such as {such_as}"))
+    for path, what, remedy in lacking:
+        hint = f'{remedy.rstrip(".")}; or set job.guarantee = "at_least_once".'
         yield ConfigError(f'job.guarantee = "exactly_once", but {what}', hint=hint, path=path)
 
 

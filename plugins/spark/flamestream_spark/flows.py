@@ -12,6 +12,7 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, ClassVar, Final, TypedDict
@@ -20,7 +21,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from flamecore.abc.sink import Guarantee, Sink
-from flamecore.abc.source import EdgeContext
+from flamecore.abc.source import EdgeContext, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SinkError
 from flamecore.flow import Flow
 from flamecore.runtime.config.flow_loader import importable
@@ -34,6 +35,7 @@ from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.nodes.places import is_local
 from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
+from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.tables.arrow import TIMES, Form
 from flamestream_spark.tables.columns import kept_types
@@ -249,7 +251,15 @@ def run_on_spark(
     for name, folder in outputs.items():
         where = name if name == DEAD_LETTER else f"sink.{name}"
         chosen |= {f"{where}.use": "spark", f"{where}.path": str(folder), f"{where}.times": True}
-    job = job_of(resolve(make_config(from_program(chosen | dict(settings))), flow))
+    config = make_config(from_program(chosen | dict(settings)))
+    for name, source in sources.items():
+        if config.job.guarantee == "exactly_once" and not source.capabilities.replayable:
+            raise ConfigError(
+                f'job.guarantee = "exactly_once", but the rows of source {name!r} have no stable order',
+                hint=f'{ORDER_BY.rstrip(".")}; or set job.guarantee = "at_least_once".',
+                path=f"source.{name}.order_by",
+            )
+    job = job_of(resolve(config, flow))
     feeding: list[Feeding] = []
     try:
         feeding.extend(source.start() for source in sources.values())
@@ -276,6 +286,14 @@ class FrameSource(SparkSource):
     def __init__(self, options: Any, context: EdgeContext) -> None:
         self._frame, order_by = self.frames[context.name]
         super().__init__(SparkSourceOptions(sql="given", order_by=order_by), context)
+
+    @cached_property
+    def _stable(self) -> bool:
+        return bool(self.options.order_by) or has_stable_order(self._frame)
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(replayable=self._stable, bounded=True, remedy="" if self._stable else ORDER_BY)
 
     def fingerprint(self) -> str:
         return ""

@@ -24,7 +24,7 @@ from flamecore.suggest import suggestion
 from flamestream_spark.queries import Query
 from flamestream_spark.session.session import DEFAULT_MASTER, active, in_task, session
 from flamestream_spark.spool.feeding import Feeding, failed
-from flamestream_spark.spool.ordering import Ordered, in_order
+from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.tables.columns import arrow_schema, fitted, taken
@@ -102,7 +102,7 @@ class SparkSource(Source):
         if self._fed_elsewhere or options.stream:
             return SourceCapabilities(replayable=True, bounded=False)
         stable = bool(options.order_by) or (bool(options.path) and options.format in FILE_FORMATS)
-        return SourceCapabilities(replayable=stable, bounded=True)
+        return SourceCapabilities(replayable=stable, bounded=True, remedy="" if stable else ORDER_BY)
 
     def fingerprint(self) -> str:
         """Of the options, and of files that this machine sees the names and sizes."""
@@ -117,9 +117,7 @@ class SparkSource(Source):
 
     async def open(self, partition: str, position: Any = None) -> Reader:
         if position is not None and not self.capabilities.replayable:
-            raise self._error(
-                "its rows have no stable order, so it cannot be gone on with", 'Say: order_by = ["COLUMN"].'
-            )
+            raise self._error("its rows have no stable order, so it cannot be gone on with", ORDER_BY)
         self.reader = await asyncio.to_thread(self._open, position)
         return self.reader
 
@@ -220,7 +218,8 @@ class SparkSource(Source):
         if frame.isStreaming:
             raise self._error("a streaming DataFrame is given", "Give a batch one: spark.read, not spark.readStream.")
         frame = fitted(frame, self.context.name)
-        ordered = in_order(frame, self.options.order_by, self.context.name)
+        relied_on = self.capabilities.replayable and not self._fed_elsewhere
+        ordered = in_order(frame, self.options.order_by, self.context.name, stable=relied_on)
         if self.options.columns:
             frame = self._chosen(frame, self.options.columns)
             ordered = ordered._replace(frame=taken(ordered.frame, (*self.options.columns, *ordered.extra)))

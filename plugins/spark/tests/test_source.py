@@ -16,13 +16,16 @@ from deltalake import DeltaTable as Table
 from deltalake import TableFeatures, write_deltalake
 
 import flamecore as fc
+import flamestream_spark
 from flamecore.abc.source import EdgeContext, Rejected, Source
 from flamecore.errors import ConfigError, OperationError, SourceError
 from flamecore.testing.checks.edges import SourceTests
 from flamecore.testing.checks.sources import check_changed, check_grown
+from flamestream_demo.inverted_index import flow as index
 from flamestream_spark.source import SparkSource
-from flamestream_spark.spool.feeding import failed
-from flamestream_spark.spool.ordering import UnstableOrderWarning
+from flamestream_spark.spool.feeding import failed, write_batch
+from flamestream_spark.spool.ordering import UnstableOrderWarning, has_stable_order, in_order
+from flamestream_spark.spool.spool import Spool
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -139,6 +142,84 @@ def test_order_follows_files_for_any_sizes_and_number_of_tasks(spark: Any, tmp_p
             assert read(source(str, path=str(tmp_path), format="text"), 777)[0] == expected
     finally:
         spark.conf.set("spark.sql.files.maxPartitionBytes", before)
+
+
+def test_rows_of_files_have_an_order_whatever_words_are_in_names(spark: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "Sorted Exchange" / "Aggregate"
+    folder.mkdir(parents=True)
+    for part in range(2):
+        table = pa.table({"JoinDate": [part * 2, part * 2 + 1], "Limit": [0, 1]})
+        pq.write_table(table, folder / f"Window{part}.parquet")
+    frame = spark.read.parquet(str(folder)).where("Limit >= 0").selectExpr("JoinDate", "'Sample' as Sort")
+    assert has_stable_order(frame)
+    made = source(dict, path=str(folder), columns=("JoinDate",))
+    assert [row["JoinDate"] for row in read(made)[0]] == [0, 1, 2, 3]
+
+
+STEPS = {
+    "files": ("{0}", True),
+    "explode": ("{0}.selectExpr('explode(array(value, value)) as value')", True),
+    "python": ("{0}.withColumn('other', upper('value'))", True),
+    "nothing": ("{0}.where('false')", True),
+    "coalesce": ("{0}.coalesce(1)", True),
+    "drop": ("{0}.withColumn('a', {0}.value).drop('value')", True),
+    "sort": ("{0}.sort('value')", False),
+    "sort within": ("{0}.sortWithinPartitions('value')", False),
+    "limit": ("{0}.limit(3)", False),
+    "distinct": ("{0}.distinct()", False),
+    "repartition": ("{0}.repartition(2)", False),
+    "union": ("{0}.union({0})", False),
+    "join": ("{0}.join({0}, 'value')", False),
+    "sample": ("{0}.sample(0.5, 1)", False),
+    "subquery": ("{0}.where('value in (select id from range(9))')", False),
+    "range": ("{0}.sparkSession.range(3)", False),
+    "rows": ("{0}.sparkSession.createDataFrame([(1,)], ['a'])", False),
+}
+
+
+@pytest.mark.parametrize(("step", "stable"), STEPS.values(), ids=STEPS.keys())
+def test_an_order_is_known_from_the_steps_of_the_plan(spark: Any, step: str, stable: bool, tmp_path: Path) -> None:
+    from pyspark.sql.functions import udf
+
+    (tmp_path / "a.txt").write_text("1\n2\n")
+    names = {"frame": spark.read.text(str(tmp_path)), "upper": udf(str.upper, "string")}
+    assert has_stable_order(eval(step.format("frame"), names)) == stable
+
+
+def test_rows_that_a_step_has_mixed_are_refused(spark: Any, tmp_path: Path) -> None:
+    for part in range(2):
+        (tmp_path / f"{part}.txt").write_text("a\nb\nc\nd\n")
+    ordered = in_order(spark.read.text(str(tmp_path)), (), "lines")
+    spool = Spool(tmp_path / "spool", "lines")
+    spool.open()
+    with pytest.raises(SourceError, match=r"do not lie as they do in their files.*\n  Say what orders them: order_by"):
+        write_batch(spool, 0, ordered.frame.repartition(4), files=True, drop=ordered.extra)
+
+
+@pytest.mark.parametrize("on_spark", [False, True])
+def test_exactly_once_needs_an_order(spark: Any, on_spark: bool, tmp_path: Path) -> None:
+    settings = {
+        "job.guarantee": "exactly_once",
+        "sink.index.use": "spark",
+        "sink.index.path": str(tmp_path / "out"),
+    }
+    query = "select 1 as id, 'a' as title, 'x y' as text"
+    words = r'exactly_once", but .*\n  Say what orders them: order_by = "COLUMN".*; or set job.guarantee'
+    with pytest.raises(ConfigError, match=words):
+        flamestream_spark.run(index, pages=spark.sql(query), settings=settings, on_spark=on_spark)
+    with pytest.raises(ConfigError, match=words):
+        index.run(settings=settings | {"source.pages.use": "spark", "source.pages.sql": query})
+    if not on_spark:
+        pq.write_table(pa.table({"id": [1], "title": ["a"], "text": ["x y"]}), tmp_path / "in.parquet")
+        flamestream_spark.run(index, pages=spark.read.parquet(str(tmp_path / "in.parquet")), settings=settings)
+        assert spark.read.parquet(str(tmp_path / "out")).count() == 2
+
+
+def test_a_job_that_relies_on_an_order_refuses_rows_without_one(spark: Any) -> None:
+    frame = spark.range(3)
+    with pytest.raises(SourceError, match=r"no stable order, and the job relies on one: they do not come straight"):
+        in_order(frame, (), "rows", stable=True)
+    assert in_order(frame.where("id > 5"), (), "rows", stable=True).stable, "nothing is in order"
 
 
 def test_a_query_without_an_order_gives_a_warning(tmp_path: Path) -> None:

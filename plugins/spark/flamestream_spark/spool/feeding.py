@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from flamecore.errors import FlameError, SourceError
 from flamestream_spark.session.messages import gist, own_words, python_of
 from flamestream_spark.spool import parts
-from flamestream_spark.spool.ordering import Ordered
+from flamestream_spark.spool.ordering import ORDER_BY, Ordered
 from flamestream_spark.spool.spool import Failed, Order, Spool
 from flamestream_spark.tables.columns import numbered
 
@@ -64,8 +64,27 @@ def write_batch(
     key: Callable[[Any], Any] = (
         (lambda row: (row.file.encode(), row.start, row.partition)) if files else lambda row: row.partition
     )
+    if files:
+        _check_blocks(rows, spool)
     told = query or next((row.query for row in rows), "")
     return spool.complete(number, [(row.name, row.rows) for row in sorted(rows, key=key)], told)
+
+
+def _check_blocks(rows: list[Any], spool: Spool) -> None:
+    """Make sure that each block of a file lies in one part: rows that a step has mixed are in no stable order.
+
+    Raises:
+        SourceError: They are mixed.
+    """
+    seen: set[tuple[str, int]] = set()
+    for row in rows:
+        if (row.file, row.start) in seen:
+            raise spool.error(
+                "the rows do not lie as they do in their files: a step of the query mixes them",
+                ORDER_BY,
+                shown(row.file),
+            )
+        seen.add((row.file, row.start))
 
 
 class Feeding:

@@ -16,12 +16,48 @@ from flamecore.suggest import suggestion
 from flamestream_spark.spool.parts import FILE, PLACE, START
 from flamestream_spark.tables.columns import numbered, sortable
 
+ORDER_BY: Final = 'Say what orders them: order_by = "COLUMN", which may be several.'
+"""What to do about rows without a stable order."""
+
 _ROW: Final = "__flamestream_row"
 _MOST_FILES: Final = 1000
 """Of more files each gives so few rows that they are sorted instead of kept apart."""
 
-_SHUFFLED: Final = ("Exchange", "Sort", "Sample", "Limit", "TakeOrdered", "Window", "Aggregate", "Join")
-"""Steps of a plan behind which rows do not lie as they do in their files."""
+_FILES: Final = "HadoopFsRelation"
+"""What Spark calls files that it reads by a format."""
+
+_KEEPING: Final = frozenset(
+    {
+        "Project",
+        "Filter",
+        "Generate",
+        "SubqueryAlias",
+        "ResolvedHint",
+        "CollectMetrics",
+        "ArrowEvalPython",
+        "BatchEvalPython",
+    }
+)
+"""Classes of steps in a plan of Spark behind which rows lie as they do before them."""
+
+_KEEPING_REMOTE: Final = frozenset(
+    {
+        "Project",
+        "Filter",
+        "WithColumns",
+        "WithColumnsRenamed",
+        "Drop",
+        "SubqueryAlias",
+        "Hint",
+        "ToDF",
+        "ToSchema",
+        "CollectMetrics",
+        "NAFill",
+        "NADrop",
+        "NAReplace",
+    }
+)
+"""The same in a plan of Spark Connect, as the client has it."""
 
 
 class UnstableOrderWarning(UserWarning):
@@ -45,7 +81,7 @@ class Ordered(NamedTuple):
     extra: tuple[str, ...] = ()
 
 
-def in_order(frame: Any, order_by: Sequence[str], source: str) -> Ordered:
+def in_order(frame: Any, order_by: Sequence[str], source: str, *, stable: bool = False) -> Ordered:
     """Put the rows of a DataFrame in an order.
 
     Args:
@@ -53,18 +89,26 @@ def in_order(frame: Any, order_by: Sequence[str], source: str) -> Ordered:
         order_by: Columns to order by. Rows that are equal in these are ordered by the others: then only those are
             exchanged that are the same anyway. Empty: by file and place in the file, if that is where rows come from.
         source: Name of the source, for errors.
+        stable: Whether an order that is not the same in every run is refused. Otherwise there is a warning.
 
     Raises:
-        SourceError: A column is not there, or cannot be ordered by.
+        SourceError: A column is not there, or cannot be ordered by; or there is no stable order, and one is needed.
     """
     if order_by:
         keys = _keys(frame, order_by, source)
         return Ordered(numbered(frame).orderBy(*keys).toDF(*frame.columns), stable=True)
-    plan = _plan(frame)
-    if "Scan" in plan and not any(step in plan for step in _SHUFFLED):
-        by_file = _by_file(frame)
-        if by_file is not None:
-            return by_file
+    placed = _placed(frame)
+    if placed is not None:
+        return _by_file(frame, placed)
+    if stable and frame.isEmpty():
+        return Ordered(frame, stable=True)
+    if stable:
+        raise SourceError(
+            f"source {source!r}: the rows have no stable order, and the job relies on one: {_reason(frame)}",
+            hint=ORDER_BY,
+            source=source,
+            position="",
+        )
     warnings.warn(
         f"source {source!r}: the rows have no stable order: global times, and with them the order of outputs, may be "
         'others in the next run; say what orders them: order_by = "COLUMN"',
@@ -97,33 +141,66 @@ def _keys(frame: Any, order_by: Sequence[str], source: str) -> list[str]:
     return [str(names.index(name)) for name in (*order_by, *rest)]
 
 
-def _plan(frame: Any) -> str:
-    """The physical plan in words."""
-    java = getattr(frame, "_jdf", None)
-    if java is not None:
-        return str(java.queryExecution().executedPlan().toString())
-    import contextlib
-    import io
-
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        frame.explain()
-    return said.getvalue()
+def has_stable_order(frame: Any) -> bool:
+    """Return whether the rows of a DataFrame come straight from files, whose order is the same in every run."""
+    return _placed(frame) is not None
 
 
-def _by_file(frame: Any) -> Ordered | None:
-    """In the order of files, of blocks in a file, and of rows in a block; None if Spark does not know them."""
+def _placed(frame: Any) -> Any | None:
+    """Return the DataFrame with the columns `PLACE`; None if its rows do not lie as they do in files."""
     from pyspark.errors import AnalysisException
-    from pyspark.sql import functions
 
+    if not _from_files(frame, "analyzed"):
+        return None
     said = ("file_path", "file_block_start", "file_block_length", "file_size")
     try:
         about = frame.metadataColumn("_metadata")
         placed = frame.select("*", *(about.getField(of).alias(name) for of, name in zip(said, PLACE, strict=True)))
         placed.schema  # noqa: B018 - over Spark Connect it is not known before whether there are such columns
-        files = tuple(sorted(frame.inputFiles(), key=str.encode))
     except AnalysisException:
         return None
+    # A subquery in a condition is a join in the end, which may mix the rows.
+    return placed if _from_files(placed, "optimizedPlan") else None
+
+
+def _from_files(frame: Any, stage: str) -> bool:
+    """Return whether a plan is one read of files, and steps that keep the order of rows."""
+    java = getattr(frame, "_jdf", None)
+    if java is None:
+        return _remote_from_files(frame._plan)
+    node = getattr(java.queryExecution(), stage)()
+    while True:
+        name = node.getClass().getSimpleName()
+        if name == "LogicalRelation":
+            return bool(node.relation().getClass().getSimpleName() == _FILES)
+        if name == "LocalRelation":
+            return bool(node.data().isEmpty())  # a condition that no row fulfils
+        if name not in _KEEPING and not (name == "Repartition" and not node.shuffle()):
+            return False
+        children = node.children()
+        if children.size() != 1:
+            return False
+        node = children.apply(0)
+
+
+def _remote_from_files(plan: Any) -> bool:
+    """Return the same of a plan of Spark Connect, of which only the part in the client is known: no table, no query."""
+    while type(plan).__name__ in _KEEPING_REMOTE and not plan._references:
+        plan = plan._child
+    return type(plan).__name__ == "DataSource"
+
+
+def _reason(frame: Any) -> str:
+    if getattr(frame, "_jdf", None) is None:
+        return "over Spark Connect only rows that are read straight from files are known to have one"
+    return "they do not come straight from files"
+
+
+def _by_file(frame: Any, placed: Any) -> Ordered:
+    """In the order of files, of blocks in a file, and of rows in a block."""
+    from pyspark.sql import functions
+
+    files = tuple(sorted(frame.inputFiles(), key=str.encode))
     if len(files) <= _MOST_FILES:
         return Ordered(placed, True, files, PLACE)
     # Grows within a block: that is read by one task, from its beginning.

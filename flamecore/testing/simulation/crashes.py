@@ -43,6 +43,7 @@ class Played:
     Attributes:
         outputs: For each sink, what it holds.
         times: For each source, the global times of its records.
+        times_at: For each sink, the same as of when it got its last output.
         failed: The error of the record that ends the job, if one does.
         runs: How many runs it took.
         epochs: How many epochs.
@@ -54,6 +55,7 @@ class Played:
 
     outputs: dict[str, list[Any]]
     times: dict[str, list[int]]
+    times_at: dict[str, dict[str, list[int]]]
     failed: OperationError | None
     runs: int
     epochs: int
@@ -134,7 +136,8 @@ class Crashes:
             gc.set_threshold(*thresholds)
         job = self.job
         times = job.times(failed=self.failed is not None)
-        return Played(job.outputs, times, self.failed, self.runs, len(job.epochs), self.log, self.counts)
+        times_at = {sink: job.times_at(sink) for sink in job.outputs}
+        return Played(job.outputs, times, times_at, self.failed, self.runs, len(job.epochs), self.log, self.counts)
 
     async def _play(self) -> None:
         follow_tasks(asyncio.get_running_loop())

@@ -75,9 +75,14 @@ class _Reader(Reader):
 
 
 class Contents:
-    """What a sink holds: outputs and the time up to which they go, changed together."""
+    """What a sink holds: outputs and the time up to which they go, changed together.
 
-    def __init__(self) -> None:
+    Args:
+        grown: Called whenever there are more outputs.
+    """
+
+    def __init__(self, grown: Callable[[], None] = lambda: None) -> None:
+        self.grown = grown
         self.outputs: list[Any] = []
         self.time = MIN_TIME
         self.owner: object = None
@@ -110,6 +115,7 @@ class SimulatedSink(Sink):
         def add() -> None:
             self._grow(time)
             self._held.outputs.extend(payloads)
+            self._held.grown()
 
         if not payloads:
             raise LawBroken("calls", f"sink {self.context.name!r} is given an empty batch")

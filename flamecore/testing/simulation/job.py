@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -24,6 +25,9 @@ from flamecore.runtime.parts.front import Front
 from flamecore.testing.simulation.edges import Contents, Records, SimulatedSink, SimulatedSource
 from flamecore.testing.simulation.network import Network
 from flamecore.testing.simulation.world import Process, World
+
+Stamps = dict[tuple[str, int], tuple[int, int]]
+"""For (source, place of a record): (the epoch in which it was given a time, the time)."""
 
 _EPOCHS = 1_000_000
 """More epochs than any story has."""
@@ -64,9 +68,10 @@ class SimulatedJob:
         self.ackers, self.workers = ackers, workers
         self.on_error, self.clock = on_error, clock
         self.records = {source.name: Records(list(inputs.get(source.name, ()))) for source in graph.sources}
-        self.contents = {sink.name: Contents() for sink in graph.sinks}
+        self.contents = {sink.name: Contents(partial(self._note, sink.name)) for sink in graph.sinks}
         self.epochs: set[int] = set()
-        self._stamps: dict[tuple[str, int], tuple[int, int]] = {}
+        self._stamps: Stamps = {}
+        self._noted: dict[str, Stamps] = {}  # for each sink, as they were when it got its last output
         self._passed = 0  # added to the numbers of epochs
 
     @property
@@ -131,13 +136,24 @@ class SimulatedJob:
             failed: Whether a record ended the job. Records behind it may have been read in an earlier epoch, and not
                 again: these do not count.
         """
-        return {name: self._times_of(name, failed) for name in self.records}
+        return {name: self._times_of(name, self._stamps, failed) for name in self.records}
 
-    def _times_of(self, source: str, failed: bool) -> list[int]:
+    def times_at(self, sink: str) -> dict[str, list[int]]:
+        """Return the times of the records of every source as they were when a sink got its last output.
+
+        A sink that a failing operation does not lead to may have got it in an earlier epoch, and be ahead of the last.
+        """
+        stamps = self._noted.get(sink, {})
+        return {name: self._times_of(name, stamps, failed=True) for name in self.records}
+
+    def _note(self, sink: str) -> None:
+        self._noted[sink] = dict(self._stamps)
+
+    def _times_of(self, source: str, stamps: Stamps, failed: bool) -> list[int]:
         times: list[int] = []
         latest = 0
         for index in range(len(self.records[source].records)):
-            epoch, time = self._stamps.get((source, index), (-1, 0))
+            epoch, time = stamps.get((source, index), (-1, 0))
             if epoch < latest and (epoch < 0 or failed):
                 break
             latest = epoch

@@ -151,6 +151,8 @@ class _Drawing:
                 return entering.loop(lambda inside: self._turned(self.chain(inside, rest[0]))).map(_leave)
             case "overlap":
                 return self._overlapping(stream, number, *rest)
+            case "by_key":
+                return self._by_key(stream, number, *rest)
             case "count":
                 counts = stream.key_by(lambda item: (item.value % number, item.rounds)).count()
                 return counts.map(lambda pair: Item(pair[0][0] * 17 + pair[1], pair[0][1]))
@@ -197,6 +199,25 @@ class _Drawing:
             return back.pop(), left
 
         return stream.map(_enter(rounds)).loop(outer).map(_leave)
+
+    def _by_key(self, stream: Stream[Item], number: int, rounds: int, states: int) -> Stream[Item]:
+        """Draw a loop by key with states in a row."""
+
+        def key(item: Item) -> int:
+            return item.value % number
+
+        def spawn(state: int, item: Item) -> tuple[int, list[Item]]:
+            state = (state * 13 + item.value) % 101
+            values = [key(item) + number * ((state + place) % 30) for place in range(1 + (state % 3 == 0))]
+            return state, [item._replace(value=value) for value in values]
+
+        def body(inside: KeyedStream[int, Item]) -> tuple[Stream[Item], Stream[Item]]:
+            once = inside.stateful_map(number, self._counted("by_key", spawn))
+            for _ in range(states - 1):
+                once = once.key_by(key).stateful_map(number, self._counted("by_key", spawn))
+            return self._turned(once)
+
+        return stream.map(_enter(rounds)).key_by(key).loop(body).map(_leave)
 
     def _turned(self, once: Stream[Item]) -> tuple[Stream[Item], Stream[Item]]:
         """Return what goes round again, and what leaves: some before they have gone all their rounds."""
@@ -266,7 +287,7 @@ def draw_spec(random: Random) -> Spec:
 
 def draw_records(random: Random, spec: Spec) -> dict[str, list[list[Item]]]:
     """Draw records for the partitions of each source, of unequal length; few where they go round and multiply."""
-    most = 8 if any(op[0] in ("loop", "overlap") for op in spec.chain) else 24
+    most = 8 if any(op[0] in ("loop", "overlap", "by_key") for op in spec.chain) else 24
     return {
         name: [[Item(random.randrange(13)) for _ in range(random.randint(1, most))] for _ in range(partitions)]
         for name, partitions in zip("abc", spec.sources, strict=False)
@@ -311,6 +332,8 @@ class _Draw:
     def cycle(self, depth: int) -> Op:
         """Draw a cycle with at least one state."""
         rounds = self._random.choice((2, 2, 3))
+        if self._random.random() < 0.25:
+            return ("by_key", self._random.randint(1, 4), rounds, self._random.choice((1, 1, 2)))
         body = [self.op(depth - 1) for _ in range(self._random.randint(0, 2))]
         body.insert(self._random.randint(0, len(body)), self._simple(self._states))
         if self._random.random() < 0.7:

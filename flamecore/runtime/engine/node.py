@@ -157,16 +157,16 @@ class Node:
         )
         worker_task = WorkerTask(worker, await self._bind(f"worker/{index}"), self._latency, self._advanced)
         self.workers.append(worker_task)
-        most = None
+        most, uncommitted = _share(plan.max_in_flight, len(fronts), plan), None
         if self.state_access is not None:
             await self._add_state(self.state_access, worker, worker_task)
-            most = max(self.state_access.max_uncommitted // len(plan.fronts), 1)
-        room = Room(worker.fronts, plan.max_in_flight * len(fronts) // max(len(plan.fronts), 1))
+            uncommitted = _share(self.state_access.max_uncommitted, len(fronts), plan)
+        room = Room(worker.fronts, most, uncommitted)
         self._rooms.append(room)
         for front in fronts:
             deadline = self._deadlines.source(front.name)
             self.front_tasks.append(
-                FrontTask(front, self._readers[front.name], worker_task, plan, room, self.stop, most, deadline)
+                FrontTask(front, self._readers[front.name], worker_task, plan, room, self.stop, deadline)
             )
         if plan.clock == "wall" and fronts and len(plan.fronts) > 1:  # an only front keeps nobody waiting
             self.heartbeats.append(Heartbeats(worker_task, plan.heartbeat_interval_s))
@@ -371,6 +371,11 @@ class Node:
             latency=self._latency.buckets(),
             messages=dict(messages),
         )
+
+
+def _share(most: int, fronts: int, plan: Plan) -> int:
+    """Return the share that so many fronts have of what all fronts of a job have."""
+    return most * fronts // max(len(plan.fronts), 1)
 
 
 async def _run(part: Part) -> None:

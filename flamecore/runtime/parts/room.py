@@ -1,4 +1,4 @@
-"""Room: how many records each front of a worker may have in flight."""
+"""Room: how many records each front of a worker may have in flight, and behind the last snapshot."""
 
 from __future__ import annotations
 
@@ -20,14 +20,20 @@ class Room:
     source holds only as much as its source may bring; one that has ended holds only what is on its way. So a fast front
     uses what others do not need, and never what they do.
 
+    What has been read since the last snapshot needs no dealing: the next one is of a time that all of it is below which
+    is in flight no more. It is bounded for all fronts together, and each may read once between two.
+
     Args:
         fronts: The worker's fronts, by number.
         most: Most records of them all in flight, or one for each front if that is more.
+        most_uncommitted: Most records of them all since the last snapshot; None: there are no snapshots.
     """
 
-    def __init__(self, fronts: Mapping[int, Front], most: int) -> None:
+    def __init__(self, fronts: Mapping[int, Front], most: int, most_uncommitted: int | None = None) -> None:
         self._fronts = fronts
         self._most = most
+        self._most_uncommitted = most_uncommitted
+        self._uncommitted_left = 0  # no more than that are left of these; counted anew when none seem to be
         self._level = 1  # how many records each front that reads on may have in flight
         self._reading: dict[int, int] = {}  # how many records a read under way may bring
         self._counted: set[int] = set()  # the fronts among which the level was dealt
@@ -39,7 +45,7 @@ class Room:
         self._changed = True
 
     def take(self, number: int, most: int) -> int:
-        """Return how many records a front may read now; 0 if it stands still until more have been delivered.
+        """Return how many records a front may read now; 0 if it stands still until more are delivered, or committed.
 
         The read is under way until `release`.
 
@@ -47,15 +53,23 @@ class Room:
             number: The front.
             most: How many it wants at most.
         """
-        room = self._room(number, most)
+        room = 0 if self._waits_for_a_snapshot(number) else self._room(number, most)
         if room:
+            self._uncommitted_left -= room
             self._reading[number] = room
             self._gone += 1
         return room
 
     def has_room(self, number: int, most: int) -> bool:
         """Return whether a front that stands still may go on. Arguments: as of `take`."""
-        return self._room(number, most) > 0
+        return not self._waits_for_a_snapshot(number) and self._room(number, most) > 0
+
+    def _waits_for_a_snapshot(self, number: int) -> bool:
+        if self._most_uncommitted is None or not self._fronts[number].uncommitted:
+            return False
+        if self._uncommitted_left <= 0:
+            self._uncommitted_left = self._most_uncommitted - sum([each.uncommitted for each in self._fronts.values()])
+        return self._uncommitted_left <= 0
 
     def release(self, number: int) -> None:
         """Learn that a front's read is over."""

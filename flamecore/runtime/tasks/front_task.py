@@ -42,7 +42,6 @@ class FrontTask:
         plan: Says what becomes of malformed records.
         room: Says how many records the front may read.
         stop: Set when no more is to be read.
-        max_uncommitted: Most records admitted since the last snapshot; None: there are no snapshots.
         deadline: Of the reader.
     """
 
@@ -54,11 +53,9 @@ class FrontTask:
         plan: Plan,
         room: Room,
         stop: asyncio.Event,
-        max_uncommitted: int | None = None,
         deadline: CallDeadline | None = None,
     ) -> None:
         self.front = front
-        self._uncommitted = max_uncommitted
         self._deadline = deadline or Deadlines().source(front.name)
         self._reader = reader
         self._worker_task = worker_task
@@ -151,10 +148,7 @@ class FrontTask:
                 return limit
 
     def _may_read(self) -> bool:
-        return not self._waits_for_a_snapshot() and self._room.has_room(self.front.number, self._limit)
-
-    def _waits_for_a_snapshot(self) -> bool:
-        return self._uncommitted is not None and self.front.uncommitted >= self._uncommitted
+        return self._room.has_room(self.front.number, self._limit)
 
     def _admit(self, batch: Batch) -> None:
         start = monotonic()

@@ -137,3 +137,46 @@ def test_no_more_is_in_flight_than_is_allowed_whoever_reads_and_waits_and_ends(s
             assert reserved <= max(most, count), turn
             deliver(room, some, min((one.next_time for one in some.values() if not one.ended), default=1_000_000))
     assert not any(left.values()), "some front stands still for ever"
+
+
+def keeping(count: int) -> dict[int, Front]:
+    return {number: Front(FrontId("s", number), number, snapshots=True) for number in range(1, count + 1)}
+
+
+def test_a_front_may_read_all_that_may_be_uncommitted_beside_others_that_wait_for_lines() -> None:
+    some = keeping(200)
+    room = Room(some, 10_000, 1000)
+
+    def taken(front: Front) -> list[int]:
+        found = []
+        for _ in range(150):
+            found.append(read(room, front, 10))
+            deliver(room, some, 10_000)
+        return found
+
+    assert taken(some[1]) == [10] * 100 + [0] * 50
+    assert not room.has_room(1, 10)
+    assert read(room, some[2], 10) == 10, "another one goes on once: it may be what the next snapshot waits for"
+    assert read(room, some[2], 10) == 0
+    some[1].cut(400)
+    assert sum(taken(some[1])) == 390
+    assert sum(front.uncommitted for front in some.values()) == 1000
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_more_is_uncommitted_than_may_be_but_for_one_read_of_each(seed: int) -> None:
+    random = Random(seed)
+    some = keeping(random.randint(1, 6))
+    most = random.randint(1, 300)
+    room = Room(some, 1_000, most)
+    for _ in range(300):
+        front = some[random.choice(list(some))]
+        before, total = front.uncommitted, sum(each.uncommitted for each in some.values())
+        got = read(room, front, random.randint(1, 20))
+        assert got == 0 or not before or total < most, "it waits for a snapshot"
+        if random.random() < 0.1:
+            end = min(each.next_time for each in some.values())
+            deliver(room, some, end)
+            for each in some.values():
+                each.cut(end)
+        assert sum(each.uncommitted for each in some.values()) < most + 20 * len(some)

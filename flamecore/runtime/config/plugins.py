@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, overload
 
 from flamecore.errors import (
@@ -27,7 +28,7 @@ from flamecore.model.failure import user_lines
 from flamecore.suggest import nearest, suggestion
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
 
     import click
     import pluggy
@@ -117,12 +118,12 @@ class Provider:
     @property
     def distribution(self) -> str:
         """Name of the distribution that provides it."""
-        return self.point.dist.name if self.point.dist else "unknown"
+        return _name_and_version(self.point.dist)[0] if self.point.dist else "unknown"
 
     @property
     def version(self) -> str:
         """Version of the distribution."""
-        return self.point.dist.version if self.point.dist else "0"
+        return _name_and_version(self.point.dist)[1] if self.point.dist else "0"
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -139,10 +140,29 @@ class Provider:
 
 
 def _scan() -> dict[Kind, list[EntryPoint]]:
+    """Return the entry points of all kinds that are installed now."""
+    return _scanned(tuple([(place, _changed(place)) for place in sys.path]))
+
+
+def _changed(place: str) -> int | None:
+    """Return when a place of modules was changed last: also when something was installed there, or uninstalled."""
+    try:
+        return Path(place).stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=1)  # a program that runs many flows would spend most of the start of each on it
+def _scanned(places: tuple[tuple[str, int | None], ...]) -> dict[Kind, list[EntryPoint]]:
     from importlib.metadata import entry_points  # 25 ms, not needed before the first question
 
     points = entry_points()
     return {kind: list(points.select(group=GROUP + kind)) for kind in KINDS}
+
+
+@lru_cache(maxsize=64)
+def _name_and_version(distribution: Distribution) -> tuple[str, str]:
+    return distribution.name, distribution.version
 
 
 class PluginRegistry:

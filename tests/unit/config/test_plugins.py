@@ -290,3 +290,22 @@ def test_importing_the_registry_reads_nothing() -> None:
     code = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert not {"importlib.metadata", "pluggy", "msgspec"} & set(done.stdout.split())
+
+
+def test_what_is_installed_is_read_once_until_it_changes(
+    distributions: Distributions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    whole = importlib.metadata.entry_points
+
+    def counted(**of: str) -> Any:
+        asked.append(of)
+        return whole(**of)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", counted)
+    for number in range(3):
+        name = f"late-{number}"
+        distributions.add(name, entry_points={"flamestream.source": {name: "late"}})
+        for _ in range(3):
+            assert name in PluginRegistry().names("source")
+    assert len(asked) == 3

@@ -7,7 +7,6 @@ and are DataFrames over these files.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from flamecore.runtime.config.validate import unknown_key
 from flamecore.runtime.launch import job_of, to_the_end
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.nodes.places import is_local
+from flamestream_spark.scratch import make_temporary, remove_with
 from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
@@ -80,7 +80,8 @@ def run(
         order_by: Columns that order the rows; for several sources, by name. Without them rows of files are in the order
             of their files; for everything else there is a warning, as a second run may see another order.
         scratch: A folder for the outputs, which executors reach too; it must be kept for as long as the outputs are
-            used. By default a temporary one, removed when the program ends: only where Spark runs on this machine.
+            used. By default a temporary one, removed when nothing reads it any more: only where Spark runs on this
+            machine.
         on_spark: Whether the workers are tasks of Spark too, and not in this process. They import the flow, so it must
             be a variable of a module. By default they are where Spark does not run on this machine.
         settings: More configuration, as dotted keys: {"source.pages.on_error": "skip"}. With `"dead_letter"` there,
@@ -109,10 +110,30 @@ def run(
         )
     spark = next(iter(given.values())).sparkSession
     place = _scratch(spark, scratch)
+    with ExitStack() as undo:
+        if scratch is None:
+            undo.callback(shutil.rmtree, place, ignore_errors=True)
+        outputs = _run(flow, given, place, workers, order_by, on_spark, dict(settings or {}))
+        undo.pop_all()
+    if scratch is None:
+        remove_with(outputs.values(), place)
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+
+def _run(
+    flow: Flow,
+    given: Mapping[str, Any],
+    place: Path,
+    workers: int,
+    order_by: str | Sequence[str] | Mapping[str, str | Sequence[str]],
+    on_spark: bool | None,
+    extra: dict[str, Any],
+) -> dict[str, Any]:
+    """Run a flow with outputs in a folder, and return DataFrames over these."""
+    spark = next(iter(given.values())).sparkSession
     types: dict[str, Any] = {sink.name: sink.type for sink in flow.graph().sinks}
     chosen: dict[str, Any] = {f"source.{name}.use": _EDGE for name in given}
     chosen |= {f"sink.{name}.use": _EDGE for name in types}
-    extra = dict(settings or {})
     if DEAD_LETTER in extra.values() and f"{DEAD_LETTER}.use" not in extra:
         chosen[f"{DEAD_LETTER}.use"] = _EDGE
         types[DEAD_LETTER] = DeadLetter
@@ -128,10 +149,9 @@ def run(
     else:
         sources = {name: _as_source(flow, name, given[name], orders[name], place) for name in given}
         run_on_spark(flow, sources, {name: place / name for name in written}, workers, extra)
-    outputs = {
+    return {
         name: _written(spark, place / name, type_, extra.get(f"sink.{name}.types")) for name, type_ in written.items()
     }
-    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
 def through(flow: Flow, *, source: str = "", sink: str = "", **options: Any) -> Callable[[Any], Any]:
@@ -209,9 +229,7 @@ def _scratch(spark: Any, scratch: str | Path | None) -> Path:
             hint='Name a folder that both reach: run(flow, …, scratch="/mnt/shared/tmp").',
             path="scratch",
         )
-    folder = Path(mkdtemp(prefix="flamestream-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return make_temporary()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +20,7 @@ from flamecore.testing.flows.reference import interpret
 from flamestream_demo.inverted_index import flow as index
 from flamestream_demo.inverted_index import plain_index
 from flamestream_demo.pages import Page
+from flamestream_spark import scratch
 from flamestream_spark.session.session import session
 from flamestream_spark.spool.ordering import UnstableOrderWarning
 from flamestream_spark.tables.arrow import Form
@@ -171,6 +175,38 @@ def test_no_rows_give_no_rows(spark: Any) -> None:
     out = flamestream_spark.run(counting(), lines=frame, order_by="line")
     assert out.count() == 0
     assert "_time" in out.columns
+
+
+def test_temporary_files_go_when_nothing_reads_them(spark: Any) -> None:
+    lines = spark.createDataFrame([("a b",), ("b",)], ["line"])
+    before = set(scratch.held())
+    out = flamestream_spark.run(counting(), lines=lines, order_by="line")
+    (folder,) = set(scratch.held()) - before
+    derived = out.where("value > 1").selectExpr("key as word")
+    del out
+    gc.collect()
+    scratch.remove_unread()
+    assert folder.exists(), "what was made of the output reads them still"
+    assert [row.word for row in derived.collect()] == ["b"]
+    del derived
+    limit = time.monotonic() + 60
+    while folder.exists():
+        assert time.monotonic() < limit
+        gc.collect()
+        scratch.remove_unread()
+        time.sleep(0.1)
+    assert folder not in scratch.held()
+
+
+def test_a_run_that_fails_leaves_no_temporary_files(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    flow = fc.Flow("fails")
+    flow.source("numbers", int).map(lambda number: 1 // (3 - number)).sink("out")
+    with pytest.raises(OperationError, match=r"ZeroDivisionError"):
+        flamestream_spark.run(flow, numbers=spark.range(5), order_by="id")
+    assert not list(tmp_path.glob("flamestream-*"))
 
 
 def test_a_session_that_is_there_is_used_and_stays(spark: Any) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from flamecore.errors import FlameError, SourceError
+from flamestream_spark.session.messages import is_cancelled
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.spool import Failed, Spool
 from flamestream_spark.tables.columns import fitted, types_of
 
 _CLOSE_S: Final = 30.0
+_INTERRUPT_S: Final = 1.0
 
 
 class Into:
@@ -65,7 +67,7 @@ class Query:
         self._frame, self._spool, self._source = frame, spool, source
         self._checkpoint, self._trigger = checkpoint, trigger or {}
         self._thread = threading.Thread(target=self._watch, name=f"source {source}", daemon=True)
-        self._stopped = False
+        self._stopped = threading.Event()
         self.error: SourceError | None = None
         """Why it has failed."""
         self.query: Any = None
@@ -100,7 +102,8 @@ class Query:
         try:
             self.query.awaitTermination()
         except Exception as error:  # noqa: BLE001 - whoever reads the spool is told
-            if self._stopped:
+            # Ctrl-C has Spark cancel its jobs, before the program can say that this is to stop.
+            if self._stopped.wait(_INTERRUPT_S if is_cancelled(error) else 0):
                 return
             self.error = failed(self._source, error)
             self.error.__cause__ = error
@@ -109,12 +112,12 @@ class Query:
                 self._failed(told)
             self._spool.fail(Failed(told.what.partition(": ")[2], told.hint, str(told.position)))
         else:
-            if not self._stopped:
+            if not self._stopped.is_set():
                 self._spool.end()
 
     def stop(self) -> None:
         """End the query. What is in the spool stays."""
-        self._stopped = True
+        self._stopped.set()
         if self.query is not None:
             self.query.stop()
             self._thread.join(_CLOSE_S)

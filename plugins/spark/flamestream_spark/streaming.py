@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from flamestream_spark.tables.columns import kept_types
 
 _LOOK_S: Final = 0.01
 _STOP_S: Final = 60.0
+_PROGRAM_S: Final = 0.2
 
 
 def stream(
@@ -127,6 +129,8 @@ class Streaming:
         self._report: JobReport | None = None
         self._error: BaseException | None = None
         self._begun = threading.Event()
+        # In Python 3.11 and 3.12 a thread counts as ended once a signal has interrupted `join` (gh-90882).
+        self._ended = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name=f"job {spec.name}", daemon=True)
         try:
@@ -137,6 +141,7 @@ class Streaming:
             raise
         self._thread.start()
         self._begun.wait()
+        threading.Thread(target=self._watch_program, name=f"end of {spec.name}", daemon=True).start()
 
     def _run(self) -> None:
         try:
@@ -146,11 +151,21 @@ class Streaming:
         finally:
             self._begun.set()
             self._stop_queries()
+            self._ended.set()
 
     async def _main(self) -> JobReport:
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         return await self._job.run()
+
+    def _watch_program(self) -> None:
+        """Stop with the program: threads that read would keep it from ending, if an error or Ctrl-C has ended it."""
+        main = threading.main_thread()
+        while not self._ended.wait(_PROGRAM_S):
+            if not main.is_alive():
+                with contextlib.suppress(Exception):  # there is nobody left to tell
+                    self.stop()
+                return
 
     def _stop_queries(self) -> None:
         for query in self.queries.values():
@@ -160,7 +175,7 @@ class Streaming:
     @property
     def isActive(self) -> bool:
         """Whether it runs."""
-        return self._thread.is_alive()
+        return not self._ended.is_set()
 
     @property
     def report(self) -> JobReport | None:
@@ -227,7 +242,7 @@ class Streaming:
         for query in self.queries.values():
             query.query.processAllAvailable()
         limit = time.monotonic() + timeout
-        while self._thread.is_alive():
+        while self.isActive:
             stats = self._job.stats()
             ready = len(self._readers()) == len(self.queries)
             if ready and stats.items_in + stats.rejected >= self._wanted() and not stats.in_flight:
@@ -238,7 +253,7 @@ class Streaming:
         self.awaitTermination()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait until it ends.
+        """Wait until it ends. Ctrl-C ends it: what has been read is delivered, as by `stop`.
 
         Args:
             timeout: In seconds; None: for ever.
@@ -249,8 +264,15 @@ class Streaming:
         Raises:
             FlameError: It has failed.
         """
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        try:
+            with _plain_interrupts():
+                return self._wait(timeout)
+        except KeyboardInterrupt:
+            self.stop()
+            return True
+
+    def _wait(self, timeout: float | None) -> bool:
+        if not self._ended.wait(timeout):
             return False
         if self._error is not None:
             raise self._error
@@ -267,10 +289,10 @@ class Streaming:
             FlameError: It has failed.
         """
         self._stop_queries()
-        if self._loop is not None and self._thread.is_alive():
+        if self._loop is not None and self.isActive:
             with contextlib.suppress(RuntimeError):  # it has just ended
                 self._loop.call_soon_threadsafe(self._job.drain)
-        if not self.awaitTermination(timeout):
+        if not self._wait(timeout):
             raise JobError(f"job {self._spec.name!r} has not ended after {timeout:g} s")
 
     def __enter__(self) -> Streaming:
@@ -278,3 +300,18 @@ class Streaming:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+@contextlib.contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """Have Ctrl-C raise KeyboardInterrupt alone: PySpark's handler cancels the jobs of Spark, so that queries fail."""
+    handler = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not str(getattr(handler, "__module__", "")).startswith("pyspark."):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

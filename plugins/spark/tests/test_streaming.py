@@ -242,6 +242,67 @@ with session("local[2]", {"spark.sql.shuffle.partitions": "2"}) as spark:
 """
 
 
+INTERRUPTED = """
+import signal
+import sys
+import threading
+import time
+
+from pyspark.sql import SparkSession
+
+import flamestream_spark
+
+sys.path.insert(0, sys.argv[1])
+from words import flow
+
+
+def say() -> None:
+    while sys.argv[2] == "waits" and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        time.sleep(0.01)
+    print("runs", flush=True)
+
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+lines = spark.readStream.text(sys.argv[1] + "/in")
+running = flamestream_spark.stream(flow, lines=lines, checkpoint=sys.argv[1] + "/job")
+running.processAllAvailable(200)
+threading.Thread(target=say).start()
+running.awaitTermination() if sys.argv[2] == "waits" else time.sleep(600)
+print("ended", running.isActive, running.report is not None, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"), [("waits", 0, "ended False True\n"), ("does something else", -signal.SIGINT, "")]
+)
+def test_ctrl_c_ends_a_stream_with_everything_delivered(
+    spark: Any, how: str, code: int, said: str, tmp_path: Path
+) -> None:
+    add(tmp_path / "in", "a.txt", "to be", "or not to be")
+    (tmp_path / "words.py").write_text(
+        "import flamecore as fc\n"
+        "def word(word: str) -> str:\n    return word\n"
+        "flow = fc.Flow('words')\n"
+        "flow.source('lines', str).flat_map(str.split).key_by(word).count(name='count').sink('counts')\n"
+    )
+    (tmp_path / "program.py").write_text(INTERRUPTED)
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), how]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    assert program.stdout is not None
+    try:
+        assert program.stdout.readline() == "runs\n"
+        os.killpg(program.pid, signal.SIGINT)  # as a terminal does
+        rest, _ = program.communicate(timeout=60)
+    finally:
+        if program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+    assert (program.returncode, rest) == (code, said)
+    rows = spark.read.parquet(str(tmp_path / "job" / "output" / "counts")).orderBy(*flamestream_spark.TIMES).collect()
+    assert [(row[0], row[1]) for row in rows] == expected("to be", "or not to be")
+
+
 def test_a_program_that_is_killed_loses_nothing_and_repeats_nothing(spark: Any, tmp_path: Path) -> None:
     """SIGKILL to the whole program, Spark included, while it works; then to the end, from the same folder."""
     given = [[f"w{number % 7} v{number % 3}" for number in range(part * 50, part * 50 + 50)] for part in range(8)]

@@ -46,13 +46,22 @@ def reason(error: Exception | None) -> tuple[str, tuple[str, ...]]:
         return f"has ended: {first}", tuple(line.strip() for line in lines)
     if any(word in text for word in _SLOTS):
         return "cannot start: there are fewer slots than workers", ()
-    if any(word in text for word in _CANCELLED):
+    if is_cancelled(error):
         return "was cancelled, as somebody has told Spark", ()
     if (why := python_of(text)) is not None:
         return f"cannot start: {why}", (WHICH_PYTHON,)
     if any(word in text for word in _DYNAMIC):
         return "cannot start: its slots are to stay, and Spark is to let executors go as it likes", (FIXED_SLOTS,)
     return f"has ended: {gist(text) or type(error).__name__}", ()
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Return whether a job of Spark has ended because somebody has told it to.
+
+    >>> is_cancelled(RuntimeError("[SPARK_JOB_CANCELLED] Job 3 cancelled")), is_cancelled(RuntimeError("no file"))
+    (True, False)
+    """
+    return any(word in str(error) for word in _CANCELLED)
 
 
 def python_of(text: str) -> str | None:

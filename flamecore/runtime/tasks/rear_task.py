@@ -142,8 +142,9 @@ class RearTask:
     async def sync(self, time: int) -> None:
         """Make durable what is below `time`, between two batches."""
         async with self._writing:
-            await self.deadline.call(self.sink.sync(time), "make its output durable")
+            # Before it is done: all that is below is in the sink, and a sync that is broken off may have told it so.
             self.delivered_up_to = max(self.delivered_up_to, time)
+            await self.deadline.call(self.sink.sync(time), "make its output durable")
 
     async def halt(self) -> None:
         """Wait for the batch that is being written. No other will be. Several times, also at once, is once.

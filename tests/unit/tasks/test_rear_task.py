@@ -137,6 +137,24 @@ def test_an_epoch_ends_with_the_batch_that_is_being_written() -> None:
     asyncio.run(body())
 
 
+def test_a_sink_may_have_heard_of_a_sync_that_is_broken_off() -> None:
+    """Whoever goes on must not take the time that it tells for that of lost outputs."""
+
+    async def body() -> None:
+        bench = Bench()
+        bench.endpoint.come.put_nowait(released(9))
+        await settle()
+        syncing = asyncio.create_task(bench.rear.sync(9))
+        await settle()
+        assert bench.sink.calls == [("sync begins", 9)]
+        syncing.cancel()
+        await asyncio.wait([syncing])
+        assert bench.rear.delivered_up_to == 9
+        bench.task.cancel()
+
+    asyncio.run(body())
+
+
 def test_a_sink_whose_batch_failed_must_be_opened_anew() -> None:
     """It may be there all the same."""
 

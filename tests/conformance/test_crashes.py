@@ -78,7 +78,7 @@ def test_every_kind_of_fault_is_played() -> None:
     lines = flow.source("lines", str).merge(flow.source("more", str)).rebalance()
     lines.key_by(lambda line: line).count().sink("counts")
     inputs = {"lines": ["a", "b", "a", "c"] * 5, "more": ["c", "d"] * 10}
-    counts = assert_exactly_once(flow, inputs, seeds=range(FIRST, FIRST + max(130, simulated_runs(130))))
+    counts = assert_exactly_once(flow, inputs, seeds=range(FIRST, FIRST + max(200, simulated_runs(200))))
     print(dict(counts))
     assert all(counts[kind] >= 3 for kind in Trouble().kinds if kind != "damage"), counts
     assert counts["damage"] >= 10, "of a snapshot that there is one to spare for"

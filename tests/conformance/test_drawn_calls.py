@@ -18,6 +18,7 @@ from flamecore.model.clock import ClockName
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import OnError
 from flamecore.runtime.operators import reorder
+from flamecore.runtime.parts import worker
 from flamecore.testing.checks.ackers import simulated_runs
 from flamecore.testing.flows.deterministic import acker_named, compare
 from flamecore.testing.flows.drawn import Item, Spec, draw, draw_flow, simpler, split
@@ -28,6 +29,8 @@ FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
 ACKERS = {name: acker_named(name) for name in ("centralized", "local", "sharded")}
 CLOCKS: tuple[ClockName, ...] = ("sequence", "wall")
 ADVANCES = (0, 2, 6, 32)
+STEPS = (65_536, 1, 5)
+"""Items that have waited and go on at once, at most."""
 
 
 class Needed(NamedTuple):
@@ -61,7 +64,8 @@ class Run(NamedTuple):
     def made(self) -> tuple[SimulatedRun, int, int]:
         """Return what the run gives, the calls it makes, and how many of these it says are in vain."""
         calls: Counter[str] = Counter()
-        with patch.object(reorder, "_ADVANCE", self.advance or 32):
+        steps = STEPS[self.seed % len(STEPS)]
+        with patch.object(reorder, "_ADVANCE", self.advance or 32), patch.object(worker, "_STEP_ITEMS", steps):
             simulation = Simulation(
                 draw_flow(self.spec, calls).graph(),
                 {},
@@ -74,7 +78,7 @@ class Run(NamedTuple):
                 on_error=self.on_error,
             )
             run = simulation.run()
-        return run, calls.total(), sum(sum(worker.in_vain.values()) for worker in simulation.workers.values())
+        return run, calls.total(), sum(sum(each.in_vain.values()) for each in simulation.workers.values())
 
     def needed(self, times: Mapping[FrontId, Sequence[int]]) -> Needed:
         """Return what the reference gives and takes for some times of the records, as far as they were read."""

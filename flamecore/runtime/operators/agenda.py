@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
+from sys import maxsize
 from typing import Any
 
 from flamecore.abc.operator import Fail, Step, Way, each
@@ -40,9 +41,12 @@ class Agenda:
 
     def __init__(self, segment: int | None = None, name: str = "") -> None:
         self.segment, self.name = segment, name
+        self.is_ready = False
+        """Whether something waits only because enough has gone on at once."""
         self._waiting: list[Entry] = []
         self._arrivals = count()
         self._at_work = False
+        self._steps_left = maxsize
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -90,14 +94,21 @@ class Agenda:
 
         return Way(step, run)
 
-    def drain(self, known: bytes) -> None:
-        """Let go on what waits below an order, with all that comes of it: nothing below it is to come any more."""
-        self._at_work = True
+    def drain(self, known: bytes, most: int = maxsize) -> None:
+        """Let go on what waits below an order, with all that comes of it: nothing below it is to come any more.
+
+        Args:
+            known: The order.
+            most: How many steps to take, about.
+        """
+        self._at_work, self._steps_left = True, most
         self._work(known)
+        self.is_ready = self.lowest is not None and self.lowest < known
+        self._steps_left = maxsize
 
     def _work(self, known: bytes | None = None) -> None:
         waiting = self._waiting
-        while waiting and (known is None or waiting[0][0] < known):
+        while waiting and (known is None or waiting[0][0] < known) and self._steps_left > 0:
             entry = heappop(waiting)
             if waiting and waiting[0][0] == entry[0]:
                 for order, _, step, trace, alive, payload in self._without_cancelled(entry):
@@ -108,6 +119,7 @@ class Agenda:
         self._at_work = False
 
     def _take(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        self._steps_left -= 1
         step(order, trace, alive, payload)
 
     def _without_cancelled(self, entry: Entry) -> list[Entry]:
@@ -148,6 +160,15 @@ class NumberedAgenda(Agenda):
         self.visit: Visit = (iter(()), 0, True)
         self.inside: list[Turn] = []
         self.emitted: list[Turn] = []
+        self._entered = b""  # the order of the last that has
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self.inside)
+
+    @property
+    def lowest(self) -> bytes | None:
+        """The lowest order that waits: what comes of the last that has entered is before all others."""
+        return self._entered if self.inside else super().lowest
 
     def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         self.emitted.append((step, payload, 0, (iter((order,)), trace, alive)))
@@ -184,15 +205,32 @@ class NumberedAgenda(Agenda):
 
         return fail_later
 
+    def abandon(self) -> None:
+        """Drop all that waits of the visit of the item whose turn it is: it would go on without end."""
+        self.inside[:] = [turn for turn in self.inside if turn[3] is not self.visit]
+
+    def _work(self, known: bytes | None = None) -> None:
+        self._go_on()
+        super()._work(known)
+
     def _take(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        emitted, inside = self.emitted, self.inside
-        step(order, trace, alive, payload)
+        self._entered = order
+        super()._take(step, order, trace, alive, payload)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Let have their turns what has come of the last that has entered, as many as there are steps left."""
+        emitted, inside, left = self.emitted, self.inside, self._steps_left
         while emitted or inside:
             if emitted:
                 emitted.reverse()
                 inside += emitted
                 emitted.clear()
+            if left <= 0:
+                break
+            left -= 1
             step, payload, self.rounds, visit = inside.pop()
             self.visit = visit
             orders, trace, alive = visit
             step(next(orders), trace, alive, payload)
+        self._steps_left = left

@@ -21,10 +21,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import compress, groupby, pairwise
 from operator import itemgetter
+from sys import maxsize
 from typing import Any, Final
 
 from flamecore.abc.operator import Run, StatefulOperator, each
 from flamecore.model.batch import Orders, concat, interleaved, joined, materialise
+from flamecore.model.meta import decode_time, encode_time
 
 _ADVANCE: Final = 32
 _SHARE: Final = 10
@@ -44,6 +46,7 @@ _IDENTITY: Final = itemgetter(0, 1)
 _TRACE: Final = itemgetter(1)
 _ALIVE: Final = itemgetter(1)
 """Of a piece."""
+_LOWEST: Final = itemgetter(0)
 _NUMBER: Final = itemgetter(1)
 
 Waiting = tuple[int, bool, Orders, Sequence[Any]]
@@ -65,6 +68,8 @@ class ReorderBuffer:
         self.segment = segment
         self.in_vain = 0
         """Calls that were made in vain, at most."""
+        self.is_ready = False
+        """Whether something waits only because enough has gone in at once."""
         self._operator, self._advance = operator, advance
         self._run: Run = operator.run or each(operator.step)
         self._waiting: list[tuple[bytes, int, Waiting]] = []  # a heap of (lowest order, number of arrival, piece)
@@ -110,20 +115,45 @@ class ReorderBuffer:
         """The lowest order that waits."""
         return self._waiting[0][0] if self._waiting else None
 
-    def drain(self, known: bytes) -> None:
+    def drain(self, known: bytes, most: int = maxsize) -> None:
         """Let go in what nothing can come before any more, and what may go in early.
 
         Args:
             known: Nothing below it (encoded time) is to come any more.
+            most: How many items, about: what is made of one record goes in together.
         """
+        passed = known
         if self._waiting and self._waiting[0][0] < known:
-            left = self._put_in(self._take(known), final=True)
+            passed = self._bound(known, most) or known
+            left = self._put_in(self._take(passed), final=True)
             if left:
-                self._put_in(self._take_back(left, known), final=True)
+                self._put_in(self._take_back(left, passed), final=True)
         if self._early:
-            self._confirm(known)
-        if self._waiting and self._advance and self._outstanding + self._count <= _LITTLE:
-            self._put_back(self._put_in(self._take(None), final=False))
+            self._confirm(passed)
+        self.is_ready = bool(self._waiting) and self._waiting[0][0] < known
+        if self._waiting and not self.is_ready and self._advance and self._outstanding + self._count <= _LITTLE:
+            bound = self._bound(None, most)
+            left = self._put_in(self._take(bound), final=False)
+            self._put_back(left)
+            self.is_ready = bound is not None and not left
+
+    def _bound(self, limit: bytes | None, most: int) -> bytes | None:
+        """Return the order below which about so many items wait, and below a limit; the limit if no more do.
+
+        It is a time, so that what is made of a record is not parted.
+        """
+        if self._count <= most:
+            return limit
+        first = self._waiting[0][0]
+        count = 0
+        for lowest, _, (_, _, orders, _) in sorted(self._waiting, key=_LOWEST):
+            if limit is not None and lowest >= limit:
+                break
+            count += len(orders)
+            if count > most:  # the first that does not fit
+                bound = encode_time(max(decode_time(orders[len(orders) - count + most]), decode_time(first) + 1))
+                return bound if limit is None else min(limit, bound)
+        return limit
 
     def _put_in(self, ready: Sequence[Waiting], *, final: bool) -> list[Waiting]:
         """Let go in what is ready, sorted; what is behind something that is in already has that repaired.

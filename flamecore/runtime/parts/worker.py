@@ -39,8 +39,7 @@ from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_re
 from flamecore.runtime.parts.front_merge import Records, merges
 from flamecore.runtime.state.journal import GivenTimes
 
-STEP_RECORDS: Final = 1024
-"""Most records of several fronts that run in one step of the worker."""
+_STEP_ITEMS: Final = 65_536
 
 
 class Cut(NamedTuple):
@@ -99,8 +98,8 @@ class Worker:
         self._closing: set[int] = set()  # fronts that end once theirs are written down, and have run
         self._merge_of = merges(plan.graph, self.fronts) if plan.barrier else {}
         self._merges = tuple(dict.fromkeys(self._merge_of.values()))
-        self.step_records = STEP_RECORDS
-        """Most records of several fronts that run in one flush; what is left is due at once."""
+        self.step_items = _STEP_ITEMS
+        """How many items that have waited go on in one step, about; what is left is due at once."""
         latest = LatestTime()
         for front in fronts:
             front.latest = latest
@@ -204,7 +203,7 @@ class Worker:
     def _run_waiting(self) -> None:
         """Run what waited for other fronts and need not any longer."""
         for merge in self._merges:
-            for records in merge.take(self.step_records):
+            for records in merge.take(self.step_items):
                 self._run(*records)
             for number in merge.moved():
                 if number in self._held:
@@ -301,6 +300,19 @@ class Worker:
 
     # -- what goes out ---------------------------------------------------------------------------------------------
 
+    def step(self) -> bool:
+        """Let some of what waits go on, as far as nothing can come before it any more; return whether more could."""
+        if self._merges:
+            self._run_waiting()
+        for waiting in self.compiled.waiting:
+            if waiting.segment is not None:
+                known = encode_time(min(map(self.listener.min_time, self._inbound[waiting.segment])))
+                waiting.drain(known, self.step_items)
+        return self._is_ready()
+
+    def _is_ready(self) -> bool:
+        return any(each.is_ready for each in (*self._merges, *self.compiled.waiting))
+
     def flush(self, now: float) -> Outgoing:
         """What is to be sent after the last calls, in order.
 
@@ -311,12 +323,8 @@ class Worker:
         """
         out: Outgoing = []
         reporter = self.reporter
-        if self._merges:
-            self._run_waiting()
-        if self.compiled.waiting:
-            for waiting in self.compiled.waiting:
-                if waiting.segment is not None:
-                    waiting.drain(encode_time(min(map(self.listener.min_time, self._inbound[waiting.segment]))))
+        if self.has_steps:
+            self.step()
             self._hand_over_to_self()
         if self.plan.workers > 1:
             for target, outbox in enumerate(self.outboxes):
@@ -376,11 +384,7 @@ class Worker:
 
     def due(self) -> float | None:
         """When `flush` must be called again at the latest, on the clock of `now`; None when nothing waits."""
-        due = self.reporter.due()
-        for merge in self._merges:
-            if merge.is_ready:
-                return 0.0
-        return due
+        return 0.0 if self._is_ready() else self.reporter.due()
 
     def _release(self, out: Outgoing) -> None:
         """Let go what the minimum times have passed: for each sink, that of what leads to it."""
@@ -419,9 +423,9 @@ class Worker:
         return min(self._delivered.values())
 
     @property
-    def has_merges(self) -> bool:
-        """Whether records of several of its fronts wait for each other."""
-        return bool(self._merges)
+    def has_steps(self) -> bool:
+        """Whether anything waits on it for what may come before it: records of several fronts, or items at a state."""
+        return bool(self._merges or self.compiled.waiting)
 
     @property
     def failed(self) -> int:

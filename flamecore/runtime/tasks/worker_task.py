@@ -16,7 +16,7 @@ from flamecore.model.clock import STOPWATCH
 from flamecore.model.failure import ending_error
 from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTimes, Prepare, Settled
 from flamecore.model.meta import MIN_TIME
-from flamecore.runtime.parts.worker import STEP_RECORDS, Worker
+from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import monotonic
 from flamecore.runtime.tasks.sender import Sender
@@ -27,7 +27,14 @@ _BURST_S: Final = 0.005
 """Most messages handled before what they cause is sent, and the longest that this may take: others wait for it."""
 
 _STEP_S: Final = 0.02
-"""How long the records of several fronts that run in one step should keep the event loop."""
+"""How long what has waited keeps the event loop when it goes on, before others have a turn."""
+
+_STEPS: Final = 4
+"""The time of one step is looked at so often: a function may be a thousand times as slow as the one before it."""
+
+_FEWEST_ITEMS: Final = 16
+_MOST_ITEMS: Final = 4096
+"""Items that go on before the time is looked at: first, and at most."""
 
 
 class SnapshotParticipant(Protocol):
@@ -63,7 +70,7 @@ class WorkerTask:
         self._several = len(worker.fronts) > 1
         self._soon: asyncio.Handle | None = None
         self._seen = MIN_TIME
-        self._has_merges = worker.has_merges
+        worker.step_items = _FEWEST_ITEMS
         self._delivery_times = DeliveryTimes(worker.plan.rears)
         self._timer: asyncio.TimerHandle | None = None
         dealing = worker.compiled.shares is not None
@@ -92,13 +99,9 @@ class WorkerTask:
         """Send what the worker has to send, and see to it that what it keeps back is sent when it is due."""
         now = monotonic()
         worker = self.worker
+        if worker.has_steps:
+            self._step(now)
         self.sender.send_all(worker.flush(now))
-        if self._has_merges:
-            took = monotonic() - now
-            if took > _STEP_S:
-                worker.step_records = max(worker.step_records // 2, 1)
-            elif took < _STEP_S / 2:
-                worker.step_records = min(worker.step_records * 2, STEP_RECORDS)
         if self.snapshots is not None:
             self.snapshots.wake()
         if self._soon is not None:
@@ -110,6 +113,20 @@ class WorkerTask:
         due = worker.due()
         if due is not None:
             self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
+
+    def _step(self, start: float) -> None:
+        """Let go on what has waited, as much as fits the time of a step: others wait meanwhile, and are to be heard."""
+        worker, begun = self.worker, start
+        while True:
+            more = worker.step()
+            now = monotonic()
+            if now - begun > _STEP_S / _STEPS:
+                worker.step_items = max(worker.step_items // 2, 1)
+            elif more:
+                worker.step_items = min(worker.step_items * 2, _MOST_ITEMS)
+            if not more or now - start >= _STEP_S:
+                return
+            begun = now
 
     def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
         """Have the worker admit records of a front it hosts, and send what comes of them. See `Worker.admit`.

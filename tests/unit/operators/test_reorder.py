@@ -394,3 +394,23 @@ def test_tombstones_go_in_together_where_the_operation_takes_runs() -> None:
     buffer.drain(b"")
     assert behind.together == [(orders_of(1, 3), 0, ["gone", "gone"])]
     assert [item[0] for item in behind.items] == orders_of(1, 2, 3)
+
+
+@pytest.mark.parametrize("advance", [False, True])
+@pytest.mark.parametrize("most", [1, 3, 10])
+def test_what_is_ready_goes_in_bit_by_bit_where_it_is_asked_to(most: int, advance: bool) -> None:
+    """A function may be slow, and the worker has more to do."""
+    behind = Behind(advance=advance)
+    times = [*range(0, 40, 2)], [*range(1, 41, 2)]
+    for trace, some in enumerate(times):
+        behind.buffer.run(orders_of(*some), trace, [(time, trace) for time in some])
+    before, ready = 0, True
+    while ready:
+        behind.buffer.drain(encode_time(30), most)
+        assert 0 < behind.calls - before <= 4 * most, "so many of each piece, known ones and early ones"
+        before, ready = behind.calls, behind.buffer.is_ready
+    assert behind.calls >= 30
+    behind.buffer.drain(encode_time(100))
+    assert behind.outputs == sequential([(time, (time, time % 2)) for time in range(40)])
+    assert behind.taken_back == 0
+    assert behind.calls == 40

@@ -140,6 +140,7 @@ class LoopHead:
         def feed_back(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             rounds = agenda.rounds + 1
             if rounds > most:
+                agenda.abandon()  # each of the others might go as far, and come to twice as many
                 counted = f"more than {most:,} rounds, the most that job.max_rounds allows"
                 return self._fail(order, trace, alive, payload, self._endless(counted, payload))
             if len(waiting) > most:

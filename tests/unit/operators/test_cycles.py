@@ -314,3 +314,28 @@ def test_of_the_items_that_fail_in_a_cycle_the_first_in_order_is_told(body: Body
     assert outputs(flow, records, workers, on_error="skip", max_failed=1_000_000) == wanted(
         flow, records, skip_failing=True
     )
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_cycle_whose_rounds_double_without_end_is_found(workers: int, on_error: str, keyed: bool) -> None:
+    """Each of the items that wait would go as far as the first: the rest of the record is given up with it."""
+
+    def twice(number: int) -> list[int]:
+        return [number, number]
+
+    def body(stream: Any) -> Any:
+        once = stream.key_by(lambda n: n).stateful_map(0, lambda calls, n: (calls + 1, twice(n))) if keyed else stream
+        rounds = once if keyed else once.flat_map(twice)
+        return rounds.branch(lambda number: number > 0)
+
+    flow = looped(body)
+    with pytest.raises((OperationError, RunawayLoopError), match="loop"):
+        outputs(flow, [0, 1], workers, max_rounds=30, on_error="fail")
+    if on_error == "skip":
+        try:
+            found = outputs(flow, [0, 1, 0], workers, max_rounds=30, on_error="skip", max_failed=10)
+        except RunawayLoopError:
+            return  # too many wait
+        assert found == [0, 0, 0, 0]

@@ -29,11 +29,11 @@ _BURST_S: Final = 0.005
 _STEP_S: Final = 0.02
 """How long what has waited keeps the event loop when it goes on, before others have a turn."""
 
-_STEPS: Final = 4
+_STEPS: Final = 2
 """The time of one step is looked at so often: a function may be a thousand times as slow as the one before it."""
 
 _FEWEST_ITEMS: Final = 16
-_MOST_ITEMS: Final = 4096
+_MOST_ITEMS: Final = 16_384
 """Items that go on before the time is looked at: first, and at most."""
 
 

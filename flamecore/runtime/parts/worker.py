@@ -313,18 +313,20 @@ class Worker:
     def _is_ready(self) -> bool:
         return any(each.is_ready for each in (*self._merges, *self.compiled.waiting))
 
-    def flush(self, now: float) -> Outgoing:
+    def flush(self, now: float, *, stepped: bool = False) -> Outgoing:
         """What is to be sent after the last calls, in order.
 
         Everything sent is reported before what was received is: reports leave in one flush, the highest times first.
 
         Args:
             now: A monotonic clock, in seconds.
+            stepped: Whether `step` has been called after all else: then what waits goes no further.
         """
         out: Outgoing = []
         reporter = self.reporter
         if self.has_steps:
-            self.step()
+            if not stepped:
+                self.step()
             self._hand_over_to_self()
         if self.plan.workers > 1:
             for target, outbox in enumerate(self.outboxes):

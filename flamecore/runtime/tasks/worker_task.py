@@ -101,7 +101,7 @@ class WorkerTask:
         worker = self.worker
         if worker.has_steps:
             self._step(now)
-        self.sender.send_all(worker.flush(now))
+        self.sender.send_all(worker.flush(now, stepped=True))
         if self.snapshots is not None:
             self.snapshots.wake()
         if self._soon is not None:

@@ -98,6 +98,8 @@ class FrontTask:
             if not reading.done():
                 reading.cancel()
                 await self._deadline.wait_cancelled(reading, "leave off reading")
+            elif not reading.cancelled():
+                reading.exception()  # told of by whoever ends this, as after a second Ctrl-C
             del worker_task.open_fronts[front.number]
         if not reading.cancelled():
             reading.result()

@@ -292,12 +292,12 @@ def parts_are_announced_before_they_are_stored(patch: Patch) -> None:
 def what_is_received_is_acked_before_what_came_of_it_is_sent(patch: Patch) -> None:
     original = Worker.flush
 
-    def flush(self: Worker, now: float) -> Outgoing:
+    def flush(self: Worker, now: float, **how: bool) -> Outgoing:
         for ack in self._owed:
             self.reporter.ack(*ack)
         self._owed.clear()
         early = [(f"acker/{tracker}", report) for tracker, report in self.reporter.flush(now)]
-        return [*early, *original(self, now)]
+        return [*early, *original(self, now, **how)]
 
     patch.setattr(Worker, "flush", flush)
 

@@ -284,7 +284,7 @@ def test_a_source_that_calls_exit_ends_the_job_and_not_the_program(workers: int)
 def test_a_part_without_memory_ends_the_job_and_says_what_it_was_at(
     workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr("flamecore.runtime.parts.worker.Worker.flush", full)

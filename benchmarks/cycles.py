@@ -178,7 +178,7 @@ def _flow(search: Search) -> Any:
 
 def _pathway(links: Links) -> dict[int, int]:
     """Find the least number that reaches each vertex, all at once and round by round: `iterate` goes by tables."""
-    import pathway as pw  # type: ignore[import-not-found,unused-ignore]
+    import pathway as pw  # type: ignore[import-not-found,unused-ignore]  # a peer, where it is installed
 
     links_of = pw.schema_builder({"start": pw.column_definition(dtype=int), "end": pw.column_definition(dtype=int)})
     least_of = pw.schema_builder({"at": pw.column_definition(dtype=int), "least": pw.column_definition(dtype=int)})
@@ -234,7 +234,7 @@ def _digest(values: Sequence[Any]) -> str:
 
 
 def _ends(outputs: Sequence[Any]) -> str:
-    """What the last output of each vertex says."""
+    """Return the last output of each vertex."""
     return _digest(sorted({output[0]: output[1] for output in outputs}.items()))
 
 

@@ -172,7 +172,7 @@ class StatefulOperator(Operator, ABC):
 
     @property
     def calls(self) -> int:
-        """How often it has worked on an item, the first time or again."""
+        """The number of times that it has worked on an item, the first time or again."""
         return self.worked + self.repeated
 
     def followers(self, orders: Orders, payloads: Sequence[Any]) -> int | None:

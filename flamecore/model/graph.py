@@ -200,7 +200,7 @@ class Graph:
         return tuple([cycle for cycle in self.keyed_cycles() if any(cycle <= loop for loop in loops)])
 
     def counts_rounds(self) -> bool:
-        """Whether rounds can be counted in its cycles, and items in them be numbered: on any number of workers alike.
+        """Return whether rounds in its cycles can be counted, and items numbered, on any number of workers alike.
 
         Nothing may be taken back although it came in order. And where a round can be made without a state, no vertex
         may have a route: items would go from worker to worker, and none would know the number of rounds.

@@ -94,7 +94,7 @@ class Vertex:
 
     @property
     def takes_back(self) -> bool:
-        """Whether it takes back some of what it has emitted although its items come in order."""
+        """Return whether it takes back some of what it has emitted although its items come in order."""
         return False
 
     @property
@@ -300,7 +300,7 @@ def complement(predicate: Callable[[Any], object]) -> Callable[[Any], bool]:
 
 
 def are_complements(one: Vertex, other: Vertex) -> bool:
-    """Whether of two filters the other lets pass just what the one does not."""
+    """Return whether one of two filters lets pass just what the other does not."""
     if not (isinstance(one, Map) and isinstance(other, Map) and one.shape == other.shape == "filter"):
         return False
     return one.route is other.route is None and getattr(other.function, "complement_of", None) is one.function

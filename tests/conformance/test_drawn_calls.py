@@ -34,7 +34,7 @@ STEPS = (65_536, 1, 5)
 
 
 class Needed(NamedTuple):
-    """What the reference gives: outputs, where it fails, and the calls of state functions."""
+    """The result of the reference: outputs, where it fails, and the calls of state functions."""
 
     outputs: dict[str, list[Any]]
     failed: Failed | None

@@ -156,7 +156,7 @@ def test_a_function_that_fails_in_the_loop_fails_at_the_same_record_everywhere()
 
 
 def test_repairs_inside_of_a_loop_keep_their_keys() -> None:
-    """What is taken back comes late, with copies of several keys, and has items behind it made anew, on one worker too.
+    """Corrections come late, with copies of several keys, and have items behind them made anew, on one worker too.
 
     Windows that are not full are taken back by the next item, behind a cycle, where everything waits for its turn.
     """

@@ -29,7 +29,7 @@ LINES = [" ".join(WORDS[start : start + WORDS_A_LINE]) for start in range(0, len
 
 
 def counts() -> list[tuple[str, int]]:
-    """What a plain loop makes of the lines in their order."""
+    """Return what a plain loop makes of the lines in their order."""
     found: Counter[str] = Counter()
     updates = []
     for word in WORDS:

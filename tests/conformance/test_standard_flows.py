@@ -48,7 +48,7 @@ def test_flows_give_the_outputs_of_a_plain_loop() -> None:
 
 
 def test_a_row_and_a_cycle_give_the_outputs_of_plain_loops() -> None:
-    """What comes of an item goes on, or round, before what follows it."""
+    """All that comes of an item goes on, or round, before what follows it."""
     records, got = inputs(), outputs(flow.graph(), inputs())
     states: Counter[tuple[int, int]] = Counter()
 

@@ -1,4 +1,4 @@
-"""What the soak runs: a count, an inverted index, a sum over a drawn cycle, states in a row, a state in a cycle.
+"""The flow of the soak: a count, an inverted index, a sum over a drawn cycle, states in a row, a state in a cycle.
 
 SOAK_PARTS names those that are drawn, side by side in one flow; default: all. Every record has a mark that no other
 has, so the outputs say in which order the records were taken. Whatever that order is, everything else follows from it:
@@ -31,7 +31,7 @@ from flamecore.testing.flows.standard import (
 T = TypeVar("T")
 
 PAUSE_S = float(os.environ.get("SOAK_PAUSE_S", "0.004"))
-"""How long a record takes: sleep, so that a soak in the background leaves the processor to others."""
+"""Seconds of sleep for each record, so that a soak in the background leaves the processor to others."""
 
 FRONTS = 3
 """Files of each source."""
@@ -284,7 +284,7 @@ def _plain_row(steps: Iterable[Step]) -> Iterator[list[Any]]:
 
 
 def _plain_cycle(steps: Iterable[Step]) -> Iterator[list[Any]]:
-    """What comes of an item goes round before what follows it."""
+    """All that comes of an item goes round before what follows it."""
     states: dict[int, int] = {}
     waiting: list[Step] = []
     for step in steps:

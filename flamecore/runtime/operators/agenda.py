@@ -42,7 +42,7 @@ class Agenda:
     def __init__(self, segment: int | None = None, name: str = "") -> None:
         self.segment, self.name = segment, name
         self.is_ready = False
-        """Whether something waits only because enough has gone on at once."""
+        """True if something waits only because enough has gone on at once."""
         self._waiting: list[Entry] = []
         self._arrivals = count()
         self._at_work = False
@@ -95,7 +95,7 @@ class Agenda:
         return Way(step, run)
 
     def drain(self, known: bytes, most: int = maxsize) -> None:
-        """Let go on what waits below an order, with all that comes of it: nothing below it is to come any more.
+        """Run what waits below an order, with all that comes of it: nothing below it is to come any more.
 
         Args:
             known: The order.
@@ -219,7 +219,7 @@ class NumberedAgenda(Agenda):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Let have their turns what has come of the last that has entered, as many as there are steps left."""
+        """Run the turns of what has come of the last that has entered, as many as there are steps left."""
         emitted, inside, left = self.emitted, self.inside, self._steps_left
         while emitted or inside:
             if emitted:

@@ -170,7 +170,7 @@ class Compiler:
         return numbered
 
     def gated(self, vertex: Vertex) -> bool:
-        """Whether items of a vertex get their turn before it."""
+        """Return whether items of a vertex get their turn before it."""
         if not vertex.stateful:
             return False
         if vertex not in self.on_cycles:
@@ -178,7 +178,7 @@ class Compiler:
         return vertex not in self.numbered or not self.comes_alone(vertex)
 
     def comes_alone(self, vertex: Vertex) -> bool:
-        """Whether an item that gets to a vertex on a cycle is all that has come of the one whose turn it is."""
+        """Return whether an item that gets to a vertex on a cycle is all that has come of the one whose turn it is."""
         (start,) = self.plan.graph.predecessors(vertex)
         while isinstance(start, Map) and start.shape != "many" and start.route is None:
             (start,) = self.plan.graph.predecessors(start)
@@ -230,7 +230,7 @@ class Compiler:
         return operator
 
     def choose(self, operator: BroadcastOperator, ends: Sequence[Vertex]) -> None:
-        """Let the items of a broadcast go straight through its two filters, if they part what comes between them."""
+        """Join a broadcast with its two filters, if they part what comes between them."""
         if len(ends) != 2 or self.operators[Map] is not OPERATORS[Map]:
             return
         for one, other in (ends, ends[::-1]):

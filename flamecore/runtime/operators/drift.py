@@ -404,7 +404,7 @@ class DriftOperator(StatefulOperator):
 
 
 def _places_of(count: int) -> Sequence[bytes]:
-    """What is appended to the order of an entry for each of so many outputs."""
+    """Return the codes to append to the order of an entry for so many outputs."""
     if count <= len(_OUTPUTS):
         return _OUTPUTS[:count]
     return [child + _WAY_OUT for child in child_codes(count + 1)[1:]]

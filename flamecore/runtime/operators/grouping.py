@@ -229,7 +229,7 @@ class BucketNames:
         self._by_key = isinstance(route, ByKey)
         self._equal = vertex.equal
         self.are_given = not self._by_key and self._equal is not None
-        """Whether a payload has its name from the first that asks: the hash says too little."""
+        """True if a payload has its name from the first that asks: the hash says too little."""
         self._ranked: dict[int, list[Any]] = {}
         self.name_of: Callable[[Any], Any] = route.key if isinstance(route, ByKey) else self._hashed(route.function)
 

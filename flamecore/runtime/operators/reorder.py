@@ -45,7 +45,7 @@ _FINE: Final = 64
 _IDENTITY: Final = itemgetter(0, 1)
 _TRACE: Final = itemgetter(1)
 _ALIVE: Final = itemgetter(1)
-"""Of a piece."""
+"""Part of a piece: whether its items are live."""
 _LOWEST: Final = itemgetter(0)
 _NUMBER: Final = itemgetter(1)
 
@@ -69,7 +69,7 @@ class ReorderBuffer:
         self.in_vain = 0
         """Calls that were made in vain, at most."""
         self.is_ready = False
-        """Whether something waits only because enough has gone in at once."""
+        """True if something waits only because enough has gone in at once."""
         self._operator, self._advance = operator, advance
         self._run: Run = operator.run or each(operator.step)
         self._waiting: list[tuple[bytes, int, Waiting]] = []  # a heap of (lowest order, number of arrival, piece)

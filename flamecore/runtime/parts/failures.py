@@ -124,7 +124,7 @@ class Failures:
             self._outboxes[host].put(index, order, trace, alive, failure)
 
     def release(self, min_time: Callable[[int], int]) -> tuple[Failure | None, list[tuple[bytes, Failure]]]:
-        """Let go the failures that the minimum time has passed, each with the position of its record.
+        """Release the failures that the minimum time has passed, each with the position of its record.
 
         Args:
             min_time: Gives the minimum time of a segment.

@@ -99,7 +99,7 @@ class Worker:
         self._merge_of = merges(plan.graph, self.fronts) if plan.barrier else {}
         self._merges = tuple(dict.fromkeys(self._merge_of.values()))
         self.step_items = _STEP_ITEMS
-        """How many items that have waited go on in one step, about; what is left is due at once."""
+        """About the number of items that go on in one step after they have waited; the rest is due at once."""
         latest = LatestTime()
         for front in fronts:
             front.latest = latest
@@ -301,7 +301,7 @@ class Worker:
     # -- what goes out ---------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Let some of what waits go on, as far as nothing can come before it any more; return whether more could."""
+        """Run some of what waits, as far as nothing can come before it any more; return whether more could run."""
         if self._merges:
             self._run_waiting()
         for waiting in self.compiled.waiting:
@@ -389,7 +389,7 @@ class Worker:
         return 0.0 if self._is_ready() else self.reporter.due()
 
     def _release(self, out: Outgoing) -> None:
-        """Let go what the minimum times have passed: for each sink, that of what leads to it."""
+        """Release what the minimum times have passed: for each sink, that of what leads to it."""
         min_time, failures = self.listener.min_time, self._failures
         ending, letters = failures.release(min_time)
         if ending is not None:  # a sink may take long to come to it
@@ -426,7 +426,7 @@ class Worker:
 
     @property
     def has_steps(self) -> bool:
-        """Whether anything waits on it for what may come before it: records of several fronts, or items at a state."""
+        """Return whether records of several fronts, or items at a state, may wait on it for what comes before them."""
         return bool(self._merges or self.compiled.waiting)
 
     @property
@@ -441,12 +441,12 @@ class Worker:
 
     @property
     def calls(self) -> dict[str, int]:
-        """How often each stateful operation has worked on an item, the first time or again, by name."""
+        """The number of times that each stateful operation has worked on an item, the first time or again, by name."""
         return {name: operation.calls for name, operation in self.compiled.stateful.items() if operation.calls}
 
     @property
     def in_vain(self) -> dict[str, int]:
-        """How many calls of these were made in vain, at most, by name."""
+        """The number of these calls that were made in vain, at most, by name."""
         return {waiting.name: waiting.in_vain for waiting in self.compiled.waiting if waiting.in_vain}
 
     @property

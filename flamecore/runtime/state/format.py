@@ -216,7 +216,7 @@ class Manifest(NamedTuple):
         return less._replace(parts=less.live_parts())
 
     def parts_of(self, groups: Collection[int], operations: Collection[str]) -> int:
-        """How many parts there are with state of some key groups of some operations."""
+        """Return the number of parts with state of some key groups of some operations."""
         return sum([part.is_about(operations) and not set(groups).isdisjoint(part.span) for part in self.parts])
 
 

@@ -157,12 +157,12 @@ class JobStats:
 
     @property
     def total_calls(self) -> int:
-        """How often stateful operations have worked on an item."""
+        """The number of times that stateful operations have worked on an item."""
         return sum(self.calls.values())
 
     @property
     def total_in_vain(self) -> int:
-        """How many of these calls were in vain, at most."""
+        """The number of these calls that were in vain, at most."""
         return sum(self.calls_in_vain.values())
 
     def rows(self) -> Iterator[tuple[str, object]]:

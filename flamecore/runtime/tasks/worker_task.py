@@ -27,7 +27,7 @@ _BURST_S: Final = 0.005
 """Most messages handled before what they cause is sent, and the longest that this may take: others wait for it."""
 
 _STEP_S: Final = 0.02
-"""How long what has waited keeps the event loop when it goes on, before others have a turn."""
+"""Most seconds that a worker runs what has waited before others have a turn."""
 
 _STEPS: Final = 2
 """The time of one step is looked at so often: a function may be a thousand times as slow as the one before it."""
@@ -115,7 +115,7 @@ class WorkerTask:
             self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
 
     def _step(self, start: float) -> None:
-        """Let go on what has waited, as much as fits the time of a step: others wait meanwhile, and are to be heard."""
+        """Run what has waited, as much as fits the time of a step: others wait meanwhile, and are to be heard."""
         worker, begun = self.worker, start
         while True:
             more = worker.step()

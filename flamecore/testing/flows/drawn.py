@@ -248,7 +248,7 @@ _FUSSY: Final = ("fussy", "fussy_fold")
 _MOST_STATES: Final = 8
 """In a row."""
 _MOST_STEPS: Final = 4000
-"""Of the reference interpreter."""
+"""Steps of the reference interpreter."""
 _FEWEST_CALLS: Final = 20
 
 

@@ -75,7 +75,7 @@ class _Reader(Reader):
 
 
 class Contents:
-    """What a sink holds: outputs and the time up to which they go, changed together.
+    """The contents of a sink: outputs and the time up to which they go, changed together.
 
     Args:
         grown: Called whenever there are more outputs.

@@ -105,7 +105,7 @@ def test_times_in_lists_maps_and_structs_are_in_utc(spark: Any, zone: str) -> No
 
 
 def flows_values(frame: Any, type_: Any = dict, **options: Any) -> list[Any]:
-    """What a flow sees of a DataFrame."""
+    """Return the values that a flow sees of a DataFrame."""
     flow = fc.Flow("values")
     seen: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""What a job shows of its calls: how many there were, how many in vain, and a word where that is most of them."""
+"""The calls that a job shows: their number, those in vain, and a word where these are most of them."""
 
 from __future__ import annotations
 

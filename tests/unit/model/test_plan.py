@@ -11,7 +11,7 @@ from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan, owning_workers
 
 HOMES = [2, 0, 1, 3]
-"""Of four workers, for the first cycles: state that is stored must be found."""
+"""The homes of the first cycles among four workers: state that is stored must be found."""
 
 
 def words() -> tuple[fc.Flow, fc.KeyedStream[str, str]]:

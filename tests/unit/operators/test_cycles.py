@@ -295,7 +295,7 @@ def failing_branch(stream: Any) -> Any:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("body", [failing_map, failing_state, failing_branch])
 def test_of_the_items_that_fail_in_a_cycle_the_first_in_order_is_told(body: Body, workers: int) -> None:
-    """What goes round comes before what stands behind it in the same output of a function, and fails before it."""
+    """An item that goes round comes, or fails, before what stands behind it in the same output of a function."""
     flow = looped(body)
     for start in range(30):
         records = [(0, 0), (3, start), (3, 0)]

@@ -179,7 +179,7 @@ def test_a_tombstone_of_what_went_in_early_takes_it_out() -> None:
 
 
 def test_two_versions_of_an_item_that_come_together_are_charged() -> None:
-    """Of two workers: one has taken over from the other, whose tombstone is still on its way."""
+    """Two workers have sent them: one took over from the other, whose tombstone is still on its way."""
     behind = Behind()
     put(behind.buffer, 1, 2)
     put(behind.buffer, 2, trace=1)
@@ -275,7 +275,7 @@ def test_an_operation_knows_on_how_many_items_it_would_work_again(name: str, ran
     """At most; and to be asked changes nothing, not even what a hash and an equality tell apart later."""
 
     def drop(*item: Any) -> None:
-        """What comes out is not looked at."""
+        """Take outputs that nobody looks at."""
 
     asked, other = (OPERATIONS[name](Site(0, drop, (Way(drop, drop),))) for _ in range(2))
     items: list[tuple[bytes, int]] = []

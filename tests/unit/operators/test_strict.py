@@ -99,7 +99,7 @@ def test_whether_a_mistake_is_found_does_not_depend_on_workers_or_batches(
 def test_a_hundred_records_of_a_source_are_checked_of_however_many_files(
     tmp_path: Path, workers: int, files: int, checked: int
 ) -> None:
-    """Of each file the first, as many as of any other."""
+    """The first records of each file are checked, as many as of any other."""
     for file in range(files):
         lines = [f"{line * files + file}\n" for line in range(400 // files)]
         (tmp_path / f"{file:03}.txt").write_text("".join(lines), "utf-8")

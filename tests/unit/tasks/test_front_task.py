@@ -38,7 +38,7 @@ def made_up_clock() -> Iterator[None]:
 
 
 class Arrivals(list[Any]):
-    """What a sink is given, with the moments at which it was."""
+    """The outputs of a sink, with the moments at which it got them."""
 
     def extend(self, values: Iterable[Any]) -> None:
         super().extend([(value, now()) for value in values])

@@ -138,7 +138,7 @@ def test_an_epoch_ends_with_the_batch_that_is_being_written() -> None:
 
 
 def test_a_sink_may_have_heard_of_a_sync_that_is_broken_off() -> None:
-    """Whoever goes on must not take the time that it tells for that of lost outputs."""
+    """The next epoch must not take the time that it tells for that of lost outputs."""
 
     async def body() -> None:
         bench = Bench()

@@ -17,14 +17,14 @@ from flamestream_spark.spool.parts import FILE, PLACE, START
 from flamestream_spark.tables.columns import numbered, sortable
 
 ORDER_BY: Final = 'Say what orders them: order_by = "COLUMN", which may be several.'
-"""What to do about rows without a stable order."""
+"""The remedy for rows without a stable order."""
 
 _ROW: Final = "__flamestream_row"
 _MOST_FILES: Final = 1000
 """Of more files each gives so few rows that they are sorted instead of kept apart."""
 
 _FILES: Final = "HadoopFsRelation"
-"""What Spark calls files that it reads by a format."""
+"""The names that Spark has for files that it reads by a format."""
 
 _KEEPING: Final = frozenset(
     {

@@ -119,7 +119,7 @@ def test_any_reading_gives_the_records_in_order_each_once(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_pieces_of_any_times_are_merged_in_order(seed: int) -> None:
-    """Pieces of the same times, as fronts at one pace give them; of others; with gaps, where times were given before."""
+    """Pieces are of the same times, as fronts at one pace give them, of others, or with gaps of times given before."""
     random = Random(seed)
     pieces = []
     for number in range(1, random.randint(2, 6) + 1):

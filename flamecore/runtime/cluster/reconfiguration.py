@@ -167,7 +167,7 @@ class Reconfiguration:
             await self._imported(self._importing)
             if self._request is not request:
                 return None
-        await epoch.commit()  # what the new version is held against is what there is now
+        await epoch.commit(first=True)  # what the new version is held against is what there is now
         self._importing = importing = in_daemon_thread(partial(self._load_version, context.spec, asked))
         try:
             await self._imported(importing)

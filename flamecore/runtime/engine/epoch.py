@@ -165,17 +165,20 @@ class Epoch:
                 if self._coordinator is not None:
                     self._coordinator.advance()
 
-    async def commit(self) -> None:
+    async def commit(self, *, first: bool = False) -> None:
         """Take a snapshot now, if state is kept and there is anything new.
 
         It is the epoch's own, whoever has asked for it: if it fails, so does the epoch; if that ends meanwhile, it is
         not taken.
 
+        Args:
+            first: Whether there is to be one even if nothing has been done yet: it says which operations keep state.
+
         Raises:
             FlameError: It fails.
         """
         if self._coordinator is not None:
-            taking = self._start(self._coordinator.commit())
+            taking = self._start(self._coordinator.commit(first=first))
             await asyncio.wait((taking,))
             if not taking.cancelled():
                 taking.result()

@@ -20,7 +20,7 @@ from flamecore.runtime.tasks.deadlines import Deadlines
 class Failing:
     """Snapshots that cannot be taken."""
 
-    async def commit(self) -> None:
+    async def commit(self, *, first: bool = False) -> None:
         raise SinkError("the disk is full", sink="out")
 
 
@@ -32,7 +32,7 @@ class Slow:
         self.go = asyncio.Event()
         self.taken = False
 
-    async def commit(self) -> None:
+    async def commit(self, *, first: bool = False) -> None:
         self.begun.set()
         await self.go.wait()
         self.taken = True

@@ -543,6 +543,31 @@ def test_a_snapshot_covers_outputs_that_every_rear_has_stored() -> None:
     run(body)
 
 
+def test_a_first_snapshot_can_be_had_before_anything_is_done() -> None:
+    """Another version of the flow is held against it: it says which operations keep state. One is enough."""
+
+    async def body() -> None:
+        job = await Job().open()
+        await job.coordinator.commit()
+        assert job.post.sent == []
+        committing = asyncio.create_task(job.coordinator.commit(first=True))
+        await settle()
+        assert [message for _, message in job.post.sent] == 2 * [Prepare(1, job.plan.start)]
+        job.answer(1, None, 0)
+        await committing
+        assert [list(manifest.flow) for manifest in job.taken] == [["count"]]
+        await job.coordinator.commit(first=True)
+        assert len(job.taken) == 1
+        job.completion.receive(Delivered("out", 5))
+        committing = asyncio.create_task(job.coordinator.commit())
+        await settle()
+        job.answer(2, "five", 5)
+        await committing
+        assert [(manifest.number, manifest.time) for manifest in job.taken] == [(1, job.plan.start), (2, 5)]
+
+    run(body)
+
+
 @pytest.mark.parametrize("broken_off", [False, True])
 def test_no_snapshot_follows_a_failed_one(broken_off: bool) -> None:
     """What was cut for it is cut once, so a later one would lack it; also one that was waiting for its turn."""

@@ -90,8 +90,11 @@ class SnapshotCoordinator:
             await asyncio.sleep(self._settings.interval_s)
             await self.commit()
 
-    async def commit(self) -> None:
+    async def commit(self, *, first: bool = False) -> None:
         """Take a snapshot now, if there is anything new.
+
+        Args:
+            first: Whether there is to be one even if nothing has been done yet.
 
         Raises:
             JobError: The workers do not get ready in time.
@@ -99,8 +102,9 @@ class SnapshotCoordinator:
         """
         async with self._busy:
             # While a slow sink is yet to come to a record that fails, the next run is to repeat as little as ever.
-            if self._completion.stored > self._time and not self._completion.reached:
-                await self._take_snapshot(self._completion.stored)
+            first = first and self._history.snapshot is None
+            if (first or self._completion.stored > self._time) and not self._completion.reached:
+                await self._take_snapshot(max(self._completion.stored, self._plan.start), first=first)
 
     async def finish(self) -> None:
         """Take the last snapshot of a job that is done: also where time stands still, for fronts have ended.
@@ -110,14 +114,14 @@ class SnapshotCoordinator:
         async with self._busy:
             await self._take_snapshot(max(self._completion.stored, self._plan.start))
 
-    async def _take_snapshot(self, time: int) -> None:
+    async def _take_snapshot(self, time: int, *, first: bool = False) -> None:
         if self._torn:
             raise JobError("an earlier snapshot has failed, and with it what was cut for it: none is taken any more")
         self._torn = True
-        await self._try_snapshot(time)
+        await self._try_snapshot(time, first=first)
         self._torn = False
 
-    async def _try_snapshot(self, time: int) -> None:
+    async def _try_snapshot(self, time: int, *, first: bool) -> None:
         """Take a snapshot. Once that has failed, or was broken off, what the workers have cut for it they do not cut
         again, and a later snapshot would lack it."""
         self._number += 1
@@ -132,7 +136,7 @@ class SnapshotCoordinator:
             async with asyncio.timeout(limit):
                 await self._complete.wait()
                 answers = [self._answers[worker] for worker in range(self._plan.workers)]
-                if not self._history.changed_by(answers):
+                if not first and not self._history.changed_by(answers):
                     self._time = time
                     await self._history.tidy_once()
                     return

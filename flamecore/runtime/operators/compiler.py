@@ -19,13 +19,12 @@ import xxhash
 
 from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
 from flamecore.errors import GraphError
-from flamecore.model.graph import cycle_name
 from flamecore.model.meta import CHILD, encode_child
 from flamecore.model.plan import Plan
-from flamecore.model.vertices import ByKey, ByTime, KeyedLoop, Map, Source, Vertex, are_complements
-from flamecore.runtime.operators.agenda import Agenda, NumberedAgenda
+from flamecore.model.vertices import ByTime, Map, Source, Vertex, are_complements
+from flamecore.runtime.operators.agenda import Agenda
 from flamecore.runtime.operators.barrier import Outlet
-from flamecore.runtime.operators.cycles import KeyedAgenda, KeyedLoopHead, LoopHead
+from flamecore.runtime.operators.cycle_compiler import CycleCompiler
 from flamecore.runtime.operators.exchange import Outboxes, routed
 from flamecore.runtime.operators.map import BroadcastOperator, Leg, choice_step
 from flamecore.runtime.operators.rebalance import LoadShares
@@ -89,25 +88,14 @@ class Compiler:
     ) -> None:
         self.plan, self.worker, self.random, self.outboxes = plan, worker, random, outboxes
         self.operators = operators
-        self._fail_at = fail_at
-        self.fail_at = cache(self.fail_of)  # one for each vertex: a repair must fail as what it repairs, step or run
         self.compiled = Compiled()
-        self.feedback = plan.graph.feedback()
         kinds = {type(vertex) for vertex in plan.graph.vertices} - {Source}
         own = all(operators.get(kind) is OPERATORS.get(kind) for kind in kinds)
-        self.agenda_kind = NumberedAgenda if own and plan.graph.counts_rounds() else Agenda
-        self.agenda = self.agenda_kind()
-        self.homes = self.homes_here()
-        self.cycles = {plan.graph.cycle_of(head) for _, head in self.feedback}
-        self.on_cycles = frozenset[Vertex]().union(*self.cycles)
-        self.numbered = self.numbered_here()
-        self.keyed = self.keyed_agendas()
+        self.cycles = CycleCompiler(plan, worker, fail_at, numbers=own)
+        self.compiled.waiting += self.cycles.waiting
+        self.fail_at = self.cycles.fail_of
         self.checks = plan.check_types or plan.check_mutation
         self.strict = cache(partial(strict_vertex, plan=plan))
-        self.heads = {
-            head: self.head_of(head) for head in plan.graph.vertices if any(end is head for _, end in self.feedback)
-        }
-        self.behind_cycles = frozenset[Vertex]().union(*map(plan.graph.reach_of, self.heads)) - self.on_cycles
         self.at_home = frozenset(plan.homes)
         self.placed = self.placed_by_order()
         self.inputs: dict[Vertex, Way] = {}
@@ -120,74 +108,8 @@ class Compiler:
         return self.way(vertex, only)
 
     def way(self, start: Vertex, end: Vertex) -> Way:
-        """Return the step and the run that an edge stands for; into a cycle the items go one by one."""
-        if (start, end) in self.feedback:
-            step = self.heads[end].feed_back
-            return Way(step, each(step))
-        way = self.input_of(end)
-        step, fail = way.step, self._fail_at(end)
-        keyed = self.keyed.get(end) if end in self.heads else None
-        if keyed is not None:
-            step = keyed.going_on(step)
-        enters = any(end in cycle and start not in cycle for cycle in self.cycles)
-        if start in self.numbered:
-            # One by one, so that what is emitted is in order: a run of failures and outputs has these behind those.
-            numbers, region = self.numbered[start]
-            fail = numbers.turn_to_fail(fail)
-            if enters:
-                step = self.agenda_of(end).entrance(step)
-            if end not in region or end in self.heads:
-                step = numbers.turn(step)
-        elif enters or end in self.heads:
-            step = self.agenda_of(end).entrance(step)
-        else:
-            return way
-        if keyed is not None:
-            step = self.heads[end].letting_in(step, fail)
-        return Way(step, each(step))
-
-    def agenda_of(self, vertex: Vertex) -> Agenda:
-        """Return what orders the items of a vertex, if it is on a cycle or behind one."""
-        return self.homes.get(vertex, self.agenda)
-
-    def numbered_here(self) -> dict[Vertex, tuple[NumberedAgenda, frozenset[Vertex]]]:
-        """Return, for each vertex whose items get their orders by turns, what numbers these, and for which vertices.
-
-        They are those of a cycle, and the filters that lead out of it: what these leave out needs no turn to leave.
-        """
-        numbered: dict[Vertex, tuple[NumberedAgenda, frozenset[Vertex]]] = {}
-        for cycle in self.cycles:
-            agenda = self.agenda_of(next(iter(cycle)))
-            if not isinstance(agenda, NumberedAgenda):
-                continue
-            region, starts = set(cycle), list(cycle)
-            while starts:
-                for end in self.plan.graph.successors(starts.pop()):
-                    if end not in region and isinstance(end, Map) and end.shape == "filter" and end.route is None:
-                        region.add(end)
-                        starts.append(end)
-            numbered.update(dict.fromkeys(region, (agenda, frozenset(region))))
-        return numbered
-
-    def gated(self, vertex: Vertex) -> bool:
-        """Return whether items of a vertex get their turn before it."""
-        if not vertex.stateful:
-            return False
-        if vertex not in self.on_cycles:
-            return len(self.outboxes) == 1 and vertex in self.behind_cycles
-        return vertex not in self.numbered or not self.comes_alone(vertex)
-
-    def comes_alone(self, vertex: Vertex) -> bool:
-        """Return whether an item that gets to a vertex on a cycle is all that has come of the one whose turn it is."""
-        (start,) = self.plan.graph.predecessors(vertex)
-        while isinstance(start, Map) and start.shape != "many" and start.route is None:
-            (start,) = self.plan.graph.predecessors(start)
-        return start in self.heads
-
-    def fail_of(self, vertex: Vertex) -> Fail:
-        """Return where an item goes that a vertex fails on."""
-        fail = self._fail_at(vertex)
-        return self.numbered[vertex][0].turn_to_fail(fail) if vertex in self.numbered else fail
+        """Return the step and the run that an edge stands for."""
+        return self.cycles.edge(start, end, self.input_of)
 
     def input_of(self, vertex: Vertex) -> Way:
         """Return what takes items for `vertex` from this worker: its route and what is behind it."""
@@ -248,32 +170,23 @@ class Compiler:
         """Make an operator reachable: for what arrives from other workers, and by the vertex's route."""
         way = Way(operator.step, operator.run or each(operator.step))
         alone = len(self.outboxes) == 1
-        agenda = self.agenda_of(vertex)
-        keyed = self.keyed.get(vertex)
-        if vertex in self.heads:  # a merge
-            self.heads[vertex].inside = way.step if keyed is None else keyed.going_on(way.step)
-        elif self.gated(vertex):
-            if keyed is not None:
-                way = keyed.gate(way)
-            else:
-                way = self.numbered[vertex][0].gate_inside(way) if vertex in self.numbered else agenda.gate(way)
-        elif isinstance(operator, StatefulOperator) and not (alone or vertex in self.on_cycles):
+        strict = self.strict(vertex) if self.checks else vertex
+        if isinstance(operator, StatefulOperator) and not (alone or vertex in self.cycles):
             advance = self.plan.advance and self.plan.barrier
             segment = self.plan.segments.of[vertex.index]
             buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
             self.compiled.waiting.append(buffer)
             way = Way(buffer.step, buffer.run)
-        if keyed is not None and isinstance(vertex.route, ByKey):
-            strict = self.strict(vertex) if self.checks else vertex
-            assert isinstance(strict.route, ByKey)
-            step = keyed.checked(vertex.name, strict.route.key, way.step, self.fail_at(vertex))
-            return Way(step, each(step))
-        if vertex in self.on_cycles:
-            self.compiled.arrivals[vertex.index] = agenda.entrance(way.step)
+        else:
+            way = self.cycles.before(vertex, way)
+        if (by_key := self.cycles.keyed_way(vertex, strict, way)) is not None:
+            return by_key
+        if vertex in self.cycles:
+            self.compiled.arrivals[vertex.index] = self.cycles.arrival(vertex, way)
         else:
             self.compiled.arrivals[vertex.index], self.compiled.arriving_runs[vertex.index] = way
         return routed(
-            self.strict(vertex) if self.checks else vertex,
+            strict,
             *way,
             worker=self.worker,
             owners=self.plan.owners_of(vertex),
@@ -283,46 +196,13 @@ class Compiler:
             stays=not alone and vertex in self.at_home,
         )
 
-    def homes_here(self) -> dict[Vertex, Agenda]:
-        """Return what orders each cycle with keyed state on this worker, one of several.
-
-        It is at home on one of them; or, a loop by key, on each with the keys that it owns. What another worker takes
-        in goes there before it can come back, and is not numbered here: some of it would be, and some not.
-        """
-        homes: dict[Vertex, Agenda] = {}
-        for cycle in self.plan.graph.keyed_cycles() if len(self.outboxes) > 1 else ():
-            agenda = Agenda()
-            first = next(iter(cycle))  # they are of one segment
-            if self.worker in self.plan.owners_of(first):
-                agenda = self.agenda_kind(self.plan.segments.of[first.index], cycle_name(cycle))
-                self.compiled.waiting.append(agenda)
-            homes.update(dict.fromkeys(cycle, agenda))
-        return homes
-
-    def keyed_agendas(self) -> dict[Vertex, KeyedAgenda]:
-        """Return, for each vertex of a loop by key, what notes the key there; loops inside of one share it."""
-        keyed: dict[Vertex, KeyedAgenda] = {}
-        loops = self.plan.graph.keyed_loops()
-        for head in sorted(loops, key=lambda head: -len(loops[head])):
-            if head not in keyed:
-                agenda = KeyedAgenda(head.name, self.agenda_of(head))
-                keyed.update(dict.fromkeys((head, *loops[head]), agenda))
-        return keyed
-
-    def head_of(self, head: Vertex) -> LoopHead:
-        """Make the head of a cycle."""
-        most, fail, agenda, keyed = self.plan.max_rounds, self.fail_at(head), self.agenda_of(head), self.keyed.get(head)
-        if keyed is not None and isinstance(head, KeyedLoop):
-            return KeyedLoopHead(head.name, most, fail, agenda, keyed, head.key)
-        return LoopHead(head.name, most, fail, agenda, keyed)
-
     def shares_for(self, vertex: Vertex) -> LoadShares | None:
         """What a rebalance goes by whose items come once, straight from the fronts; None: it must go by their times."""
         if not (isinstance(vertex.route, ByTime) and len(self.outboxes) > 1):
             return None
         before = self.plan.graph.upstream_of(vertex)
         once = all(not other.stateful and other.route is None for other in before)
-        if not once or any(other in self.heads for other in before):
+        if not once or any(map(self.cycles.is_head, before)):
             return None
         if self.compiled.shares is None:
             self.compiled.shares = LoadShares(len(self.outboxes), self.worker)

@@ -80,7 +80,7 @@ def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
 
 
 class ResultTest:
-    """Make the function that says why a value is not of a declared type; it says nothing if it is.
+    """Test that says why a value is not of a declared type, and nothing if it is.
 
     Args:
         hint: The type.

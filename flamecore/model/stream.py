@@ -230,7 +230,9 @@ class KeyedStream(Generic[K, T]):
                 self,
                 name,
                 Stream,
-                f"Call {name} before key_by, or on what count, reduce, fold or another operation gives.",
+                "A stream has one key: call key_by once, with the key that its state is to go by."
+                if name == "key_by"
+                else f"Call {name} before key_by, or on what count, reduce, fold or another operation gives.",
             )
 
     def _drift(
@@ -402,10 +404,14 @@ class KeyedStream(Generic[K, T]):
 
 def _closed(head: Merge, entered: Stream[Any], result: Any) -> Stream[Any]:
     """Close a cycle with what its body has returned; returns the stream that leaves."""
-    if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(s, Stream) for s in result)):
+    parts = result if isinstance(result, tuple) else ()
+    if not (len(parts) == 2 and all(isinstance(part, Stream) for part in parts)):
+        keyed = any(isinstance(part, KeyedStream) for part in parts)
+        shown = f"({', '.join(type(part).__name__ for part in parts)})" if keyed else f"{result!r:.160}"
         raise GraphError(
-            f"the body of loop {head.name!r} returned {result!r}",
-            hint="It must return two streams: (what goes round again, what leaves).",
+            f"the body of loop {head.name!r} returned {shown}",
+            hint="It must return two streams: (what goes round again, what leaves)."
+            + " A keyed stream becomes one by an operation that keeps state, such as stateful_map." * keyed,
             vertex=head.name,
         )
     _require_one_flow(head, entered, *result)

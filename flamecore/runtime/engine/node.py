@@ -40,7 +40,7 @@ from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
 from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats
 from flamecore.runtime.tasks.rear_task import RearTask, patient
 from flamecore.runtime.tasks.sender import Sender
-from flamecore.runtime.tasks.stats import Histogram, NodeStats
+from flamecore.runtime.tasks.stats import Histogram, NodeStats, earliest
 from flamecore.runtime.tasks.tracker_task import TrackerTask
 from flamecore.runtime.tasks.worker_task import WorkerTask
 
@@ -367,6 +367,7 @@ class Node:
             calls_in_vain=dict(sum((Counter(worker.in_vain) for worker in workers), Counter())),
             rejected=sum(worker.rejected for worker in workers),
             failed=sum(worker.failed for worker in workers),
+            first_failed=earliest(worker.first_failed for worker in workers),
             dead_letters=delivered.get(DEAD_LETTERS, 0),
             latency=self._latency.buckets(),
             messages=dict(messages),

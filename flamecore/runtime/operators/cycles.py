@@ -124,7 +124,7 @@ class LoopHead:
         the same workers in another sequence would have one identity.
         """
         if len(order) > self._most_bytes + GLOBAL_TIME_BYTES:
-            counted = f"its child ids have {self._most_bytes:,} bytes, the most that job.max_rounds allows"
+            counted = f"its order has grown by {self._most_bytes:,} bytes, the most that job.max_rounds allows"
             return self._fail(order, trace, alive, payload, self._endless(counted, payload))
         if len(self._agenda) > self._most:
             raise self._crowded(payload)

@@ -42,6 +42,7 @@ class Failures:
         segments: For each index, after those of all vertices, under which failures come from other workers, the segment
             of these hand-overs.
         passed: How many records user functions have failed on without ending the job.
+        first_passed: The earliest of them, by its time, in words.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Failures:
     ) -> None:
         self.segments = (*plan.segments.of, plan.segments.last)
         self.passed = 0
+        self.first_passed: dict[int, str] = {}
         self._first = len(plan.graph.vertices)  # the index of a vertex's failures that end the job is so much greater
         self._last = 2 * self._first  # that of all others
         self._worker = worker
@@ -88,7 +90,7 @@ class Failures:
         letters = self._plan.on_error == DEAD_LETTERS
 
         def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
-            key, reason = None, error.what if isinstance(error, FlameError) else describe(error)
+            key, reason = None, _reason(error)
             if isinstance(vertex.route, ByKey):
                 try:
                     value = vertex.route.key(payload)
@@ -169,6 +171,8 @@ class Failures:
                 letters.append((order, self._kept(placed, front)))  # of a source that skips them there are none
                 continue
             # A record may fail several times; all its failures are released at once.
+            if not self.first_passed:  # they are released in the order of their times
+                self.first_passed = {placed.at.time: f"{placed.vertex!r}: {placed.reason}, at {placed.position}"}
             self.passed += placed.at != last
             last = placed.at
             if self._plan.on_error == DEAD_LETTERS:
@@ -181,6 +185,13 @@ class Failures:
             origin=front.name.source,
             original=front.original(failure.at.time),
         )
+
+
+def _reason(error: Exception) -> str:
+    """Return why a record failed: of what the engine itself refuses also what to do about it."""
+    if isinstance(error, FlameError):
+        return ". ".join(filter(None, (error.what, error.hint)))
+    return describe(error)
 
 
 def _refused_key(key: Any) -> str | None:

@@ -435,6 +435,11 @@ class Worker:
         return self._failures.passed
 
     @property
+    def first_failed(self) -> Mapping[int, str]:
+        """Return the earliest of these failures, by its time, in words."""
+        return self._failures.first_passed
+
+    @property
     def retracted(self) -> int:
         """How many outputs its operations have taken back: the tombstones they made."""
         return sum(operation.retracted for operation in self.compiled.stateful.values())

@@ -116,6 +116,7 @@ class JobStats:
         calls_in_vain: How many of these were made in vain, at most; all others are final, or will prove so.
         rejected: Malformed records.
         failed: Records a user function failed on that did not end the job, each counted once.
+        first_failed: The earliest of them, by its time: at which operation, why, and where it stood.
         latency_p50_ms, latency_p99_ms: From a record's admission to the delivery of all that came of it.
         elapsed_s: Since the job started.
         messages: Messages between parts of the job, for each kind.
@@ -133,6 +134,7 @@ class JobStats:
     calls_in_vain: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
     failed: int = 0
+    first_failed: dict[int, str] = field(default_factory=dict)
     dead_letters: int = 0
     latency_p50_ms: float | None = None
     latency_p99_ms: float | None = None
@@ -216,9 +218,15 @@ class NodeStats:
     calls_in_vain: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
     failed: int = 0
+    first_failed: dict[int, str] = field(default_factory=dict)
     dead_letters: int = 0
     latency: dict[int, int] = field(default_factory=dict)
     messages: dict[str, int] = field(default_factory=dict)
+
+
+def earliest(firsts: Iterable[Mapping[int, str]]) -> dict[int, str]:
+    """Return the one with the least time of what there is for each of several workers; empty if there is nothing."""
+    return dict(sorted((time, text) for first in firsts for time, text in first.items())[:1])
 
 
 def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
@@ -242,6 +250,7 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
         calls_in_vain=dict(sum((Counter(node.calls_in_vain) for node in nodes), Counter())),
         rejected=sum(node.rejected for node in nodes),
         failed=sum(node.failed for node in nodes),
+        first_failed=earliest(node.first_failed for node in nodes),
         dead_letters=sum(node.dead_letters for node in nodes),
         latency_p50_ms=None if p50 is None else p50 * 1000,
         latency_p99_ms=None if p99 is None else p99 * 1000,
@@ -285,9 +294,10 @@ def check_left_out(job: str, stats: JobStats, limit: float | None) -> None:
     if allowed or not count:
         return
     kept = f"; {stats.dead_letters:,} dead letters are kept" if stats.dead_letters else ""
+    first = "".join(f"\n  the first  {text}" for text in stats.first_failed.values())
     raise TooManyFailedError(
         f"job {job!r}: {count:,} of {records:,} records failed: {stats.rejected:,} could not be read, "
-        f"functions failed on {stats.failed:,}{kept}",
+        f"functions failed on {stats.failed:,}{kept}{first}",
         hint=f"The outputs are those of the others. To allow as many: [job] max_failed = {count}, or a share: 1.0.",
         records=records,
         rejected=stats.rejected,

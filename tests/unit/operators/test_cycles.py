@@ -107,7 +107,7 @@ def test_rounds_are_counted_for_each_cycle_and_record(workers: int) -> None:
 def test_where_child_ids_grow_their_length_is_limited(workers: int) -> None:
     """The same on any number of workers: items that are dealt out take no count of rounds with them."""
     assert outputs(looped(dealt_rounds), [1000], workers) == [0]
-    with pytest.raises(OperationError, match=r"child ids have 66 bytes, the most that job\.max_rounds allows"):
+    with pytest.raises(OperationError, match=r"its order has grown by 66 bytes, the most that job\.max_rounds allows"):
         outputs(looped(dealt_rounds), [1000], workers, max_rounds=1000)
 
 

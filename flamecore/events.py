@@ -10,6 +10,10 @@ from typing import Final
 JOB_STARTED: Final = "job.started"
 """A job is about to start; said with -v. Keys: `job`, what is configured for it, and the driver of each part."""
 
+JOB_PLACED: Final = "job.placed"
+"""A job runs on the host where its data is at home, as nothing else is said; said as text where the log is not JSON.
+Keys: `job`, `on`, `transport`, and `because`, the sources and sinks with data there."""
+
 JOB_AWAITED: Final = "job.awaited"
 """A job waits for its workers; said as text where the log is not JSON. Keys: `job`, `start_timeout_s`, and the
 `commands` that start them."""
@@ -86,6 +90,7 @@ JOB_TURNED: Final = "job.turned"
 ALL: Final = frozenset(
     {
         JOB_STARTED,
+        JOB_PLACED,
         JOB_AWAITED,
         COMMAND_FAILED,
         LIBRARY_LOGGED,

@@ -41,6 +41,8 @@ class Flow(FlowGraph):
     ) -> Outputs:
         """Run the flow in this process, to the end of its inputs, and return its outputs.
 
+        It stays in this process wherever its data is at home; a job file runs elsewhere.
+
         Args:
             inputs: For each source, its records. Sources that are not named here need a driver in `settings`.
             workers: How many workers share the work. The outputs do not depend on it.

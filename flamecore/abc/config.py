@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 Policy = Literal["fail", "skip", "dead_letter"]
 """What becomes of a record that is malformed or that a user function fails on."""
+
+
+AUTO: Final = "auto"
+HERE: Final = "here"
+"""Values of `deploy.on` that are no host: where the job's data is at home, and in one process."""
 
 
 class JobTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,10 +70,12 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[deploy]: where the parts of a job live, when its transport reaches other processes.
+    """[deploy]: where the parts of a job live.
 
     Attributes:
-        on: Name of the host that the nodes are started on. Its options stand in a table of its name.
+        on: Name of the host that the nodes are started on; its options stand in a table of its name. `here`: there are
+            none, all is in one process. `auto`: where a source or sink has its data at home; else `here`, or on
+            processes of this machine where the transport reaches them.
         start: `local`: the supervisor has the nodes started; `join`: it waits for workers started elsewhere
             (`flamestream worker --join …`).
         acker: Where trackers live: with workers (the k-th with the k-th from the end: fewest messages), with the
@@ -82,7 +89,7 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
         restart_window_s: See `restarts`.
     """
 
-    on: str
+    on: str = AUTO
     start: Literal["local", "join"] = "local"
     acker: Literal["supervisor", "worker", "own"] = "worker"
     start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
@@ -138,7 +145,12 @@ class RegistryChoice(RegistryTable, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """[transport] and [acker]: which one is used, and the options of each, also of those that are not used."""
+    """[transport] and [acker]: which one is used, and the options of each, also of those that are not used.
+
+    Attributes:
+        use: The driver's name. Empty, of a transport: not said, so that it follows from where the job runs.
+        tables: Options by name of the driver.
+    """
 
     use: str
     tables: Mapping[str, Mapping[str, Any]] = {}

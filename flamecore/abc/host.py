@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from flamecore.errors import ConfigError, FlameError
+from flamecore.errors import FlameError
 
 if TYPE_CHECKING:
     from flamecore.abc.config import JobConfig
@@ -85,11 +85,15 @@ class NodeHost(ABC):
 
     @classmethod
     def complete(cls, options: Any, config: JobConfig) -> JobConfig:
-        """Say what is best on this host of what the configuration leaves open: the transport, say."""
+        """Say what is best on this host of what the configuration leaves open: the transport, if its `use` is empty.
+
+        It may say more in the host's own table, too, of which the options are made anew then.
+        """
         return config
 
-    def problems(self) -> Iterator[ConfigError]:
-        """All that speaks against this job on this host, as far as that can be said without starting anything."""
+    def problems(self) -> Iterator[FlameError]:
+        """All that speaks against this job on this host, as far as that can be said without starting anything: what is
+        not installed, what nodes cannot reach."""
         yield from ()
 
     def described(self, sites: Sequence[str]) -> Mapping[str, Any]:

@@ -121,6 +121,11 @@ class Sink(ABC):
         """`exactly_once`: stores a batch and its time atomically, or is keyed so that a repeat changes nothing."""
 
     @property
+    def host(self) -> str:
+        """Name of the host that its data is at home on; see `flamecore.abc.source.SourceCapabilities`."""
+        return ""
+
+    @property
     def writes_to_stdout(self) -> bool:
         """Whether it writes to the standard output of the process, which then shows nothing else."""
         return False

@@ -45,11 +45,14 @@ class SourceCapabilities:
         replayable: Opening it again at a position gives the same records from there on. Exactly-once needs it.
         bounded: It ends by itself.
         remedy: A sentence that says how to make it replayable, if it is not, and options can.
+        host: Name of the host that its data is at home on: a job runs there unless `deploy.on` says another. Empty: it
+            reads as well from anywhere.
     """
 
     replayable: bool
     bounded: bool
     remedy: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,10 +53,13 @@ class StoreCapabilities:
     Attributes:
         durable: What was created survives the death of every process of the job.
         shared: Processes on other hosts reach the same blobs.
+        mountable: They do where its folder is mounted there too: it lies at a path that means the same everywhere, and
+            locks nothing that such a folder cannot.
     """
 
     durable: bool
     shared: bool
+    mountable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,12 @@ def config_options(function: F) -> F:
                 "neither one that computes nor one that waits; a transport between processes (transport.use = "
                 f"{defaults.EXAMPLE_TRANSPORT!r}) gives each its own.",
             ),
-            click.option("--on", metavar="HOST", help="Host that workers are started on; see flamestream plugins."),
+            click.option(
+                "--on",
+                metavar="HOST",
+                help="Where the job runs: here, in this process; on processes of this machine; on another host that "
+                "flamestream plugins lists. Default: where its data is at home, or here.",
+            ),
             click.option(
                 "--source", "sources", multiple=True, metavar="NAME=DRIVER", help="Read source NAME by DRIVER."
             ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flamecore import events
+from flamecore.abc.config import HERE
 from flamecore.cli.exits import Exit
 from flamecore.cli.output import JsonLines, leave_stdout, print_json, verbosity, wants_json
 from flamecore.cli.progress import Progress, chosen, shown
@@ -52,6 +53,8 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
     data_on_stdout = writes_to_stdout(spec)
     if data_on_stdout:
         leave_stdout(ctx)
+    if not quiet and spec.at_home:
+        say_placed(spec)
     if not quiet and spec.config.deploy.start == "join":
         say_awaited(spec)
     progress = chosen(spec.name, quiet=quiet, interval=progress_interval, data_on_stdout=data_on_stdout)
@@ -74,6 +77,16 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
 def writes_to_stdout(spec: JobSpec) -> bool:
     """Return whether data goes to stdout, which nothing else may write to then."""
     return any(sink.writes_to_stdout for sink in filter(None, (*spec.sinks.values(), spec.dead_letter)))
+
+
+def say_placed(spec: JobSpec) -> None:
+    """Say where the job runs, and why, if nobody has asked for that."""
+    on, transport, because = spec.config.deploy.on, spec.config.transport.use, list(spec.at_home)
+    if as_json():
+        logger().info(events.JOB_PLACED, job=spec.name, on=on, transport=transport, because=because)
+        return
+    instead = f'deploy.on = "{HERE}" runs it in this process'
+    click.echo(f"on {on} over {transport}: the data of {' and '.join(because)} is at home there ({instead})", err=True)
 
 
 def say_awaited(spec: JobSpec) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from flamecore.abc.config import Choice, State
+from flamecore.abc.config import HERE, Choice, State
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, Reader, Source, SourceCapabilities
 from flamecore.model.graph import Graph
@@ -96,7 +96,7 @@ def run_sample(spec: JobSpec, count: int) -> Sample:
         spec.config,
         transport=Choice(use=defaults.TRANSPORT),
         state=State(),
-        deploy=msgspec.structs.replace(spec.config.deploy, on=defaults.HOST),
+        deploy=msgspec.structs.replace(spec.config.deploy, on=HERE),
         job=msgspec.structs.replace(spec.config.job, workers=1, owners=None),
         hooks=[],
     )

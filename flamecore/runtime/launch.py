@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flamecore.abc.config import JobConfig
+from flamecore.abc.config import HERE, JobConfig
 from flamecore.abc.transport import TransportContext
 from flamecore.errors import ConfigError
 from flamecore.model.flow import FlowGraph
@@ -50,7 +50,7 @@ def make_job(
 
 
 def job_of(spec: JobSpec) -> AnyJob:
-    """Build the job: in this process, or on several if the transport reaches them and no values are handed over.
+    """Build the job: in this process, or on its host if no values are handed over.
 
     Raises:
         FlameError: The first of the problems; the others are its notes.
@@ -58,12 +58,13 @@ def job_of(spec: JobSpec) -> AnyJob:
     spec.problems.raise_first()
     transport = spec.transport(TransportContext(job=spec.name, token=os.environ.get(TOKEN, "")))
     if not spec.given:
-        spec.problems.extend(refusals(spec.config, transport, os.environ))
-        spec.problems.extend(spec.host().problems())
+        spec.problems.extend(refusals(spec.config, transport, spec.store(), os.environ))
+        if spec.has_host:
+            spec.problems.extend(spec.host().problems())
         spec.problems.raise_first()
         if spec.config.deploy.start == "join":
             check_findable(spec.config, transport, transport.outlook(), listed=spec.is_listed)
-    if not spec.given and transport.capabilities.multi_process:
+    if not spec.embedded:
         from flamecore.runtime.cluster.job import ClusterJob
 
         return ClusterJob(spec, _load_version)
@@ -106,7 +107,7 @@ def run_embedded(
         FlameError: It cannot work, or has failed.
         KeyboardInterrupt: Ctrl-C. Whatever ends a run that has begun has the outputs so far as attribute `outputs`.
     """
-    chosen: dict[str, Any] = {"job.workers": workers}
+    chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": HERE}
     if acker is not None:
         chosen["acker.use"] = acker
     if transport is not None:

@@ -145,7 +145,6 @@ def test_every_key_of_a_section_is_described(title: str, struct: Any) -> None:
     # Names of drivers have no default in the contract: whoever reads a configuration fills them in.
     but = {
         config.JobTable: {"name": "the flow's"},
-        config.DeployTable: {"on": f'`"{defaults.HOST}"`'},
         config.RegistryTable: {"use": f'`"{defaults.REGISTRY}"`'},
     }.get(struct)
     compare(section(page("configuration.md"), title), struct, but=but)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flamecore.abc.config import HERE
 from flamecore.cli.app import Options, app_argument, config_options, load_app_flow, read_app
 from flamecore.cli.exits import exit_of
 from flamecore.cli.output import facts, json_option, print_json, verbose_option, wants_json
@@ -117,8 +118,9 @@ def _sample_lines(sample: Sample) -> Iterator[str]:
 def _lines(spec: JobSpec, described: dict[str, Any]) -> list[str]:
     plain = ("job", "flow", "workers", "clock", "guarantee", "on_error", "max_in_flight")
     lines = [f"{key:<14} {described[key]}" for key in plain]
-    if described["on"]["use"] != defaults.HOST:
-        lines.append(f"{'on':<14} {_use(described['on'])}")
+    if described["on"]["use"] not in (HERE, defaults.HOST):
+        because = f", where the data of {' and '.join(spec.at_home)} is at home" if spec.at_home else ""
+        lines.append(f"{'on':<14} {_use(described['on'])}{because}")
     lines += [f"{key:<14} {_use(described[key])}" for key in ("transport", "acker")]
     if described["state"]:
         lines.append(f"{'state':<14} {_use(described['state'])}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flamecore.abc.config import HERE
 from flamecore.cli.app import Options, load_app_flow, read_app
 from flamecore.cli.letters import SUFFIX, LetterFile, Letters, LetterSource
 from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
@@ -55,7 +56,7 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
     config = read_app(app, Options(settings=settings))
     flow = load_app_flow(app, config)
     # In one process: the letters are few, and no other one has their file.
-    chosen = [*settings, f"transport.use={defaults.TRANSPORT}", "deploy.start=local", f"deploy.on={defaults.HOST}"]
+    chosen = [*settings, f"transport.use={defaults.TRANSPORT}", "deploy.start=local", f"deploy.on={HERE}"]
     own_state = None if config.state.use else file.with_name(f"{file.name}{SUFFIX}.state").absolute()
     if own_state is not None:
         place = json.dumps(str(own_state))

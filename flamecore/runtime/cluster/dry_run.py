@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flamecore.abc.config import HERE
 from flamecore.abc.transport import Outlook, Transport, TransportContext
 from flamecore.model.hashing import KEY_GROUPS, owned_ranges
 from flamecore.model.plan import Plan
@@ -94,9 +95,9 @@ def dry_run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> list[Pro
                 Codec.of(spec.graph)
             with problems.noted():
                 check_importable(spec.graph, transport)
-                if transport.capabilities.multi_process:
+                if not spec.embedded:
                     importable(spec.flow)
-        problems.extend(refusals(spec.config, transport, environ))
+        problems.extend(refusals(spec.config, transport, spec.store(), environ))
     if spec.has_host:
         problems.extend(spec.host().problems())
     if spec.graph is None or spec.config.job.workers > KEY_GROUPS:
@@ -168,7 +169,7 @@ def _processes(
         homes = {part: cycles for part, worker in workers.items() if (cycles := plan.homes_on(worker))}
         return ProcessPlan(name, start, outlook, command, hosted, reads, owned, homes)
 
-    if not transport.capabilities.multi_process:
+    if config.deploy.on == HERE or not transport.capabilities.multi_process:
         everything = placed(config, trackers, plan.rears, ["here"] * plan.workers, ["here"])
         yield process("this one", "here", supervisor, iter(everything))
         return

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from flamecore.abc.config import JobConfig
+from flamecore.abc.config import HERE, JobConfig
+from flamecore.abc.store import Store
 from flamecore.abc.transport import Outlook, Transport
 from flamecore.errors import ConfigError
 from flamecore.model.hashing import KEY_GROUPS
-from flamecore.runtime.config.defaults import EXAMPLE_TRANSPORT
+from flamecore.runtime.config.defaults import EXAMPLE_TRANSPORT, STATE_IN_FOLDER
 
 TOKEN: Final = "FLAMESTREAM_TOKEN"
 """The variable with the secret that the processes of a job share."""
@@ -44,12 +45,15 @@ def placed(
     }
 
 
-def refusals(config: JobConfig, transport: Transport, environ: Mapping[str, str]) -> Iterator[ConfigError]:
+def refusals(
+    config: JobConfig, transport: Transport, store: Store | None, environ: Mapping[str, str]
+) -> Iterator[ConfigError]:
     """What speaks against a deployment, whatever its transport would do.
 
     Args:
         config: The job's configuration.
         transport: As configured; not started.
+        store: The store of state, if there is one; not open.
         environ: The environment of the supervisor.
     """
     if config.job.workers > KEY_GROUPS:
@@ -58,9 +62,28 @@ def refusals(config: JobConfig, transport: Transport, environ: Mapping[str, str]
             hint=f"Use {KEY_GROUPS} at most.",
             path="job.workers",
         )
+    on = config.deploy.on
+    if on != HERE and store is not None and not (store.capabilities.durable or store.capabilities.shared):
+        yield ConfigError(
+            f"state is kept by {store.name!r}, in the memory of one process, which the others of this job do not reach",
+            hint=f'Use one that they reach, such as [state] use = "{STATE_IN_FOLDER}"; or deploy.on = "{HERE}".',
+            path="state.use",
+        )
     if config.deploy.start != "join":
+        if on != HERE and not transport.capabilities.multi_process:
+            yield ConfigError(
+                f'deploy.on = "{on}", and transport {transport.name!r} reaches no other process',
+                hint=f'Use one that does, such as [transport] use = "{EXAMPLE_TRANSPORT}"; or deploy.on = "{HERE}".',
+                path="transport.use",
+            )
         return
-    if not transport.capabilities.multi_process:
+    if on == HERE:
+        yield ConfigError(
+            f'{_JOINS}, and deploy.on = "{HERE}": nobody can join what is in one process',
+            hint="Leave out one of the two.",
+            path="deploy.on",
+        )
+    elif not transport.capabilities.multi_process:
         yield ConfigError(
             f"{_JOINS}, and transport {transport.name!r} reaches no other process",
             hint=f'Use one that does, such as [transport] use = "{EXAMPLE_TRANSPORT}"; or leave deploy.start out.',

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
-from flamecore.abc.config import Edge, JobConfig
+from flamecore.abc.config import AUTO, Edge, JobConfig
 from flamecore.errors import ConfigError, JobError
 from flamecore.model.messages import Upgrade
 from flamecore.model.types import type_text
@@ -55,6 +55,8 @@ def inherited(old: JobConfig, new: JobConfig) -> JobConfig:
     """A configuration with what a running job keeps: tables of `_FIXED` that it says nothing of, and how many workers
     there are, which `flamestream rescale` changes."""
     said = {key.partition(".")[0] for key in new.origins}
+    if new.deploy.on == AUTO:
+        new = structs.replace(new, deploy=structs.replace(new.deploy, on=old.deploy.on))
     kept = {name: getattr(old, name) for name in _FIXED if name not in said}
     return structs.replace(new, job=structs.replace(new.job, workers=old.job.workers), **kept)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 TRANSPORT: Final = "inproc"
+TRANSPORT_TO_HOST: Final = "grpc"
 ACKER: Final = "centralized"
 HOST: Final = "processes"
 REGISTRY: Final = "supervisor"
-"""The drivers of a job whose configuration does not name one."""
+"""The drivers of a job whose configuration does not name one: of transports the second is that of jobs on a host."""
 
 SINK: Final = "stdout"
 """The driver of a sink that nothing is said of."""

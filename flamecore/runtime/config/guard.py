@@ -119,6 +119,7 @@ CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
     },
     Sink: {
         "guarantee": _GUARANTEE,
+        "host": _a(str),
         "continues": _NOTHING,
         "rehearse": _NOTHING,
         "open": _a(int),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flamecore.abc.acker import Acker, AckerPlan
-from flamecore.abc.config import Choice, Edge, JobConfig
+from flamecore.abc.config import HERE, Choice, Edge, JobConfig
 from flamecore.abc.host import HostContext, NodeHost
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.sink import Sink
@@ -42,6 +42,7 @@ class JobSpec:
         drivers: Name of the driver of each part, by dotted key: "transport", "source.lines", …
         problems: Everything found to be wrong.
         operators: Those of plugins, besides the engine's.
+        at_home: Sources and sinks whose data is on the host, if the job runs there for their sake.
         transport_driver, acker_driver, store_driver, registry_driver, host_driver: Driver and options; None: there is
             none, or it cannot be used.
     """
@@ -63,6 +64,7 @@ class JobSpec:
     store_driver: tuple[type[Store], Any] | None
     registry_driver: tuple[type[JobRegistry], Any] | None
     host_driver: tuple[type[NodeHost], Any] | None
+    at_home: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -209,8 +211,13 @@ class JobSpec:
 
     @property
     def has_host(self) -> bool:
-        """Whether what nodes are to be started on is there to be made."""
+        """Whether what nodes are to be started on is there to be made; a job in one process has none."""
         return self.host_driver is not None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether everything is in this process."""
+        return bool(self.given) or self.config.deploy.on == HERE
 
     def acker(self, plan: AckerPlan) -> Acker:
         """Make the configured acker; one that wraps another finds it by name, with the options of its own table."""
@@ -244,7 +251,11 @@ class JobSpec:
             "job": self.name,
             "flow": config.job.flow or self.flow.module,
             **{key: getattr(config.job, key) for key in ("workers", "clock", "guarantee", "on_error", "max_in_flight")},
-            "on": {"use": config.deploy.on, "options": redacted(config.hosts.get(config.deploy.on, {}))},
+            "on": {
+                "use": config.deploy.on,
+                "options": redacted(config.hosts.get(config.deploy.on, {})),
+                **({"because": list(self.at_home)} if self.at_home else {}),
+            },
             "transport": choice("transport", config.transport),
             "acker": choice("acker", config.acker),
             "registry": {"use": config.registry.use, "options": redacted(config.registry.options)},

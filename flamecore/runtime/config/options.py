@@ -85,6 +85,19 @@ def shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key in known}
 
 
+def workers_on(table: Mapping[str, Any] | None, origins: Mapping[str, str]) -> Any:
+    """How many workers the table of a host says that there are on it, unless something else than a file says how many.
+
+    Args:
+        table: As configured.
+        origins: Where values came from.
+
+    Returns:
+        As it is written, which need not be a number; None: nothing.
+    """
+    return table.get("workers") if isinstance(table, Mapping) and "job.workers" not in origins else None
+
+
 def options_table(choice: Choice) -> Mapping[str, Any]:
     """The table with the options of the driver that is used, also if that is named with its distribution."""
     return choice.tables.get(choice.use, choice.tables.get(choice.use.rpartition(":")[2], {}))

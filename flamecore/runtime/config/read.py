@@ -42,6 +42,7 @@ from flamecore.abc.config import (
 )
 from flamecore.errors import ConfigError
 from flamecore.runtime.config import defaults, layers
+from flamecore.runtime.config.options import workers_on
 from flamecore.runtime.config.validate import Problems, convert, expand, unknown_key
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -146,7 +147,7 @@ class _Reading:
                 self._problems.append(unknown_key(key, known, where=self._whence(key)))
         return JobConfig(
             job=self._job(),
-            transport=self._choice("transport", defaults.TRANSPORT),
+            transport=self._choice("transport", ""),
             acker=self._choice("acker", defaults.ACKER),
             source=self._edges("source"),
             sink=self._edges("sink"),
@@ -154,7 +155,7 @@ class _Reading:
             if "dead_letter" in self._table
             else None,
             hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
-            deploy=self._struct("deploy", self._section("deploy"), DeployTable, {"on": defaults.HOST}),
+            deploy=self._struct("deploy", self._section("deploy"), DeployTable),
             hosts={key: self._section(key) for key in self._table if key in known and key not in SECTIONS},
             state=State(**self._with_options("state", StateTable)),
             registry=RegistryChoice(**self._with_options("registry", RegistryTable, {"use": defaults.REGISTRY})),
@@ -166,9 +167,9 @@ class _Reading:
         """[job]. The table of what nodes are started on may have a number of workers of its own."""
         table = self._section("job")
         on = self._section("deploy").get("on")
-        there = self._table.get(on, {}) if isinstance(on, str) and on not in SECTIONS else {}
-        if isinstance(there, dict) and "workers" in there and "job.workers" not in self._origins:
-            table = {**table, "workers": there["workers"]}
+        there = self._table.get(on) if isinstance(on, str) and on not in SECTIONS else None
+        if (workers := workers_on(there, self._origins)) is not None:
+            table = {**table, "workers": workers}
         return self._struct("job", table, JobTable)
 
     def _with_options(self, section: str, keys: type[msgspec.Struct], default: Table | None = None) -> dict[str, Any]:

@@ -6,12 +6,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
-from flamecore.abc.config import Choice, Edge, JobConfig
+from flamecore.abc.config import AUTO, HERE, Choice, Edge, JobConfig
 from flamecore.abc.host import NodeHost
 from flamecore.abc.sink import Sink
 from flamecore.abc.source import EdgeContext, Source
@@ -23,13 +24,29 @@ from flamecore.model.vertices import Vertex
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.operators import plugin_operators
-from flamecore.runtime.config.options import options_of, options_table, registry_of, shared, store_of
+from flamecore.runtime.config.options import options_of, options_table, registry_of, shared, store_of, workers_on
+from flamecore.runtime.config.place import Place, best_place
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.validate import Problems, unknown_key
 from flamecore.runtime.operators.table import Operators
 
 D = TypeVar("D")
 E = TypeVar("E", Source, Sink)
+
+
+@dataclass(slots=True)
+class _Edges:
+    """Sources and sinks of a job, the names of their drivers by dotted key, and what is wrong with them."""
+
+    sources: dict[str, Source] = field(default_factory=dict)
+    sinks: dict[str, Sink] = field(default_factory=dict)
+    dead_letter: Sink | None = None
+    drivers: dict[str, str] = field(default_factory=dict)
+    problems: Problems = field(default_factory=Problems)
+
+    @property
+    def all_sinks(self) -> dict[str, Sink]:
+        return self.sinks | ({} if self.dead_letter is None else {DEAD_LETTERS: self.dead_letter})
 
 
 class SpecBuilder:
@@ -45,16 +62,15 @@ class SpecBuilder:
         self._problems = problems
         self._host: tuple[type[NodeHost], Any] | None = None
         self._drivers: dict[str, str] = {}
-        self._sources: dict[str, Source] = {}
-        self._sinks: dict[str, Sink] = {}
+        self._edges = _Edges()
+        self._place = Place(config.deploy.on)
 
     def build(self) -> JobSpec:
         """Find and build every part; what is wrong is noted."""
         graph = transport = acker = store = job_registry = None
         with self._problems.noted():
             graph = self._flow.graph(barrier=self._config.job.barrier)
-        with self._problems.noted():
-            self._complete_config()
+        self._settle(graph)
         config = self._config
         with self._problems.noted():
             driver = self._plugins.guarded("transport", config.transport.use)
@@ -76,6 +92,9 @@ class SpecBuilder:
         for name in config.hooks:
             with self._problems.noted():
                 observers.append(self._plugins.guarded("hooks", name))
+        for problem in self._edges.problems:
+            with self._problems.noted():
+                raise problem
         spec = JobSpec(
             config=config,
             flow=self._flow,
@@ -83,10 +102,10 @@ class SpecBuilder:
             given=self._given,
             problems=self._problems,
             graph=graph,
-            drivers=self._drivers,
-            sources=self._sources,
-            sinks=self._sinks,
-            dead_letter=self._build_edges(graph) if graph is not None else None,
+            drivers=self._drivers | self._edges.drivers,
+            sources=self._edges.sources,
+            sinks=self._edges.sinks,
+            dead_letter=self._edges.dead_letter,
             operators=operators,
             observers=observers,
             transport_driver=transport,
@@ -94,34 +113,78 @@ class SpecBuilder:
             store_driver=store,
             registry_driver=job_registry,
             host_driver=self._host,
+            at_home=self._place.because,
         )
         self._problems.extend(unmet_requirements(spec))
         return spec
 
-    def _build_edges(self, graph: Graph) -> Sink | None:
-        """Find and build sources and sinks. Returns that of dead letters, if there is one."""
-        self._known("source", self._config.source, graph.sources)
-        self._known("sink", self._config.sink, graph.sinks)
-        for vertex in graph.sources:
+    def _settle(self, graph: Graph | None) -> None:
+        """Find out where the job runs, have its host say what is left open, and build sources and sinks."""
+        said = self._config
+        if said.deploy.on == AUTO:
+            if graph is not None:  # they are asked where they are at home
+                self._build_edges(graph)
             with self._problems.noted():
-                self._sources[vertex.name] = self._source(vertex.name, vertex.type)
-        fingerprint = self._fingerprint(graph)
-        for sink in graph.sinks:
+                sinks = self._edges.all_sinks
+                self._place = best_place(said, self._edges.sources, sinks, self._plugins, given=bool(self._given))
+                self._move_to(self._place.on)
+        if self._config.deploy.on not in (HERE, AUTO):
             with self._problems.noted():
-                self._sinks[sink.name] = self._sink(sink.name, sink.type, fingerprint)
-        with self._problems.noted():
-            return self._dead_letters(fingerprint)
-        return None
+                self._check_nothing_is_given()
+                self._complete_config()
+        if not self._config.transport.use:
+            chosen = self._place.because or said.deploy.on not in (HERE, AUTO)
+            transport = defaults.TRANSPORT_TO_HOST if chosen else defaults.TRANSPORT
+            self._config = replace(self._config, transport=replace(self._config.transport, use=transport))
+        same = all(getattr(self._config, key) == getattr(said, key) for key in ("source", "sink", "dead_letter"))
+        if graph is not None and not (same and said.deploy.on == AUTO):
+            self._build_edges(graph)
+
+    def _check_nothing_is_given(self) -> None:
+        if self._given:
+            on = self._config.deploy.on
+            raise ConfigError(
+                f'deploy.on = "{on}", and a program hands over {", ".join(self._given)}: they are in its process alone',
+                hint=f"Leave deploy.on out; or run the job by its file: flamestream run JOB.toml --on {on}",
+                path="deploy.on",
+            )
+
+    def _move_to(self, on: str) -> None:
+        """Have the configuration name where the job runs, and heed what that has in its own table."""
+        config = self._config
+        job = config.job
+        if workers := workers_on(config.hosts.get(on), config.origins):
+            job = replace(job, workers=workers)
+        self._config = replace(config, job=job, deploy=replace(config.deploy, on=on))
 
     def _complete_config(self) -> None:
         """Find what nodes are started on, and have it say what is left open."""
         on = self._config.deploy.on
         driver = self._plugins.guarded("host", on)
-        name = on.rpartition(":")[2]
-        options = options_of(driver, self._config.hosts.get(name, {}), name, self._config.origins)
-        self._host = driver, options
         self._drivers["host"] = on
+        options = self._host_options(driver)
+        self._host = driver, options
         self._config = driver.complete(options, self._config)
+        self._host = driver, self._host_options(driver)
+
+    def _host_options(self, driver: type[NodeHost]) -> Any:
+        name = self._config.deploy.on.rpartition(":")[2]
+        return options_of(driver, self._config.hosts.get(name, {}), name, self._config.origins)
+
+    def _build_edges(self, graph: Graph) -> None:
+        """Find and build sources and sinks."""
+        self._edges = edges = _Edges()
+        self._known("source", self._config.source, graph.sources)
+        self._known("sink", self._config.sink, graph.sinks)
+        for vertex in graph.sources:
+            with edges.problems.noted():
+                edges.sources[vertex.name] = self._source(vertex.name, vertex.type)
+        fingerprint = self._fingerprint(graph)
+        for sink in graph.sinks:
+            with edges.problems.noted():
+                edges.sinks[sink.name] = self._sink(sink.name, sink.type, fingerprint)
+        with edges.problems.noted():
+            edges.dead_letter = self._dead_letters(fingerprint)
 
     def _strategy(self, kind: str, driver: type[D], choice: Choice) -> tuple[type[D], Any]:
         self._drivers[kind] = choice.use
@@ -137,7 +200,7 @@ class SpecBuilder:
                     (f" ({o})" for key, o in self._config.origins.items() if f"{key}.".startswith(f"{path}.")), ""
                 )
                 where = f": flow {self._flow.name!r} has no such {section}{origin}"
-                self._problems.append(unknown_key(path, known, where=where))
+                self._edges.problems.append(unknown_key(path, known, where=where))
 
     def _source(self, name: str, type_: Any) -> Source:
         edge, given = self._config.source.get(name, Edge()), self._given.get(name)
@@ -168,7 +231,7 @@ class SpecBuilder:
         return self._edge(driver, use, path, edge, context)
 
     def _edge(self, driver: type[E], use: str, path: str, edge: Edge, context: EdgeContext) -> E:
-        self._drivers[path] = use
+        self._edges.drivers[path] = use
         options = {**shared(self._config, use, driver), **edge.options}
         return driver(options_of(driver, options, path, self._config.origins), context)
 
@@ -185,7 +248,7 @@ class SpecBuilder:
                 hint=f'For example: [dead_letter] use = "{defaults.FILE_OF_RECORDS}", path = "dead.jsonl"',
                 path=DEAD_LETTERS,
             )
-        if DEAD_LETTERS in self._sinks:
+        if DEAD_LETTERS in self._edges.sinks:
             raise ConfigError(
                 f"the flow has a sink named {DEAD_LETTERS!r}, and dead letters go to a sink of that name",
                 hint="Give the flow's sink another name.",
@@ -195,15 +258,15 @@ class SpecBuilder:
         driver: type[Sink] = self._plugins.guarded("sink", config.dead_letter.use, DEAD_LETTERS)
         edge = config.dead_letter
         if "mode" in getattr(driver.Options, "__struct_fields__", ()):  # a second run must not lose those of the first
-            edge = msgspec.structs.replace(edge, options={"mode": "append", **edge.options})
+            edge = replace(edge, options={"mode": "append", **edge.options})
         return self._edge(driver, config.dead_letter.use, DEAD_LETTERS, edge, context)
 
     def _fingerprint(self, graph: Graph) -> str:
         """What the outputs depend on: the graph, the file that draws it, and the inputs."""
         inputs = {}
-        for name, source in self._sources.items():
-            with self._problems.noted():
-                inputs[name] = (self._drivers[f"source.{name}"], source.fingerprint())
+        for name, source in self._edges.sources.items():
+            with self._edges.problems.noted():
+                inputs[name] = (self._edges.drivers[f"source.{name}"], source.fingerprint())
         file = getattr(sys.modules.get(self._flow.module), "__file__", None)
         facts = {
             "vertices": [(vertex.kind, vertex.name) for vertex in graph.vertices],

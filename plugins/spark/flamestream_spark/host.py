@@ -13,7 +13,7 @@ import msgspec
 from flamecore.abc.config import JobConfig
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.host import HostContext, NodeHost, NodeSlot
-from flamecore.errors import ConfigError, FlameError, JobError
+from flamecore.errors import FlameError, JobError
 from flamestream_spark.nodes.feed import Feed
 from flamestream_spark.nodes.places import advised, problems
 from flamestream_spark.nodes.slots import check_slots
@@ -62,7 +62,7 @@ class SparkHost(NodeHost):
     def complete(cls, options: Any, config: JobConfig) -> JobConfig:
         return advised(options or Options(), config)
 
-    def problems(self) -> Iterator[ConfigError]:
+    def problems(self) -> Iterator[FlameError]:
         return problems(self.options, self.context)
 
     def described(self, sites: Sequence[str]) -> Mapping[str, Any]:

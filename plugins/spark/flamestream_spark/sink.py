@@ -19,6 +19,7 @@ from flamecore.abc.sink import Guarantee, Mode, Sink
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
 from flamecore.toolkit.records.plain import Unencodable
+from flamestream_spark.session.session import HOST
 from flamestream_spark.tables.arrow import Form, text
 from flamestream_spark.tables.delta import LOG, delta_rs
 from flamestream_spark.tables.delta_table import DeltaTable
@@ -71,6 +72,10 @@ class SparkSink(Sink):
             where=f"sink.{context.name}.types",
         )
         self._folder: Folder | DeltaTable | None = None
+
+    @property
+    def host(self) -> str:
+        return HOST
 
     @property
     def guarantee(self) -> Guarantee:

@@ -22,7 +22,7 @@ from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.suggest import suggestion
 from flamestream_spark.queries import Query
-from flamestream_spark.session.session import DEFAULT_MASTER, active, in_task, session
+from flamestream_spark.session.session import DEFAULT_MASTER, HOST, active, in_task, session
 from flamestream_spark.spool.feeding import Feeding, failed
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
@@ -99,10 +99,12 @@ class SparkSource(Source):
     @property
     def capabilities(self) -> SourceCapabilities:
         options = self.options
-        if self._fed_elsewhere or options.stream:
+        if self._fed_elsewhere:  # what a query of another program writes is read without Spark
             return SourceCapabilities(replayable=True, bounded=False)
+        if options.stream:
+            return SourceCapabilities(replayable=True, bounded=False, host=HOST)
         stable = bool(options.order_by) or (bool(options.path) and options.format in FILE_FORMATS)
-        return SourceCapabilities(replayable=stable, bounded=True, remedy="" if stable else ORDER_BY)
+        return SourceCapabilities(replayable=stable, bounded=True, remedy="" if stable else ORDER_BY, host=HOST)
 
     def fingerprint(self) -> str:
         """Of the options, and of files that this machine sees the names and sizes."""

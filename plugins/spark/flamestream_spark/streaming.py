@@ -89,7 +89,7 @@ def stream(
         )
     place = Path(checkpoint).expanduser().absolute()
     (place / "output").mkdir(parents=True, exist_ok=True)
-    chosen: dict[str, Any] = {"job.workers": workers, "job.guarantee": "exactly_once"}
+    chosen: dict[str, Any] = {"job.workers": workers, "job.guarantee": "exactly_once", "deploy.on": "here"}
     chosen |= {"state.use": "sqlite", "state.path": str(place / "state")}
     for name in given:
         chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": str(place / "spool" / name)}

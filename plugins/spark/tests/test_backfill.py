@@ -129,7 +129,7 @@ def test_a_job_reads_history_on_spark_then_live_through_kills(spark: Any, tmp_pa
 
     kill_when(run(tmp_path, "history.toml", "--on", "spark"), tmp_path, 4)
     assert len(outputs(tmp_path)) < 900
-    said = done(run(tmp_path, "history.toml", "--on", "spark"))
+    said = done(run(tmp_path, "history.toml"))
     assert said.count("Spark's default log4j") == 1, "there is one Spark, which the driver has: no worker makes another"
     assert len(outputs(tmp_path)) == 900
 
@@ -137,12 +137,12 @@ def test_a_job_reads_history_on_spark_then_live_through_kills(spark: Any, tmp_pa
     half = spark.createDataFrame([row[1:] for row in live[:300]], "shop string, amount bigint").coalesce(1)
     into(half, 0)
     before = len(files(tmp_path))
-    kill_when(run(tmp_path, "live.toml"), tmp_path, before + 4)
+    kill_when(run(tmp_path, "live.toml", "--on", "here"), tmp_path, before + 4)
     assert 900 < len(outputs(tmp_path)) < 1500
     into(half, 0)
     into(spark.createDataFrame([row[1:] for row in live[300:]], "shop string, amount bigint").coalesce(1), 1)
     Spool(tmp_path / "spool", "sales").end()
-    done(run(tmp_path, "live.toml"))
+    done(run(tmp_path, "live.toml", "--on", "here"))
 
     totals: dict[str, int] = {}
     expected = []

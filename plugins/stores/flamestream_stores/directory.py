@@ -55,6 +55,7 @@ class Directory(Store):
         for prefix in _LOCAL:
             path = path.removeprefix(prefix)
         self._remote = "://" in path
+        self._mountable = not self._remote and Path(path).expanduser().is_absolute()
         self._place: Bucket | Folder
         if self._remote:
             check_url(self.name, path)
@@ -68,7 +69,7 @@ class Directory(Store):
     @property
     def capabilities(self) -> StoreCapabilities:
         memory = self.options.path.startswith(f"{MEMORY}://")
-        return StoreCapabilities(durable=not memory, shared=self._remote and not memory)
+        return StoreCapabilities(not memory, self._remote and not memory, self._mountable)
 
     async def open(self) -> None:
         if self._looked_for is not None and not self._looked_for.is_dir():

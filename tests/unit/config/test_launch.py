@@ -179,7 +179,6 @@ def test_parts_get_their_options_and_places() -> None:
     assert sink.options == Keeper.Options(size=3)
     assert sink.context.name == "counts"
     assert spec.drivers == {
-        "host": "processes",
         "transport": "inproc",
         "acker": "centralized",
         "registry": "supervisor",

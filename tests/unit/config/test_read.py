@@ -85,10 +85,10 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
 def test_an_empty_configuration_has_defaults(tmp_path: Path) -> None:
     config = read_config(environ={})
     assert config.job == JobTable()
-    assert config.deploy == DeployTable(on="processes")
+    assert config.deploy == DeployTable()
     assert config.registry == RegistryChoice(use="supervisor")
     assert config.state.use is None
-    assert (config.transport.use, config.acker.use, config.job.workers) == ("inproc", "centralized", 1)
+    assert (config.transport.use, config.acker.use, config.job.workers) == ("", "centralized", 1)
     assert read(tmp_path).job == JobTable()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -13,9 +12,11 @@ import msgspec
 
 from flamecore.abc.config import Choice, DeployTable, JobConfig
 from flamecore.abc.host import HostContext
-from flamecore.errors import ConfigError
-from flamestream_spark.nodes.feed import with_spools, without_spool
+from flamecore.errors import ConfigError, FlameError, MissingDependencyError
+from flamecore.runtime.config.validate import expand
+from flamestream_spark.nodes.feed import sources_of, with_spools, without_spool
 from flamestream_spark.session.messages import FIXED_SLOTS
+from flamestream_spark.session.session import check_installed
 
 if TYPE_CHECKING:
     from flamestream_spark.host import Options
@@ -60,18 +61,41 @@ def advised(options: Options, config: JobConfig) -> JobConfig:
     Raises:
         ConfigError: The master is none, or nobody can say where executors reach this machine.
     """
+    config, options = _with_session(config, options)
     check_master(options.master)
     transport = config.transport
-    use = "grpc" if transport.use == "inproc" else transport.use
+    use = transport.use or "grpc"
     tables = dict(transport.tables)
     if use == "grpc" and not is_local(options.master):
         table: Mapping[str, Any] = tables.get(use, {})
         tables[use] = {"listen": f"{_own_host(options)}:0", **table}
     deploy = config.deploy
-    if deploy.start_timeout_s == DeployTable(on="spark").start_timeout_s:
+    if deploy.start_timeout_s == DeployTable().start_timeout_s:
         deploy = msgspec.structs.replace(deploy, start_timeout_s=START_TIMEOUT_S)
     settled = msgspec.structs.replace(config, transport=Choice(use=use, tables=tables), deploy=deploy)
     return with_spools(settled, local=is_local(options.master))
+
+
+def _with_session(config: JobConfig, options: Options) -> tuple[JobConfig, Options]:
+    """One session for host and sources: what these say of it, and the host's table leaves open, is the host's."""
+    said = dict(config.hosts.get("spark", {}))
+    own = dict(said)
+    for name, edge in sources_of(config).items():
+        for key in ("master", "config"):
+            value = edge.options.get(key)
+            if value is None or own.setdefault(key, value) == value:
+                continue
+            raise ConfigError(
+                f"source.{name}.{key} is {value!r}, and workers and sources of this job share a session of Spark, "
+                f"whose {key} is {own[key]!r}",
+                hint=f'Say it once, for all: [spark] {key} = …; or run the job in this process: deploy.on = "here".',
+                path=f"source.{name}.{key}",
+            )
+    if own == said:
+        return config, options
+    found = {key: expand(own[key], f"spark.{key}") for key in ("master", "config") if key in own}
+    hosts = {**config.hosts, "spark": own}
+    return msgspec.structs.replace(config, hosts=hosts), msgspec.structs.replace(options, **found)
 
 
 def _own_host(options: Options) -> str:
@@ -92,13 +116,19 @@ def _own_host(options: Options) -> str:
         ) from error
 
 
-def problems(options: Options, context: HostContext) -> Iterator[ConfigError]:
-    """What no executor could do.
+def problems(options: Options, context: HostContext) -> Iterator[FlameError]:
+    """What Spark lacks here, and what no executor could do.
 
     Args:
         options: Of the host.
         context: Of the job.
     """
+    try:
+        check_installed()
+    except MissingDependencyError as error:
+        hint = f'{error.hint.rstrip(".")}; or run the job in this process: deploy.on = "here".'
+        facts = {name: getattr(error, name) for name in ("kind", "name", "distribution", "module", "extra")}
+        yield MissingDependencyError(error.what, hint=hint, **facts)
     for part, use in context.drivers.items():
         if part.startswith("source.") and use.rpartition(":")[2] == "stdin":
             yield ConfigError(
@@ -125,15 +155,13 @@ def problems(options: Options, context: HostContext) -> Iterator[ConfigError]:
 
 def _unreachable_state(options: Options, context: HostContext) -> Iterator[ConfigError]:
     store = context.store
-    if store is None or store.capabilities.shared:
+    if store is None or store.capabilities.shared or store.capabilities.mountable:
         return
     path = str(context.config.state.options.get("path", ""))
-    mounted = store.name == "directory" and PurePath(path).is_absolute()
-    if not mounted:
-        yield ConfigError(
-            f"state is kept by {store.name!r}{f' in {path}' if path else ''}, "
-            f"which executors of {options.master} do not reach",
-            hint='Use [state] use = "directory" with the absolute path of a folder that is mounted everywhere, or the '
-            'URL of an object store; or [state] use = "nats".',
-            path="state.path" if path else "state.use",
-        )
+    yield ConfigError(
+        f"state is kept by {store.name!r}{f' in {path}' if path else ''}, "
+        f"which executors of {options.master} do not reach",
+        hint='Use [state] use = "directory" with the absolute path of a folder that is mounted everywhere, or the '
+        'URL of an object store; or [state] use = "nats".',
+        path="state.path" if path else "state.use",
+    )

@@ -14,6 +14,8 @@ from flamestream_spark.session.java import find_java
 from flamestream_spark.session.messages import gist
 
 DEFAULT_MASTER: Final = "local[*]"
+HOST: Final = "spark"
+"""The host that data of Spark is at home on."""
 BELOW_TASK: Final = "FLAMESTREAM_BELOW_TASK"
 """Set in the environment of processes that are started by a task of Spark."""
 
@@ -32,6 +34,16 @@ def active() -> Any | None:
         return pyspark.sql.SparkSession.active()
     except pyspark.errors.PySparkRuntimeError:  # there is none
         return None
+
+
+def check_installed() -> None:
+    """Make sure that there is what a session needs, without making one.
+
+    Raises:
+        MissingDependencyError: pyspark is not installed, or there is no Java for it.
+    """
+    if active() is None:
+        find_java()
 
 
 def in_task() -> bool:

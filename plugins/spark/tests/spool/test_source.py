@@ -375,7 +375,7 @@ def test_a_job_reads_with_a_session_of_its_own_and_ends_it(tmp_path: Path) -> No
         "[source.counts]\nuse = 'spark'\npath = 'in.parquet'\nmaster = 'local[1]'\n"
         "[sink.sizes]\nuse = 'spark'\npath = 'out'\nformat = 'json'\n"
     )
-    command = [sys.executable, "-c", "from flamecore.cli import main; main()", "run", "job.toml"]
+    command = [sys.executable, "-c", "from flamecore.cli import main; main()", "run", "job.toml", "--on", "here"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     rows = "".join(file.read_text() for file in (tmp_path / "out").glob("part-*.json"))

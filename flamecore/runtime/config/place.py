@@ -1,0 +1,93 @@
+"""Where a job runs that leaves it open: on the host that the data of its sources and sinks is at home on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from flamecore.abc.config import HERE, JobConfig
+from flamecore.abc.sink import Sink
+from flamecore.abc.source import Source
+from flamecore.abc.transport import TransportContext
+from flamecore.errors import ConfigError, FlameError
+from flamecore.runtime.config import defaults
+from flamecore.runtime.config.options import options_of, options_table
+from flamecore.runtime.config.plugins import PluginRegistry
+
+
+class Place(NamedTuple):
+    """Where a job runs.
+
+    Attributes:
+        on: Name of the host, or the word for this process.
+        because: The sources and sinks that have their data there, if that is why.
+    """
+
+    on: str
+    because: tuple[str, ...] = ()
+
+
+def best_place(
+    config: JobConfig,
+    sources: Mapping[str, Source],
+    sinks: Mapping[str, Sink],
+    plugins: PluginRegistry,
+    *,
+    given: bool,
+) -> Place:
+    """Choose where a job runs that says nothing of it.
+
+    Args:
+        config: What is configured besides.
+        sources: The job's sources.
+        sinks: The job's sinks, that of dead letters among them.
+        plugins: Where drivers are found.
+        given: Whether a program hands over records, or lists for them: they are in this process alone.
+
+    Raises:
+        ConfigError: Data of the job is at home in several places.
+    """
+    if given:
+        return Place(HERE)
+    if config.deploy.start == "join":  # who joins says where that is
+        return Place(defaults.HOST)
+    said = config.transport.use
+    leaves = bool(said) and _leaves_the_process(config, plugins)
+    if said and not leaves:
+        return Place(HERE)
+    homes: dict[str, list[str]] = {}
+    for host, part in _homes(sources, sinks):
+        homes.setdefault(host, []).append(part)
+    if len(homes) > 1:
+        known = ", ".join(f"that of {' and '.join(parts)} on {host!r}" for host, parts in homes.items())
+        raise ConfigError(
+            f"the data of this job is at home in several places: {known}",
+            hint=f'Say where it runs: [deploy] on = "{next(iter(homes))}", or "{HERE}" for this process.',
+            path="deploy.on",
+        )
+    for host, parts in homes.items():
+        return Place(host, tuple(parts))
+    return Place(defaults.HOST if leaves else HERE)
+
+
+def _homes(sources: Mapping[str, Source], sinks: Mapping[str, Sink]) -> Iterator[tuple[str, str]]:
+    """Hosts that data is at home on, each with a source or sink."""
+    for name, source in sources.items():
+        if host := source.capabilities.host:
+            yield host, f"source {name}"
+    for name, sink in sinks.items():
+        if sink.host:
+            yield sink.host, f"sink {name}"
+
+
+def _leaves_the_process(config: JobConfig, plugins: PluginRegistry) -> bool:
+    """Whether the configured transport reaches other processes; one that does not work is an error elsewhere."""
+    use = config.transport.use
+    try:
+        driver: Any = plugins.guarded("transport", use)
+        path = f"transport.{use.rpartition(':')[2]}"
+        options = options_of(driver, options_table(config.transport), path, config.origins)
+        multi_process: bool = driver(options, TransportContext()).capabilities.multi_process
+    except FlameError:
+        return True
+    return multi_process

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from flamecore.errors import FlameError, SourceError
 from flamestream_spark.session.messages import is_cancelled
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.spool import Failed, Spool
-from flamestream_spark.tables.columns import fitted, types_of
+from flamestream_spark.spool.upserts import keys_of
+from flamestream_spark.tables.columns import fitted, numbered, types_of
 
+OutputMode = Literal["append", "update"]
+"""Whether a query hands over rows that stay as they are, or new rows of those keys of an aggregation that change."""
+
+_WRONG_MODE: Final = "STREAMING_OUTPUT_MODE"
 _CLOSE_S: Final = 30.0
 _INTERRUPT_S: Final = 1.0
 
@@ -24,13 +29,15 @@ class Into:
 
     Args:
         folder: The spool; a folder that executors reach, and the job.
+        order_by: Columns by which the rows of each task are ordered, where the query leaves their order open.
 
     Example:
         query = df.writeStream.foreachBatch(flamestream_spark.Into("spool")).start()
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, order_by: Sequence[str] = ()) -> None:
         self.folder = str(folder)
+        self.order_by = tuple(order_by)
 
     def __call__(self, frame: Any, number: int) -> None:
         spool = Spool(Path(self.folder), "spool")
@@ -39,6 +46,9 @@ class Into:
         frame = fitted(frame, "spool")
         if spool.completed(number) is None:
             spool.expect(number, types_of(frame.schema))
+        if self.order_by:
+            places = [str(frame.columns.index(name)) for name in self.order_by]
+            frame = numbered(frame).sortWithinPartitions(*places).toDF(*frame.columns)
         write_batch(spool, number, frame)
 
 
@@ -52,6 +62,7 @@ class Query:
         checkpoint: Where Spark keeps how far it is.
         trigger: When there is a batch, as `DataStreamWriter.trigger` takes it; empty: whenever there is something.
         failed: Told if it fails.
+        output_mode: The rows that a batch has, as `DataStreamWriter.outputMode` takes it.
     """
 
     def __init__(
@@ -62,7 +73,9 @@ class Query:
         checkpoint: Path,
         trigger: dict[str, Any] | None = None,
         failed: Callable[[FlameError], None] | None = None,
+        output_mode: OutputMode = "append",
     ) -> None:
+        self._output_mode = output_mode
         self._failed = failed
         self._frame, self._spool, self._source = frame, spool, source
         self._checkpoint, self._trigger = checkpoint, trigger or {}
@@ -77,24 +90,33 @@ class Query:
         """Begin, or go on.
 
         Raises:
-            SourceError: It is no streaming DataFrame, or Spark does not start it.
+            SourceError: It is no streaming DataFrame, Spark does not start it, or in mode "update" rows do not tell
+                which former ones they stand for.
         """
         if not self._frame.isStreaming:
             raise self._spool.error(
                 "a DataFrame is given that is no stream", "Give one of spark.readStream; or use flamestream_spark.run."
             )
         frame = fitted(self._frame, self._source)
+        keys = keys_of(self._frame, self._source) if self._output_mode == "update" else ()
         self._spool.open()
         last = self._spool.last()
         self._spool.expect(0 if last is None else last[0] + 1, types_of(frame.schema))
         self._spool.go_on()
-        writer = frame.writeStream.foreachBatch(Into(self._spool.folder))
+        writer = frame.writeStream.outputMode(self._output_mode)
+        writer = writer.foreachBatch(Into(self._spool.folder, keys))
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         try:
             self.query = writer.start()
         except Exception as error:
+            if self._output_mode == "append" and _WRONG_MODE in str(error):
+                raise self._spool.error(
+                    "rows of its aggregation change for as long as it runs, and none is ever final",
+                    'Take each change of a row: stream(…, output_mode="update"); or only rows that are final, by '
+                    "withWatermark(…) before a groupBy of windows.",
+                ) from error
             raise failed(self._source, error) from error
         self._thread.start()
 

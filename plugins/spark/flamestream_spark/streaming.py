@@ -29,7 +29,7 @@ from flamecore.runtime.config.validate import unknown_key
 from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import job_of
 from flamecore.runtime.tasks.stats import JobReport
-from flamestream_spark.queries import Query
+from flamestream_spark.queries import OutputMode, Query
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool.reader import RowsReader
 from flamestream_spark.spool.spool import Spool
@@ -48,6 +48,7 @@ def stream(
     checkpoint: str | Path,
     workers: int = 2,
     trigger: Mapping[str, Any] | None = None,
+    output_mode: OutputMode | Mapping[str, OutputMode] = "append",
     settings: Mapping[str, Any] | None = None,
     **frames: Any,
 ) -> Streaming:
@@ -61,6 +62,8 @@ def stream(
         workers: How many workers share the work. The outputs do not depend on it.
         trigger: When Spark makes a batch, as `DataStreamWriter.trigger` takes it: {"processingTime": "1 second"};
             with {"availableNow": True} everything ends when what is there has been read.
+        output_mode: The rows that a batch has, for several sources by name: "append": those that are new, and stay as
+            they are. "update", for aggregations: the new row of each key that has changed, in place of its former one.
         settings: More configuration, as dotted keys: {"sink.counts.use": "nats", "sink.counts.subject": "counts"}.
         frames: Streaming DataFrames by name of the source.
 
@@ -68,7 +71,8 @@ def stream(
         What is running.
 
     Raises:
-        SourceError: A DataFrame is no stream, or Spark does not start it.
+        SourceError: A DataFrame is no stream, or Spark does not start it; or the rows of an aggregation do not tell
+            their keys.
         FlameError: As `Flow.run`.
 
     Example:
@@ -87,6 +91,7 @@ def stream(
         raise ConfigError(
             "no DataFrame is given", hint=f"Give one: stream(flow, {names[0]}=df).", path=f"source.{names[0]}"
         )
+    modes = {name: _output_mode(output_mode, name) for name in given}
     place = Path(checkpoint).expanduser().absolute()
     (place / "output").mkdir(parents=True, exist_ok=True)
     chosen: dict[str, Any] = {"job.workers": workers, "job.guarantee": "exactly_once", "deploy.on": "here"}
@@ -104,10 +109,32 @@ def stream(
     spec = resolve(make_config(from_program(chosen | extra)), flow)
     job = job_of(spec)
     queries = {
-        name: Query(frame, Spool(place / "spool" / name, name), name, place / "query" / name, dict(trigger or {}))
+        name: Query(
+            frame,
+            Spool(place / "spool" / name, name),
+            name,
+            place / "query" / name,
+            dict(trigger or {}),
+            output_mode=modes[name],
+        )
         for name, frame in given.items()
     }
     return Streaming(spec, job, queries, outputs, next(iter(given.values())).sparkSession)
+
+
+def _output_mode(given: str | Mapping[str, str], source: str) -> OutputMode:
+    mode = given if isinstance(given, str) else given.get(source, "append")
+    if mode == "append":
+        return "append"
+    if mode == "update":
+        return "update"
+    raise ConfigError(
+        f"output_mode of source {source!r} is {mode!r}, and can be 'append' or 'update'",
+        hint='A batch of mode "complete" holds all rows again, changed or not; "update" gives those that change.'
+        if mode == "complete"
+        else 'Say output_mode="append", or "update" for the changes of an aggregation.',
+        path="output_mode",
+    )
 
 
 class Streaming:

@@ -1,6 +1,7 @@
 """The data source `flamestream` of Spark, both ways.
 
     df.writeStream.format("flamestream").option("path", SPOOL)      rows go to a running job: source `spark`, `spool`
+    df.write.format("flamestream").mode("append").save(SPOOL)       so do those of a DataFrame that ends, as one batch
     spark.readStream.format("flamestream").option("path", FOLDER)   outputs of a job come: sink `spark`
     spark.read.format("flamestream").option("path", FOLDER)         outputs as far as there are any
 
@@ -16,6 +17,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
@@ -29,7 +31,11 @@ from flamestream_spark.spool.spool import Spool
 from flamestream_spark.tables.columns import check, types_of
 from flamestream_spark.tables.outputs import NAME, Offset, output_of
 
+BATCHES: Final = "df.write"
+"""Whose the batches are that no query numbers."""
+
 _BATCH: Final = "streaming.sql.batchId"
+_QUERY: Final = "sql.streaming.queryId"
 _SPREAD: Final = 8
 """Files between two offsets are read by so many tasks at most."""
 
@@ -65,12 +71,49 @@ class FlamestreamDataSource(DataSource):
         return FolderStream(self._path())
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
-        check(schema, NAME)
-        spool = Spool(self._path(), NAME)
-        spool.open()
+        spool = self._spool()
+        if overwrite:
+            raise spool.error(
+                'in output mode "complete" each batch holds all rows again, and a job would take them as new ones',
+                'Say .outputMode("append"); for an aggregation flamestream_spark.stream(…, output_mode="update").',
+            )
         last = spool.last()
-        spool.expect(0 if last is None else last[0] + 1, types_of(schema))
+        self._expect(spool, 0 if last is None else last[0] + 1, schema)
         return SpoolWriter(str(spool.folder))
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        spool = self._spool()
+        if overwrite:
+            raise spool.error(
+                "a job may have read what is there, so nothing takes its place",
+                'Say .mode("append"); or start afresh, with new folders.',
+            )
+        last = spool.last()
+        number, named = 0 if last is None else last[0] + 1, self._number("batch", spool)
+        if last is not None:
+            spool.check_query(BATCHES, last[1])
+        self._expect(spool, number if named is None else named, schema)
+        return BatchWriter(str(spool.folder), number, named, self._flag("end", spool))
+
+    def _spool(self) -> Spool:
+        return Spool(self._path(), NAME)
+
+    def _expect(self, spool: Spool, number: int, schema: Any) -> None:
+        check(schema, NAME)
+        spool.open()
+        spool.expect(number, types_of(schema))
+
+    def _number(self, name: str, spool: Spool) -> int | None:
+        given = self.options.get(name)
+        if given is None or (given.isascii() and given.isdigit()):
+            return None if given is None else int(given)
+        raise spool.error(f"option {name} is {given!r}, and is to be a whole number from 0", f'.option("{name}", 7)')
+
+    def _flag(self, name: str, spool: Spool) -> bool:
+        given = str(self.options.get(name, "false")).lower()
+        if given in ("true", "false"):
+            return given == "true"
+        raise spool.error(f"option {name} is {given!r}, and is to be true or false", f'.option("{name}", True)')
 
 
 def register(spark: Any) -> None:
@@ -150,31 +193,65 @@ class SpoolWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         from pyspark import TaskContext
 
-        spool = Spool(Path(self._folder), NAME)
-        number = int(TaskContext.get().getLocalProperty(_BATCH))
-        if spool.completed(number) is not None:
-            for _ in iterator:
-                pass
-            return Written((), "")
-        parts = []
-        query = ""
-        for told in write_parts(iterator, str(spool.batch(number))):
-            for row in told.to_pylist():
-                parts.append((row["partition"], row["name"], row["rows"]))
-                query = row["query"]
-        return Written(parts, query)
+        context = TaskContext.get()
+        number, query = int(context.getLocalProperty(_BATCH)), context.getLocalProperty(_QUERY) or ""
+        return _written(iterator, Spool(Path(self._folder), NAME), number, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        spool = Spool(Path(self._folder), NAME)
-        spool.open()
-        spool.go_on()
-        written = [message for message in messages if isinstance(message, Written)]
-        parts = sorted(part for message in written for part in message.parts)
-        query = next((message.query for message in written if message.query), "")
-        spool.complete(batchId, [(name, rows) for _, name, rows in parts], query)
+        query = next((message.query for message in messages if isinstance(message, Written)), "")
+        _complete(Spool(Path(self._folder), NAME), batchId, messages, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was written is no part of the batch, and goes when that is complete."""
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame into a spool: all of it, or nothing.
+
+    Args:
+        folder: The spool.
+        number: Of the batch that comes next.
+        named: The number that the program gives the batch; one that is there already stays as it is.
+        end: Whether nothing comes behind it.
+    """
+
+    def __init__(self, folder: str, number: int, named: int | None, end: bool) -> None:
+        self._folder, self._end, self._named = folder, end, named
+        self._number = number if named is None else named
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return _written(iterator, Spool(Path(self._folder), NAME), self._number, BATCHES)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        spool = Spool(Path(self._folder), NAME)
+        if not _complete(spool, self._number, messages, BATCHES) and self._named is None:
+            raise spool.error(
+                f"another program has written batch {self._number} meanwhile, so nothing of this one is taken",
+                "Write again; one program at a time, or each into a spool of its own.",
+            )
+        if self._end:
+            spool.end()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was written is no part of the batch, and goes when that is complete."""
+
+
+def _written(iterator: Iterator[Any], spool: Spool, number: int, query: str) -> Written:
+    """Write the rows of a task, unless their batch is complete."""
+    if spool.completed(number) is not None:
+        for _ in iterator:
+            pass
+        return Written((), query)
+    told = (row for batch in write_parts(iterator, str(spool.batch(number))) for row in batch.to_pylist())
+    return Written([(row["partition"], row["name"], row["rows"]) for row in told], query)
+
+
+def _complete(spool: Spool, number: int, messages: Sequence[WriterCommitMessage | None], query: str) -> bool:
+    """Have a batch consist of what tasks have written, in the order of partitions; return whether it does."""
+    spool.open()
+    spool.go_on()
+    parts = sorted(part for message in messages if isinstance(message, Written) for part in message.parts)
+    return spool.complete(number, [(name, rows) for _, name, rows in parts], query)
 
 
 __all__ = ["NAME", "FlamestreamDataSource", "register"]

@@ -142,7 +142,9 @@ class Spool:
             SourceError: The batches here are of another query.
         """
         held = self.completed(number)
-        if held is None:
+        if held is not None:
+            self.check_query(query, held)
+        else:
             last = self.last()
             first = 0
             if last is not None:

@@ -15,7 +15,7 @@ from flamecore.abc.host import HostContext
 from flamecore.errors import ConfigError, FlameError, MissingDependencyError
 from flamecore.runtime.config.validate import expand
 from flamestream_spark.nodes.feed import sources_of, with_spools, without_spool
-from flamestream_spark.session.messages import FIXED_SLOTS
+from flamestream_spark.nodes.slots import check_dynamic
 from flamestream_spark.session.session import check_installed
 
 if TYPE_CHECKING:
@@ -142,12 +142,10 @@ def problems(options: Options, context: HostContext) -> Iterator[FlameError]:
             hint='Leave out one of the two. With deploy.start = "join" workers are started by hand.',
             path="deploy.start",
         )
-    if options.config.get("spark.dynamicAllocation.enabled", "").lower() == "true":
-        yield ConfigError(
-            "spark.dynamicAllocation.enabled is true, and workers keep their slots for as long as the job runs",
-            hint=FIXED_SLOTS,
-            path="spark.config",
-        )
+    try:
+        check_dynamic(options.config.get)
+    except ConfigError as error:
+        yield error
     if not is_local(options.master):
         yield from without_spool(context.config)
         yield from _unreachable_state(options, context)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from flamecore.abc.host import HostContext
 from flamecore.errors import ConfigError
+from flamestream_spark.session.messages import FIXED_SLOTS
 
+_DYNAMIC: Final = "spark.dynamicAllocation.enabled"
 _LOCAL: Final = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:,\s*\d+)?\])?")
 _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
 _COMING_S: Final = 10.0
@@ -42,6 +45,24 @@ def wanted(context: HostContext) -> tuple[int, int]:
     return workers + (workers if deploy.acker == "own" else 0), int(any(e.rpartition(":")[2] == "spark" for e in edges))
 
 
+def check_dynamic(config: Callable[[str, str], str]) -> None:
+    """Refuse dynamic allocation: Spark has no barrier stage with it (SPARK-24942), under no resource profile.
+
+    Args:
+        config: Returns a setting of Spark, or the default that it is given.
+
+    Raises:
+        ConfigError: It is on.
+    """
+    if config(_DYNAMIC, "false").lower() == "true":
+        raise ConfigError(
+            f"{_DYNAMIC} is true, and workers keep their slots for as long as the job runs: they are one barrier "
+            "stage, which Spark does not run then (SPARK-24942)",
+            hint=FIXED_SLOTS,
+            path="spark.config",
+        )
+
+
 def check_slots(session: Any, context: HostContext) -> None:
     """Refuse a job that Spark has too few slots for.
 
@@ -50,11 +71,13 @@ def check_slots(session: Any, context: HostContext) -> None:
         context: Of the job.
 
     Raises:
-        ConfigError: It has.
+        ConfigError: It has, or is to let executors go as it likes.
     """
     nodes, others = wanted(context)
     conf = session.conf
     master = conf.get("spark.master", "")
+    if _LOCAL.fullmatch(master) is None:  # where it is of no effect
+        check_dynamic(conf.get)
     there = slots_of(master, int(conf.get("spark.task.cpus", "1")))
     if there is None:
         there = _counted(session, nodes + others)

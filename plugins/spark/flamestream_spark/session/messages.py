@@ -19,7 +19,8 @@ _OWN: Final = re.compile(r"flamecore\.errors\.\w+: (.+)(?:\n  (\S.*))?")
 _HANDED_ON: Final = "An error occurred while calling"
 
 FIXED_SLOTS: Final = (
-    'Say so: config = { "spark.dynamicAllocation.enabled" = "false" }, and how many executors there are.'
+    'Say so: config = { "spark.dynamicAllocation.enabled" = "false" }, and how many executors there are: '
+    '"spark.executor.instances".'
 )
 WHICH_PYTHON: Final = (
     "Install flamestream there, or name a Python that has it: PYSPARK_PYTHON, or spark.pyspark.python in the config."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from secrets import token_hex
@@ -18,6 +19,7 @@ from flamestream_spark.spool.spool import Failed, Order, Spool
 from flamestream_spark.tables.columns import numbered
 
 _CLOSE_S: Final = 30.0
+_AGAIN_S: Final = 0.5
 _HINTS: Final = {
     "PATH_NOT_FOUND": "Is that the path? It is looked for where the executors run.",
     "DATA_SOURCE_NOT_FOUND": "Is that the format? One that Spark does not bring needs its jars: config = "
@@ -150,9 +152,10 @@ class Feeding:
             SourceError: Spark does not end what it does.
         """
         self._stopped = True
-        if self._thread.is_alive():
-            self._tagging()[1](self._tag)
-        self._thread.join(_CLOSE_S)
+        end = time.monotonic() + _CLOSE_S
+        while self._thread.is_alive() and time.monotonic() < end:
+            self._tagging()[1](self._tag)  # again, as Spark may not have had the job yet
+            self._thread.join(_AGAIN_S)
         if self._thread.is_alive():
             raise SourceError(
                 f"source {self._source!r}: Spark does not end what it does; it was told to {_CLOSE_S} s ago",

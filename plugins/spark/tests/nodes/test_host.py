@@ -230,7 +230,7 @@ def test_a_worker_that_hangs_is_ended_with_its_stage(spark: Any, tmp_path: Path)
     [
         ({"source__lines__use": "stdin"}, "reads standard input"),
         ({"deploy__start": "join"}, "who starts the workers"),
-        ({"spark__config": {"spark.dynamicAllocation.enabled": "true"}}, "workers keep their slots"),
+        ({"spark__config": {"spark.dynamicAllocation.enabled": "true"}}, "does not run then (SPARK-24942)"),
         ({"spark__master": "lokal[2]"}, "spark.master = 'lokal[2]': there is no such master"),
         ({"spark__master": "yarn", "state__use": "sqlite", "state__path": "state"}, "executors of yarn do not reach"),
         ({"spark__master": "yarn", "state__use": "directory", "state__path": "state"}, "state is kept by 'directory'"),

@@ -67,6 +67,7 @@ class EdgeContext:
             that keeps state it identifies that state, whose runs all write one output.
         continued: Sinks: None in a job that keeps no state. Otherwise whether that job has delivered before: see
             `flamecore.abc.sink.goes_on`.
+        job: Name of the job; empty where it is used alone.
     """
 
     name: str
@@ -74,6 +75,7 @@ class EdgeContext:
     given: Any = None
     fingerprint: str = ""
     continued: bool | None = None
+    job: str = ""
 
 
 class Reader(ABC):

@@ -118,6 +118,10 @@ class SpecBuilder:
         self._problems.extend(unmet_requirements(spec))
         return spec
 
+    @property
+    def _name(self) -> str:
+        return self._config.job.name or self._flow.name
+
     def _settle(self, graph: Graph | None) -> None:
         """Find out where the job runs, have its host say what is left open, and build sources and sinks."""
         said = self._config
@@ -217,7 +221,7 @@ class SpecBuilder:
                 hint=f"{ways} Installed: {', '.join(self._plugins.names('source'))}.",
                 path=f"source.{name}.use",
             )
-        path, context = f"source.{name}", EdgeContext(name, type_, given)
+        path, context = f"source.{name}", EdgeContext(name, type_, given, job=self._name)
         driver: type[Source] = self._plugins.guarded("source", edge.use, path)
         return self._edge(driver, edge.use, path, edge, context)
 
@@ -225,7 +229,7 @@ class SpecBuilder:
         edge = self._config.sink.get(name, Edge())
         given = self._given.get(name) if edge.use is None else None
         use = edge.use or (defaults.SINK if given is None else defaults.HANDED_OVER)
-        context = EdgeContext(name, type_, given, fingerprint)
+        context = EdgeContext(name, type_, given, fingerprint, job=self._name)
         path = f"sink.{name}"
         driver: type[Sink] = self._plugins.guarded("sink", use, path)
         return self._edge(driver, use, path, edge, context)
@@ -254,7 +258,7 @@ class SpecBuilder:
                 hint="Give the flow's sink another name.",
                 path=f"sink.{DEAD_LETTERS}",
             )
-        context = EdgeContext(DEAD_LETTERS, dict, None, fingerprint)
+        context = EdgeContext(DEAD_LETTERS, dict, None, fingerprint, job=self._name)
         driver: type[Sink] = self._plugins.guarded("sink", config.dead_letter.use, DEAD_LETTERS)
         edge = config.dead_letter
         if "mode" in getattr(driver.Options, "__struct_fields__", ()):  # a second run must not lose those of the first

@@ -207,7 +207,7 @@ def _as_source(flow: Flow, name: str, frame: Any, order_by: tuple[str, ...], pla
     (vertex,) = (source for source in flow.graph().sources if source.name == name)
     frames = {name: (frame, order_by)}
     driver: type[FrameSource] = type("FrameSource", (FrameSource,), {"frames": frames, "place": place})
-    return driver(None, EdgeContext(name, vertex.type))
+    return driver(None, EdgeContext(name, vertex.type, job=flow.name))
 
 
 def _written(spark: Any, folder: Path, type_: Any, types: Mapping[str, str] | None) -> Any:

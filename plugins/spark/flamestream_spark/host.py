@@ -19,7 +19,7 @@ from flamestream_spark.nodes.places import advised, problems
 from flamestream_spark.nodes.slots import check_slots
 from flamestream_spark.nodes.stage import Stage
 from flamestream_spark.session.messages import reason
-from flamestream_spark.session.session import DEFAULT_MASTER, facts_of, session
+from flamestream_spark.session.session import facts_of, name_of, named_jobs, session
 
 BARRIER: Final = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
@@ -32,12 +32,13 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Options of the host.
 
     Attributes:
-        master: Where Spark runs, if the process has no session: "local[4]", "spark://host:7077", "yarn", "k8s://…".
+        master: Where Spark runs, if the process has no session and is not run by spark-submit: "local[4]",
+            "spark://host:7077", "yarn", "k8s://…". By default as Spark's own defaults say, else "local[*]".
         config: Configuration of that session.
         workers: How many workers there are on Spark; by default as `job.workers` says.
     """
 
-    master: str = DEFAULT_MASTER
+    master: str = ""
     config: Mapping[str, str] = {}
     workers: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
@@ -56,7 +57,7 @@ class SparkHost(NodeHost):
         self._facts: Mapping[str, Any] = {}
         self._stopping = False
         self._works = False
-        self._feed = Feed(context.config)
+        self._feed = Feed(context.config, context.job)
 
     @classmethod
     def complete(cls, options: Any, config: JobConfig) -> JobConfig:
@@ -71,7 +72,7 @@ class SparkHost(NodeHost):
     async def open(self) -> None:
         entering = session(self.options.master, BARRIER | dict(self.options.config))
         self._session = await asyncio.to_thread(self._resources.enter_context, entering)
-        await asyncio.to_thread(check_slots, self._session, self.context)
+        await asyncio.to_thread(self._check_slots)
         self._facts = await asyncio.to_thread(facts_of, self._session)
         loop = asyncio.get_running_loop()
 
@@ -82,7 +83,12 @@ class SparkHost(NodeHost):
 
     async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
         told = {**bootstrap, "cwd": str(Path.cwd()), "code": dict(self.context.code())}
-        self._stages.append(Stage(self._session, slots, told, self._stage_ended))
+        name = name_of(self.context.job, "workers", *(slot.name for slot in slots))
+        self._stages.append(Stage(self._session, slots, told, self._stage_ended, name))
+
+    def _check_slots(self) -> None:
+        with named_jobs(self._session, name_of(self.context.job, "count slots")):
+            check_slots(self._session, self.context)
 
     def running(self) -> list[str]:
         return [name for stage in self._stages for name in stage.running()]

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from flamecore.errors import FlameError, SourceError
 from flamestream_spark.session.messages import is_cancelled
+from flamestream_spark.session.session import name_of, named_jobs
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.spool import Failed, Spool
 from flamestream_spark.spool.upserts import keys_of
@@ -30,14 +31,16 @@ class Into:
     Args:
         folder: The spool; a folder that executors reach, and the job.
         order_by: Columns by which the rows of each task are ordered, where the query leaves their order open.
+        name: What Spark's pages show of the batches.
 
     Example:
         query = df.writeStream.foreachBatch(flamestream_spark.Into("spool")).start()
     """
 
-    def __init__(self, folder: str | Path, order_by: Sequence[str] = ()) -> None:
+    def __init__(self, folder: str | Path, order_by: Sequence[str] = (), name: str = "") -> None:
         self.folder = str(folder)
         self.order_by = tuple(order_by)
+        self.name = name or name_of("", f"feed {Path(folder).name}")
 
     def __call__(self, frame: Any, number: int) -> None:
         spool = Spool(Path(self.folder), "spool")
@@ -49,7 +52,8 @@ class Into:
         if self.order_by:
             places = [str(frame.columns.index(name)) for name in self.order_by]
             frame = numbered(frame).sortWithinPartitions(*places).toDF(*frame.columns)
-        write_batch(spool, number, frame)
+        with named_jobs(frame.sparkSession, f"{self.name}, batch {number}"):
+            write_batch(spool, number, frame)
 
 
 class Query:
@@ -63,6 +67,7 @@ class Query:
         trigger: When there is a batch, as `DataStreamWriter.trigger` takes it; empty: whenever there is something.
         failed: Told if it fails.
         output_mode: The rows that a batch has, as `DataStreamWriter.outputMode` takes it.
+        job: Name of the job.
     """
 
     def __init__(
@@ -74,8 +79,9 @@ class Query:
         trigger: dict[str, Any] | None = None,
         failed: Callable[[FlameError], None] | None = None,
         output_mode: OutputMode = "append",
+        job: str = "",
     ) -> None:
-        self._output_mode = output_mode
+        self._output_mode, self._job = output_mode, job
         self._failed = failed
         self._frame, self._spool, self._source = frame, spool, source
         self._checkpoint, self._trigger = checkpoint, trigger or {}
@@ -104,7 +110,7 @@ class Query:
         self._spool.expect(0 if last is None else last[0] + 1, types_of(frame.schema))
         self._spool.go_on()
         writer = frame.writeStream.outputMode(self._output_mode)
-        writer = writer.foreachBatch(Into(self._spool.folder, keys))
+        writer = writer.foreachBatch(Into(self._spool.folder, keys, name_of(self._job, f"feed {self._source}")))
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         if self._trigger:
             writer = writer.trigger(**self._trigger)

@@ -22,7 +22,7 @@ from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.suggest import suggestion
 from flamestream_spark.queries import Query
-from flamestream_spark.session.session import DEFAULT_MASTER, HOST, active, in_task, session
+from flamestream_spark.session.session import HOST, active, in_task, name_of, named_jobs, session
 from flamestream_spark.spool.feeding import Feeding, failed
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
@@ -54,7 +54,8 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         columns: The columns to hand on, in order; all by default.
         order_by: Columns that order the rows. Without them files are read in the order of their paths and rows; tables
             and queries are in no stable order.
-        master: Where Spark runs, if this program has no session: "local[4]", "spark://host:port", …
+        master: Where Spark runs, if this program has no session and is not run by spark-submit: "local[4]",
+            "spark://host:port", … By default as Spark's own defaults say, else "local[*]".
         config: Configuration of that session.
     """
 
@@ -69,7 +70,7 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     read: dict[str, str] = {}
     columns: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()
-    master: str = DEFAULT_MASTER
+    master: str = ""
     config: dict[str, str] = {}
 
 
@@ -176,9 +177,10 @@ class SparkSource(Source):
         return self._query(spark, spool, failed) if self.options.stream else self._feeding(spark, spool, failed)
 
     def _feeding(self, spark: Any, spool: Spool, failed: Callable[[FlameError], None] | None = None) -> Feeding:
-        ordered = self._ordered(self.frame(spark))
+        with named_jobs(spark, name_of(self.context.job, f"look at {self.context.name}")):
+            ordered = self._ordered(self.frame(spark))
         spool.clear()
-        feeding = Feeding(spool, ordered, self.context.name, self.fingerprint(), failed)
+        feeding = Feeding(spool, ordered, self.context.name, self.fingerprint(), failed, self.context.job)
         feeding.start()
         return feeding
 
@@ -187,7 +189,7 @@ class SparkSource(Source):
         if self.options.columns:
             frame = self._chosen(frame, self.options.columns)
         self._check_schema(frame)
-        query = Query(frame, spool, self.context.name, spool.folder / "_query", failed=failed)
+        query = Query(frame, spool, self.context.name, spool.folder / "_query", failed=failed, job=self.context.job)
         query.start()
         return query
 

@@ -116,6 +116,7 @@ def stream(
             place / "query" / name,
             dict(trigger or {}),
             output_mode=modes[name],
+            job=spec.name,
         )
         for name, frame in given.items()
     }

@@ -59,10 +59,11 @@ class Feed:
 
     Args:
         config: The job's, with spools.
+        job: Name of the job.
     """
 
-    def __init__(self, config: JobConfig) -> None:
-        self._config = config
+    def __init__(self, config: JobConfig, job: str = "") -> None:
+        self._config, self._job = config, job
         self._feeding: list[Feeds] = []
 
     def start(self, failed: Callable[[FlameError], None]) -> None:
@@ -76,7 +77,7 @@ class Feed:
         """
         for name, edge in sources_of(self._config).items():
             options = options_of(SparkSource, edge.options, f"source.{name}", self._config.origins)
-            self._feeding.append(SparkSource(options, EdgeContext(name)).feed(failed))
+            self._feeding.append(SparkSource(options, EdgeContext(name, job=self._job)).feed(failed))
 
     def stop(self) -> None:
         """End them, and take away what was made here."""

@@ -14,7 +14,7 @@ from flamecore.runtime.config.layers import Layer
 from flamecore.runtime.config.read import make_config
 from flamecore.toolkit.local_processes import ProcessHost
 from flamecore.toolkit.private_dir import private_folder
-from flamestream_spark.session.session import BELOW_TASK
+from flamestream_spark.session.master import BELOW_TASK
 
 _WELL: Final = "ended with code 0"
 _LINES: Final = 8

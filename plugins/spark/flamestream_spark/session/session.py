@@ -7,20 +7,29 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError
-from flamestream_spark.session.java import find_java
+from flamestream_spark.session.java import find_java, started_quietly
+from flamestream_spark.session.master import (
+    given_to_spark,
+    has_own_logging,
+    is_below_task,
+    is_remote,
+    is_submitted,
+    master_of,
+)
 from flamestream_spark.session.messages import gist
 
-DEFAULT_MASTER: Final = "local[*]"
 HOST: Final = "spark"
 """The host that data of Spark is at home on."""
-BELOW_TASK: Final = "FLAMESTREAM_BELOW_TASK"
-"""Set in the environment of processes that are started by a task of Spark."""
 
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-_QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+_QUIET: Final = {"spark.ui.showConsoleProgress": "false"}
+_NO_PAGES: Final = {"spark.ui.enabled": "false"}
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 _lock = threading.Lock()
 _made: list[Any] = []
@@ -48,25 +57,42 @@ def check_installed() -> None:
 
 def in_task() -> bool:
     """Whether this process runs a task of Spark, or a node below one: there is no session in it, and none is made."""
-    return BELOW_TASK in os.environ or _pyspark().TaskContext.get() is not None
+    return is_below_task() or _pyspark().TaskContext.get() is not None
 
 
-def settings_of(master: str, config: Mapping[str, str]) -> dict[str, str]:
-    """The configuration of a session that is made here: what is given, and what local modes need.
+def settings_of(
+    master: str, config: Mapping[str, str], given: Mapping[str, str] | None = None, *, submitted: bool = False
+) -> dict[str, str]:
+    """Return the configuration of a session that is made here.
 
-    >>> settings_of("local[2]", {})["spark.driver.bindAddress"], settings_of("yarn", {"spark.x": "1"})
-    ('127.0.0.1', {'spark.x': '1'})
+    Args:
+        master: Where it runs.
+        config: Its configuration as the job says it.
+        given: Its configuration as Spark is told otherwise; those of spark-submit come first, its defaults last.
+        submitted: Whether spark-submit has given it.
+
+    >>> settings_of("local[2]", {})["spark.driver.bindAddress"], settings_of("yarn", {"spark.x": "1"})["spark.x"]
+    ('127.0.0.1', '1')
     """
-    local = master.startswith("local")
-    return ({**_QUIET, **_LOOPBACK} if local else {}) | dict(config)
+    given = given or {}
+    if submitted:  # the JVM runs, and its user has said how
+        return {key: value for key, value in (_QUIET | dict(config)).items() if key not in given}
+    ours = _QUIET | ({**_NO_PAGES, **_LOOPBACK} if master.startswith("local") else {})
+    settings = {key: value for key, value in ours.items() if key not in given} | dict(config)
+    said = {**given, **config}
+    if not has_own_logging(said):
+        options = f"{said.get(_JAVA_OPTIONS, '')} -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+        settings[_JAVA_OPTIONS] = options.strip()
+    return settings
 
 
 @contextmanager
-def session(master: str = DEFAULT_MASTER, config: Mapping[str, str] | None = None) -> Iterator[Any]:
+def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterator[Any]:
     """Use the active session; without one, make one, and stop it when the last that uses it is done.
 
     Args:
-        master: Where a session that is made runs: "local[4]", "spark://host:port", "yarn", …
+        master: Where a session that is made runs: "local[4]", "spark://host:port", "yarn", … By default, and under
+            spark-submit, as Spark is told otherwise.
         config: Its configuration; of no effect on one that is there.
 
     Raises:
@@ -98,13 +124,47 @@ def facts_of(session: Any) -> dict[str, str]:
     return facts | ({"ui": page} if page else {})
 
 
-def tag_thread(session: Any, tag: str) -> None:
-    """Mark what this thread has Spark do from now on, for `cancel_tag`."""
+def name_of(job: str, work: str, *parts: str) -> str:
+    """Return the name of what Spark does for a job, for Spark's pages.
+
+    >>> name_of("index", "workers", "worker-0", "worker-1"), name_of("", "feed pages")
+    ('flamestream index: workers worker-0, worker-1', 'flamestream: feed pages')
+    """
+    return f"flamestream{' ' * bool(job)}{job}: {work}{' ' * bool(parts)}{', '.join(parts)}"
+
+
+def tag_thread(session: Any, tag: str, name: str = "") -> None:
+    """Mark and name what this thread has Spark do from now on.
+
+    Args:
+        session: The session.
+        tag: For `cancel_tag`.
+        name: What Spark's pages show of it; over Spark Connect it is one more tag.
+    """
     context = _context(session)
     if context is None:
         session.addTag(tag)
-    else:  # where there is one, `interruptTag` does not find jobs of DataFrames (Spark 4.3)
-        context.addJobTag(tag)
+        if name:
+            session.addTag(name.replace(",", " "))  # no tag has a comma
+        return
+    context.addJobTag(tag)  # where there is a context, `interruptTag` does not find jobs of DataFrames (Spark 4.3)
+    if name:
+        context.setJobDescription(name)
+
+
+@contextmanager
+def named_jobs(session: Any, name: str) -> Iterator[None]:
+    """Name what this thread has Spark do meanwhile, as `tag_thread` does."""
+    context = _context(session)
+    if context is None:
+        yield
+        return
+    former = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(name)
+    try:
+        yield
+    finally:
+        context.setJobDescription(former)
 
 
 def cancel_tag(session: Any, tag: str) -> None:
@@ -121,30 +181,51 @@ def _context(session: Any) -> Any | None:
     return getattr(session, "sparkContext", None)
 
 
-def _make(master: str, config: Mapping[str, str]) -> Any:
+def _make(said: str, config: Mapping[str, str]) -> Any:
     pyspark = _pyspark()
-    home = find_java()
-    if home is not None:
-        os.environ["JAVA_HOME"] = str(home)
-    # Executors on this machine are to find the packages that this process has. PySpark looks at the environment alone.
-    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["PYSPARK_PYTHON"] = config.get("spark.pyspark.python", python)
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = pyspark.sql.SparkSession.builder.appName("flamestream").master(master)
-    for key, value in settings_of(master, config).items():
-        builder = builder.config(key, value)
-    try:
+    builder = pyspark.sql.SparkSession.builder
+    if is_remote() and not said:
         return builder.getOrCreate()
-    except Exception as error:
-        said = gist(str(error)) or type(error).__name__
-        raise ConfigError(
-            f"Spark does not start with master {master!r}: {said}",
-            hint="Is the master there? Spark's own words are above, on standard error. In one process: local[2].",
-            path="master",
-        ) from error
+    submitted = is_submitted()
+    given, master = given_to_spark(), master_of(said)
+    if not submitted:  # otherwise both are spark-submit's to say
+        builder = builder.master(master)
+        if "spark.app.name" not in given:
+            builder = builder.appName("flamestream")
+    for key, value in settings_of(master, config, given, submitted=submitted).items():
+        builder = builder.config(key, value)
+    with _environment(master, {**given, **config}, submitted=submitted):
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            words = gist(str(error)) or type(error).__name__
+            raise ConfigError(
+                f"Spark does not start with master {master!r}: {words}",
+                hint="Is the master there? Spark's own words are above, on standard error. In one process: local[2].",
+                path="master",
+            ) from error
+
+
+@contextmanager
+def _environment(master: str, config: Mapping[str, str], *, submitted: bool) -> Iterator[None]:
+    """What PySpark takes from the environment while it starts a session."""
+    local = master.startswith("local")
+    python = None
+    if local or not submitted:
+        # Executors on this machine are to find the packages that this process has. PySpark looks at the environment.
+        python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ["PYSPARK_PYTHON"] = config.get("spark.pyspark.python", python)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    try:
+        if submitted:
+            yield
+        else:
+            with started_quietly():
+                yield
     finally:
-        os.environ["PYSPARK_PYTHON"] = python
+        if python is not None:
+            os.environ["PYSPARK_PYTHON"] = python
 
 
 def _pyspark() -> Any:

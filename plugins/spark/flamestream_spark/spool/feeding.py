@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from flamecore.errors import FlameError, SourceError
 from flamestream_spark.session.messages import gist, own_words, python_of
+from flamestream_spark.session.session import cancel_tag, name_of, tag_thread
 from flamestream_spark.spool import parts
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered
 from flamestream_spark.spool.spool import Failed, Order, Spool
@@ -98,6 +99,7 @@ class Feeding:
         source: Name of the source, for errors.
         of: What the rows are of.
         failed: Told if it fails.
+        job: Name of the job.
     """
 
     def __init__(
@@ -107,10 +109,11 @@ class Feeding:
         source: str,
         of: str = "",
         failed: Callable[[FlameError], None] | None = None,
+        job: str = "",
     ) -> None:
         self._failed = failed
         self._spool, self._ordered, self._source, self._of = spool, ordered, source, of
-        self._tag = f"flamestream-{token_hex(8)}"
+        self._tag, self._name = f"flamestream-{token_hex(8)}", name_of(job, f"feed {source}")
         self._thread = threading.Thread(target=self._run, name=f"source {source}", daemon=True)
         self._stopped = False
         self.error: SourceError | None = None
@@ -124,7 +127,7 @@ class Feeding:
     def _run(self) -> None:
         ordered = self._ordered
         try:
-            self._tagging()[0](self._tag)  # for what is started on this thread
+            tag_thread(ordered.frame.sparkSession, self._tag, self._name)
             drop = [name for name in ordered.extra if ordered.files or name != parts.FILE]
             write_batch(self._spool, 0, ordered.frame, files=bool(ordered.files), drop=tuple(drop))
             self._spool.end()
@@ -138,13 +141,6 @@ class Feeding:
                 self._failed(told)
             self._spool.fail(Failed(told.what.partition(": ")[2], told.hint, str(told.position)))
 
-    def _tagging(self) -> tuple[Callable[[str], Any], Callable[[str], Any]]:
-        """What gives a tag to all that this thread starts, and what ends all that has it."""
-        spark = self._ordered.frame.sparkSession
-        if hasattr(spark, "sparkContext"):
-            return spark.sparkContext.addJobTag, spark.sparkContext.cancelJobsWithTag
-        return spark.addTag, spark.interruptTag
-
     def stop(self) -> None:
         """End it, done or not.
 
@@ -154,7 +150,7 @@ class Feeding:
         self._stopped = True
         end = time.monotonic() + _CLOSE_S
         while self._thread.is_alive() and time.monotonic() < end:
-            self._tagging()[1](self._tag)  # again, as Spark may not have had the job yet
+            cancel_tag(self._ordered.frame.sparkSession, self._tag)  # again, as Spark may not have had the job yet
             self._thread.join(_AGAIN_S)
         if self._thread.is_alive():
             raise SourceError(

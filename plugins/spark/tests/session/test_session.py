@@ -35,4 +35,25 @@ def test_local_modes_listen_on_loopback_and_are_quiet() -> None:
     local = settings_of("local[4]", {"spark.ui.enabled": "true"})
     assert (local["spark.driver.host"], local["spark.driver.bindAddress"]) == ("127.0.0.1", "127.0.0.1")
     assert local["spark.ui.enabled"] == "true", "what is given has the last word"
-    assert settings_of("spark://host:7077", {}) == {}
+    assert "spark.driver.host" not in settings_of("spark://host:7077", {})
+
+
+def test_every_session_that_is_made_is_quiet_unless_somebody_says_how_to_log() -> None:
+    for master in ("local[4]", "yarn"):
+        made = settings_of(master, {}, {"spark.driver.extraJavaOptions": "-Da=b"})
+        assert made["spark.ui.showConsoleProgress"] == "false"
+        assert made["spark.driver.extraJavaOptions"].startswith("-Da=b -Dlog4j2.configurationFile=file:///")
+        own = {"spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile=mine.xml"}
+        assert "spark.driver.extraJavaOptions" not in settings_of(master, {}, own)
+        assert settings_of(master, own)["spark.driver.extraJavaOptions"] == "-Dlog4j2.configurationFile=mine.xml"
+
+
+def test_defaults_of_spark_are_not_overridden() -> None:
+    given = {"spark.ui.enabled": "true", "spark.driver.host": "10.0.0.1", "spark.x": "1"}
+    assert not given.keys() & settings_of("local[2]", {}, given).keys()
+    assert settings_of("local[2]", {"spark.x": "2"}, given)["spark.x"] == "2", "the job's own settings come first"
+
+
+def test_settings_of_spark_submit_come_before_those_of_the_job() -> None:
+    made = settings_of("local[2]", {"spark.x": "2", "spark.y": "2"}, {"spark.x": "1"}, submitted=True)
+    assert made == {"spark.y": "2", "spark.ui.showConsoleProgress": "false"}

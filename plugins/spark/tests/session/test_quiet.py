@@ -1,0 +1,104 @@
+"""A run is quiet about what went well, and Spark's pages name what it does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flamestream_spark
+from flamecore.runtime.config.flow_loader import load_flow
+
+FLOW = """
+import flamecore as fc
+
+flow = fc.Flow("words")
+flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count().sink("counts")
+"""
+
+SETTINGS = ("source.lines.format=text", "source.lines.path=in", "sink.counts.path=out.jsonl")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A flow, and what it reads."""
+    (tmp_path / "words.py").write_text(FLOW)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("to be or not\nto be\n")
+    return tmp_path
+
+
+def words(folder: Path, *options: str, **environment: str) -> str:
+    """Run the command with workers on Spark; return what it says on standard error."""
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    command = [sys.executable, "-m", "flamecore", "run", "words.py", "--on", "spark", "-w", "2", *options, *settings]
+    done = subprocess.run(
+        [*command, "--source", "lines=spark", "--sink", "counts=jsonl"],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len((folder / "out.jsonl").read_text().splitlines()) == 6
+    return done.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("master", ["local[3]", "local-cluster[2,2,1024]"])
+def test_a_quiet_run_says_nothing(folder: Path, master: str) -> None:
+    config = 'spark.config={"spark.executor.memory"="500m"}'
+    assert words(folder, "-q", "--set", f"spark.master={master}", "--set", config) == ""
+
+
+@pytest.mark.timeout(300)
+def test_a_run_has_no_line_of_sparks(folder: Path) -> None:
+    lines = words(folder, "--set", "spark.master=local[3]").splitlines()
+    assert lines, "progress and the end are said"
+    assert [line for line in lines if not line.startswith("timestamp=")] == []
+
+
+@pytest.mark.timeout(300)
+def test_a_log_that_the_user_has_set_up_stays(folder: Path) -> None:
+    (folder / "conf").mkdir()
+    (folder / "conf" / "log4j2.properties").write_text(
+        "rootLogger.level = info\n"
+        "rootLogger.appenderRef.own.ref = own\n"
+        "appender.own.type = File\n"
+        "appender.own.name = own\n"
+        f"appender.own.fileName = {folder}/spark.log\n"
+        "appender.own.layout.type = PatternLayout\n"
+        "appender.own.layout.pattern = %p %c{1}: %m%n\n"
+    )
+    words(folder, "-q", "--set", "spark.master=local[3]", SPARK_CONF_DIR=str(folder / "conf"))
+    assert "INFO SparkContext: Submitted application: flamestream" in (folder / "spark.log").read_text()
+
+
+def test_jobs_are_named_after_the_flow(spark: Any, folder: Path) -> None:
+    flow: Any = load_flow("words.py:flow", folder)
+    lines = spark.read.text(str(folder / "in"))
+    context = spark.sparkContext
+    context.setJobDescription("mine")
+    try:
+        flamestream_spark.run(flow, lines=lines)
+        flamestream_spark.run(flow, lines=lines, on_spark=True)
+        with flamestream_spark.stream(
+            flow, lines=spark.readStream.text(str(folder / "in")), checkpoint=str(folder / "job")
+        ) as running:
+            running.processAllAvailable()
+        assert context.getLocalProperty("spark.job.description") == "mine"
+    finally:
+        context.setJobDescription(None)
+    jobs = context._jsc.sc().statusStore().jobsList(None)
+    named = {job.description().getOrElse(None) for job in (jobs.apply(place) for place in range(jobs.size()))}
+    assert {
+        "flamestream words: feed lines",
+        "flamestream words: feed lines, batch 0",
+        "flamestream words: workers worker-0, worker-1",
+    } <= {name for name in named if name}

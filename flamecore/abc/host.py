@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flamecore.errors import FlameError
 
 if TYPE_CHECKING:
     from flamecore.abc.config import JobConfig
+    from flamecore.abc.source import Prefix
     from flamecore.abc.store import Store
 
 
@@ -55,6 +56,7 @@ class HostContext:
         store: Where the job keeps its state, if it does; not open.
         code: Makes a copy of the flow's source, by path, for nodes on machines that do not have it. Such a node is told
             the folder where it lies: `bootstrap["flow_folder"]`.
+        prefixes: The operations that each source may have run where it reads, by name of the source.
         died: To be told of a node that has ended although nobody asked it to: (name, what happened, its last lines).
         failed: To be told if no node can be started any more: that ends the job.
     """
@@ -64,6 +66,7 @@ class HostContext:
     drivers: Mapping[str, str]
     store: Store | None = None
     code: Callable[[], Mapping[str, bytes]] = dict
+    prefixes: Mapping[str, Prefix] = field(default_factory=dict)
     died: Callable[[str, str, Sequence[str]], None] = _nobody_hears
     failed: Callable[[FlameError], None] = _nobody_hears
 
@@ -102,6 +105,10 @@ class NodeHost(ABC):
         Args:
             sites: What `bootstrap["site"]` of each node said that is there.
         """
+        return {}
+
+    def ahead(self) -> Mapping[str, Sequence[str]]:
+        """Return, by name of the source, the operations that run where it is read, before the workers."""
         return {}
 
     async def open(self) -> None:

@@ -7,7 +7,7 @@ by a front of its own, which gives every record its global time. Drivers know no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,12 +29,54 @@ class Batch(NamedTuple):
     """What one `read` found: `values` in order, `positions` of the same length, and what was malformed.
 
     `positions` is any sequence (a `range` costs nothing). A position is a plain value (int, str, tuple of these)
-    from which `Source.open` can go on, and which `Reader.describe` can put in words.
+    from which `Source.open` can go on, and which `Reader.describe` can put in words. `ahead` says that in the place of
+    some values there is what `Prefix.read` has returned for them.
     """
 
     values: Sequence[Any]
     positions: Sequence[Any]
     rejected: Sequence[Rejected] = ()
+    ahead: bool = False
+
+
+class Prefix(ABC):
+    """The first operations behind a source: maps and filters that need nothing but their record.
+
+    A driver may have them run where it reads, in other processes and in parallel, and keep what they give *beside* the
+    records. A worker takes that only if it is of this version of the flow, and otherwise runs them itself: it is never
+    wrong to leave it out, for some records or for all.
+
+    Attributes:
+        operations: Their names, in order.
+    """
+
+    operations: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def version(self) -> bytes:
+        """What tells the code of one version of the flow from that of another."""
+
+    @abstractmethod
+    def errand(self) -> Mapping[str, Any] | None:
+        """Say what another process needs to run them, in plain data; None: it could not import the flow.
+
+        There `flamecore.runtime.config.prefix.Errand` is made of it.
+        """
+
+    @abstractmethod
+    def read(self, data: bytes) -> list[Any]:
+        """Return what they have made of the records of a block, one by one.
+
+        Args:
+            data: The block, as an errand has written it.
+
+        Returns:
+            For each record what stands for it in a `Batch`; None: it is to be handed out itself.
+
+        Raises:
+            CodecError: This is no such block.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +110,7 @@ class EdgeContext:
         continued: Sinks: None in a job that keeps no state. Otherwise whether that job has delivered before: see
             `flamecore.abc.sink.goes_on`.
         job: Name of the job; empty where it is used alone.
+        prefix: Sources: the operations that may run where records are read; None: there are none.
     """
 
     name: str
@@ -76,6 +119,7 @@ class EdgeContext:
     fingerprint: str = ""
     continued: bool | None = None
     job: str = ""
+    prefix: Prefix | None = None
 
 
 class Reader(ABC):

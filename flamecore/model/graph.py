@@ -22,6 +22,7 @@ from flamecore.model.vertices import (
     ByKey,
     ByTime,
     KeyedLoop,
+    Map,
     Merge,
     Route,
     Sink,
@@ -118,6 +119,19 @@ class Graph:
     def sinks(self) -> tuple[Sink, ...]:
         """The sinks, in the order they were added."""
         return tuple(v for v in self.vertices if isinstance(v, Sink))
+
+    def prefix_of(self, source: Source) -> tuple[Map, ...]:
+        """Return the operations behind a source that need nothing but its record, and so may run where it is read.
+
+        They are a chain of maps and filters. It ends before the first route, and before what only looks at items: that
+        is to see them where the worker is, once, and perhaps with their times.
+        """
+        found: list[Map] = []
+        (vertex,) = self._successors[source]
+        while type(vertex) is Map and vertex.route is None and vertex.shape in ("many", "one", "filter"):
+            found.append(vertex)
+            (vertex,) = self._successors[vertex]
+        return tuple(found)
 
     def feedback(self) -> frozenset[tuple[Vertex, Vertex]]:
         """The edges that close cycles: without them the graph has none. Each ends at a merge."""

@@ -204,7 +204,8 @@ class JobSpec:
         """Make what nodes are started on. Arguments: see `HostContext`; without them it is only asked."""
         assert self.host_driver is not None
         driver, options = self.host_driver
-        context = HostContext(self.name, self.config, self.drivers, self.store(), self.copy)
+        prefixes = {name: source.context.prefix for name, source in self.sources.items() if source.context.prefix}
+        context = HostContext(self.name, self.config, self.drivers, self.store(), self.copy, prefixes)
         if died is not None and failed is not None:
             context = dataclasses.replace(context, died=died, failed=failed)
         return driver(options, context)

@@ -20,6 +20,7 @@ from flamecore.errors import ConfigError
 from flamecore.model.flow import FlowGraph
 from flamecore.model.graph import Graph
 from flamecore.model.plan import DEAD_LETTERS
+from flamecore.model.vertices import Source as SourceVertex
 from flamecore.model.vertices import Vertex
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import JobSpec
@@ -27,6 +28,7 @@ from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.options import options_of, options_table, registry_of, shared, store_of, workers_on
 from flamecore.runtime.config.place import Place, best_place
 from flamecore.runtime.config.plugins import PluginRegistry
+from flamecore.runtime.config.prefix import prefix_of
 from flamecore.runtime.config.validate import Problems, unknown_key
 from flamecore.runtime.operators.table import Operators
 
@@ -182,7 +184,7 @@ class SpecBuilder:
         self._known("sink", self._config.sink, graph.sinks)
         for vertex in graph.sources:
             with edges.problems.noted():
-                edges.sources[vertex.name] = self._source(vertex.name, vertex.type)
+                edges.sources[vertex.name] = self._source(graph, vertex)
         fingerprint = self._fingerprint(graph)
         for sink in graph.sinks:
             with edges.problems.noted():
@@ -206,7 +208,8 @@ class SpecBuilder:
                 where = f": flow {self._flow.name!r} has no such {section}{origin}"
                 self._edges.problems.append(unknown_key(path, known, where=where))
 
-    def _source(self, name: str, type_: Any) -> Source:
+    def _source(self, graph: Graph, vertex: SourceVertex) -> Source:
+        name, job = vertex.name, self._config.job
         edge, given = self._config.source.get(name, Edge()), self._given.get(name)
         if name in self._given:
             edge = Edge(use=defaults.HANDED_OVER)
@@ -221,7 +224,8 @@ class SpecBuilder:
                 hint=f"{ways} Installed: {', '.join(self._plugins.names('source'))}.",
                 path=f"source.{name}.use",
             )
-        path, context = f"source.{name}", EdgeContext(name, type_, given, job=self._name)
+        prefix = prefix_of(self._flow, graph, vertex, checked=job.check_types or job.check_mutation)
+        path, context = f"source.{name}", EdgeContext(name, vertex.type, given, job=self._name, prefix=prefix)
         driver: type[Source] = self._plugins.guarded("source", edge.use, path)
         return self._edge(driver, edge.use, path, edge, context)
 

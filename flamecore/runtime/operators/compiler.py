@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, partial, reduce
+from operator import xor
 from random import Random
 from types import MappingProxyType
 from typing import Any, Final
@@ -50,6 +51,7 @@ class Compiled:
     Attributes:
         entries: For each source, the step its records enter.
         runs: For each source, the run its records enter.
+        behind: For each source with a prefix, the trace of what comes out of that, and the run that this enters.
         arrivals: For each vertex index, the step for items that come from another worker.
         arriving_runs: For each vertex index that is on no cycle, the run for the same.
         barriers: For each sink, what holds its items.
@@ -63,6 +65,7 @@ class Compiled:
 
     entries: dict[str, Step] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
+    behind: dict[str, tuple[int, Run]] = field(default_factory=dict)
     arrivals: dict[int, Step] = field(default_factory=dict)
     arriving_runs: dict[int, Run] = field(default_factory=dict)
     barriers: dict[str, OutputBuffer] = field(default_factory=dict)
@@ -275,5 +278,8 @@ def compile_worker(
             compiler.input_of(vertex)
     for source in plan.graph.sources:
         compiler.compiled.entries[source.name], compiler.compiled.runs[source.name] = compiler.successor(source)
+        if prefix := plan.graph.prefix_of(source):
+            trace = reduce(xor, map(compiler.ident_of, prefix))
+            compiler.compiled.behind[source.name] = trace, compiler.successor(prefix[-1]).run
     compiler.compiled.waiting.sort(key=lambda one: one.segment or 0)  # what leads to another is of a lower segment
     return compiler.compiled

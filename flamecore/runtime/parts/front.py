@@ -45,8 +45,8 @@ def split(batch: Batch, first: int) -> tuple[Batch, Batch]:
     early = [rejected for rejected in batch.rejected if rejected.position <= last]
     late = [rejected for rejected in batch.rejected if rejected.position > last]
     return (
-        Batch(batch.values[:count], batch.positions[:count], early),
-        Batch(batch.values[count:], batch.positions[count:], late),
+        Batch(batch.values[:count], batch.positions[:count], early, batch.ahead),
+        Batch(batch.values[count:], batch.positions[count:], late, batch.ahead),
     )
 
 

@@ -25,14 +25,15 @@ class Records(NamedTuple):
     Attributes:
         source: Its name.
         orders: Of each record.
-        values: The records; in the place of a malformed one, its failure.
-        malformed: Whether there is one among them.
+        values: The records; in the place of a malformed one, its failure, and of one whose prefix has run, what that
+            has made of it.
+        mixed: Whether there is something in the place of a record.
     """
 
     source: str
     orders: list[bytes]
     values: list[Any]
-    malformed: bool = False
+    mixed: bool = False
 
 
 class FrontMerge:
@@ -158,7 +159,7 @@ def together(pieces: Sequence[Records]) -> Records:
         pieces[0].source,
         list(chain.from_iterable([piece.orders for piece in pieces])),
         list(chain.from_iterable([piece.values for piece in pieces])),
-        any(piece.malformed for piece in pieces),
+        any(piece.mixed for piece in pieces),
     )
 
 
@@ -171,18 +172,18 @@ def merged(pieces: Sequence[Records]) -> list[Records]:
     if len(pieces) < 2:
         return list(pieces)
     pieces = sorted(pieces, key=lambda piece: piece.orders[0])
-    malformed = any(piece.malformed for piece in pieces)
+    mixed = any(piece.mixed for piece in pieces)
     first = pieces[0].source
     if all(piece.source == first for piece in pieces):
         if all(earlier.orders[-1] < later.orders[0] for earlier, later in pairwise(pieces)):
             return [together(pieces)]
-        return [Records(first, *_in_rows(pieces), malformed)]
+        return [Records(first, *_in_rows(pieces), mixed)]
     orders, values, places = _sorted(pieces)
     sources = [piece.source for piece in pieces for _ in piece.orders]
     result = []
     for source, some in groupby(places, sources.__getitem__):
         run = list(some)
-        result.append(Records(source, [orders[at] for at in run], [values[at] for at in run], malformed))
+        result.append(Records(source, [orders[at] for at in run], [values[at] for at in run], mixed))
     return result
 
 

@@ -7,6 +7,7 @@ sent. It knows nothing of sockets, tasks or clocks, so a simulation drives it as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from random import Random
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -33,6 +34,7 @@ from flamecore.model.meta import MIN_TIME, decode_time, encode_time
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
+from flamecore.runtime.operators.prefix import Ahead, runs_of
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.failures import Failures
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
@@ -156,10 +158,11 @@ class Worker:
                     if isinstance(value, Malformed):
                         values[place] = value.failure(front, first + place, fatal=policy == "fail")
             merge = self._merge_of.get(number)
+            mixed = malformed or batch.ahead
             if merge is None:
-                self._run(front.name.source, orders, values, malformed)
+                self._run(front.name.source, orders, values, mixed)
             else:
-                merge.add(number, Records(front.name.source, orders, values, malformed))
+                merge.add(number, Records(front.name.source, orders, values, mixed))
         if times_left is None and self.plan.snapshots and self.plan.clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be written down.
             self.given_times.append(GivenTimes(number, first, len(positions)))
@@ -167,17 +170,23 @@ class Worker:
         else:
             self._promise(number, front.next_time if times_left is None else front.promise())
 
-    def _run(self, source: str, orders: list[bytes], values: list[Any], malformed: bool) -> None:
-        """Run records, from the first operation on. Arguments: as of `Records`."""
-        if not malformed:
+    def _run(self, source: str, orders: list[bytes], values: list[Any], mixed: bool) -> None:
+        """Run records, from the first operation on that has not run. Arguments: as of `Records`."""
+        if not mixed:
             self.compiled.runs[source](orders, 0, values)
             return
         step = self.compiled.entries[source]
-        for order, value in zip(orders, values, strict=True):
-            if isinstance(value, Failure):
-                self._failures.malformed(source, order, value)
+        for kind, some in groupby(zip(orders, values, strict=True), key=lambda record: type(record[1])):
+            if kind is Ahead:
+                trace, run = self.compiled.behind[source]
+                for made, payloads in runs_of(some):
+                    run(made, trace, payloads)
+            elif kind is Failure:
+                for order, value in some:
+                    self._failures.malformed(source, order, value)
             else:
-                step(order, 0, True, value)
+                for order, value in some:
+                    step(order, 0, True, value)
 
     def _promise(self, number: int, time: int) -> None:
         """Tell that of a front nothing below a time is to come any more; or, while such has not run, tell it then."""

@@ -16,11 +16,11 @@ def front(number: int, source: str = "s", **settings: object) -> Front:
     return Front(FrontId(source, number), number, **settings)  # type: ignore[arg-type]
 
 
-def read(merge: FrontMerge, one: Front, *values: object, malformed: bool = False) -> list[bytes]:
+def read(merge: FrontMerge, one: Front, *values: object, mixed: bool = False) -> list[bytes]:
     """A front reads some records; returns their orders."""
     first = one.stamp(range(len(values)), 0.0)
     orders = [encode_time(time) + one.suffix for time in range(first, first + len(values))]
-    merge.add(one.number, Records(one.name.source, orders, list(values), malformed))
+    merge.add(one.number, Records(one.name.source, orders, list(values), mixed))
     return orders
 
 
@@ -89,7 +89,7 @@ def test_what_follows_straight_of_one_source_is_one_piece() -> None:
     merge = FrontMerge({1: a, 2: b})
     read(merge, a, "a0", "a1", "a2")
     b.stamp([0], 0.0)
-    read(merge, b, "b1", malformed=True)
+    read(merge, b, "b1", mixed=True)
     merge.close(1)
     pieces = merge.take(100)
     assert [(piece.source, piece.values) for piece in pieces] == [("a", ["a0", "a1"]), ("b", ["b1"]), ("a", ["a2"])]
@@ -133,7 +133,7 @@ def test_pieces_of_any_times_are_merged_in_order(seed: int) -> None:
     (whole,) = merged(pieces)
     assert whole.orders == sorted(order for piece in pieces for order in piece.orders)
     assert whole.values == [order.hex() for order in whole.orders]
-    assert whole.malformed == any(piece.malformed for piece in pieces)
+    assert whole.mixed == any(piece.mixed for piece in pieces)
 
 
 def test_fronts_of_one_wall_clock_need_not_wait_for_each_other() -> None:

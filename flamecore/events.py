@@ -18,6 +18,10 @@ JOB_AWAITED: Final = "job.awaited"
 """A job waits for its workers; said as text where the log is not JSON. Keys: `job`, `start_timeout_s`, and the
 `commands` that start them."""
 
+PREFIX_PLACED: Final = "prefix.placed"
+"""The first operations behind a source run where it is read, before the workers; said with -v. Keys: `job`, `source`,
+and the `operations`."""
+
 JOB_PROGRESSED: Final = "job.progressed"
 """How far a job is, once per interval. Keys: `job` and those of `flamecore.runtime.tasks.stats.JobStats`."""
 
@@ -92,6 +96,7 @@ ALL: Final = frozenset(
         JOB_STARTED,
         JOB_PLACED,
         JOB_AWAITED,
+        PREFIX_PLACED,
         COMMAND_FAILED,
         LIBRARY_LOGGED,
         JOB_PROGRESSED,

@@ -5,12 +5,13 @@ An edge carries a label where items may change the worker; a dashed edge closes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal
 
 from flamecore.errors import MissingDependencyError
 from flamecore.model.graph import Graph
-from flamecore.model.vertices import ByHash, ByKey, ByTime, ToAll, Vertex
+from flamecore.model.vertices import ByHash, ByKey, ByTime, Sink, ToAll, Vertex
 
 Format = Literal["mermaid", "dot", "svg", "png"]
 FORMATS: Final[tuple[Format, ...]] = ("mermaid", "dot", "svg", "png")
@@ -33,13 +34,35 @@ _DOT: Final = {
 }
 
 
-def mermaid(graph: Graph) -> str:
+Places = Mapping[str, Sequence[Vertex]]
+"""The vertices that run in one place, by what that is called."""
+
+
+def places_of(graph: Graph, ahead: Mapping[str, Sequence[str]]) -> Places:
+    """Return what runs where: where a source is read, or on the workers. Sinks are where the job is run from.
+
+    Args:
+        graph: The checked graph.
+        ahead: See `flamecore.abc.host.NodeHost.ahead`.
+    """
+    places: dict[str, Sequence[Vertex]] = {}
+    for source in graph.sources:
+        if source.name in ahead:
+            places[f"where {source.name} is read"] = (source, *graph.prefix_of(source))
+    elsewhere = {vertex for some in places.values() for vertex in some}
+    rest = [vertex for vertex in graph.vertices if vertex not in elsewhere and not isinstance(vertex, Sink)]
+    return {**places, "workers": rest} if rest else places
+
+
+def mermaid(graph: Graph, places: Places = MappingProxyType({})) -> str:
     """The graph as a Mermaid flowchart, from left to right. The same graph always gives the same text."""
     lines = ["flowchart LR"]
     for vertex in graph.vertices:
         shape = _MERMAID.get(vertex.kind, _MERMAID_STATEFUL if vertex.stateful else '["{}"]')
-        name = vertex.name.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace("\n", " ")
-        lines.append(f"    v{vertex.index}{shape.format(name)}")
+        lines.append(f"    v{vertex.index}{shape.format(_escaped(vertex.name))}")
+    for number, (place, vertices) in enumerate(places.items()):
+        inside = [f"        v{vertex.index}" for vertex in vertices]
+        lines += [f'    subgraph p{number}["{_escaped(place)}"]', *inside, "    end"]
     feedback = graph.feedback()
     for start, end in graph.edges:
         arrow = "-.->" if (start, end) in feedback else "-->"
@@ -48,12 +71,15 @@ def mermaid(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dot(graph: Graph) -> str:
+def dot(graph: Graph, places: Places = MappingProxyType({})) -> str:
     """The graph in the language of Graphviz, from left to right. The same graph always gives the same text."""
     lines = [f"digraph {_quoted(graph.name)} {{", "    rankdir=LR;", '    node [fontname="sans-serif"];']
     for vertex in graph.vertices:
         shape = _DOT.get(vertex.kind, "hexagon" if vertex.stateful else "box")
         lines.append(f"    v{vertex.index} [label={_quoted(vertex.name)}, shape={shape}];")
+    for number, (place, vertices) in enumerate(places.items()):
+        inside = " ".join(f"v{vertex.index};" for vertex in vertices)
+        lines.append(f"    subgraph cluster_{number} {{ label={_quoted(place)}; {inside} }}")
     feedback = graph.feedback()
     for start, end in graph.edges:
         attributes = ["style=dashed"] if (start, end) in feedback else []
@@ -64,7 +90,7 @@ def dot(graph: Graph) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def rendered(graph: Graph, format: Literal["svg", "png"]) -> bytes:
+def rendered(graph: Graph, format: Literal["svg", "png"], places: Places = MappingProxyType({})) -> bytes:
     """The graph as a picture.
 
     Raises:
@@ -82,7 +108,7 @@ def rendered(graph: Graph, format: Literal["svg", "png"]) -> bytes:
             **fields,
         ) from error
     try:
-        picture: bytes = graphviz.Source(dot(graph)).pipe(format=format)
+        picture: bytes = graphviz.Source(dot(graph, places)).pipe(format=format)
     except graphviz.ExecutableNotFound as error:
         raise MissingDependencyError(
             f"a graph as {format} needs the program 'dot' of Graphviz, which is not on the PATH",
@@ -93,12 +119,16 @@ def rendered(graph: Graph, format: Literal["svg", "png"]) -> bytes:
     return picture
 
 
-def drawn(graph: Graph, format: Format) -> bytes:
+def drawn(graph: Graph, format: Format, places: Places = MappingProxyType({})) -> bytes:
     """The graph in a format, as the bytes of a file. Raises as `rendered`."""
     if format == "svg" or format == "png":
-        return rendered(graph, format)
-    draw: Callable[[Graph], str] = mermaid if format == "mermaid" else dot
-    return draw(graph).encode()
+        return rendered(graph, format, places)
+    draw: Callable[[Graph, Places], str] = mermaid if format == "mermaid" else dot
+    return draw(graph, places).encode()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace("\n", " ")
 
 
 def _route(vertex: Vertex) -> str:

@@ -211,6 +211,11 @@ class JobSpec:
         return driver(options, context)
 
     @property
+    def ahead(self) -> Mapping[str, Sequence[str]]:
+        """The operations that run where a source is read, before the workers, by name of the source."""
+        return self.host().ahead() if self.has_host else {}
+
+    @property
     def has_host(self) -> bool:
         """Whether what nodes are to be started on is there to be made; a job in one process has none."""
         return self.host_driver is not None

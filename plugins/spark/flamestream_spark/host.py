@@ -57,7 +57,7 @@ class SparkHost(NodeHost):
         self._facts: Mapping[str, Any] = {}
         self._stopping = False
         self._works = False
-        self._feed = Feed(context.config, context.job)
+        self._feed = Feed(context.config, context.prefixes, context.job)
 
     @classmethod
     def complete(cls, options: Any, config: JobConfig) -> JobConfig:
@@ -68,6 +68,9 @@ class SparkHost(NodeHost):
 
     def described(self, sites: Sequence[str]) -> Mapping[str, Any]:
         return {**self._facts, "workers": len(sites), "executors": len(set(sites))}
+
+    def ahead(self) -> Mapping[str, Sequence[str]]:
+        return self._feed.ahead()
 
     async def open(self) -> None:
         entering = session(self.options.master, BARRIER | dict(self.options.config))

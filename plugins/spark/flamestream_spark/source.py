@@ -18,11 +18,12 @@ import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
+from flamecore.abc.source import EdgeContext, Prefix, Reader, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SourceError
 from flamecore.suggest import suggestion
 from flamestream_spark.queries import Query
 from flamestream_spark.session.session import HOST, active, in_task, name_of, named_jobs, session
+from flamestream_spark.spool.ahead import errand_of
 from flamestream_spark.spool.feeding import Feeding, failed
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
@@ -54,6 +55,7 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         columns: The columns to hand on, in order; all by default.
         order_by: Columns that order the rows. Without them files are read in the order of their paths and rows; tables
             and queries are in no stable order.
+        prefix: Whether executors run the first operations of the flow as they read, where workers run on Spark.
         master: Where Spark runs, if this program has no session and is not run by spark-submit: "local[4]",
             "spark://host:port", … By default as Spark's own defaults say, else "local[*]".
         config: Configuration of that session.
@@ -70,6 +72,7 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     read: dict[str, str] = {}
     columns: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()
+    prefix: bool = True
     master: str = ""
     config: dict[str, str] = {}
 
@@ -110,7 +113,7 @@ class SparkSource(Source):
     def fingerprint(self) -> str:
         """Of the options, and of files that this machine sees the names and sizes."""
         options = msgspec.structs.asdict(self.options)
-        for name in ("master", "config", "spool", "keep"):
+        for name in ("master", "config", "spool", "keep", "prefix"):
             del options[name]
         found = [[file.name, file.stat().st_size] for path in self._paths() for file in _files(Path(path))]
         return xxh3_64_hexdigest(msgspec.json.encode([options, sorted(found)]))
@@ -132,7 +135,7 @@ class SparkSource(Source):
                 raise self._error("a worker on Spark has no session to read with", 'Say where rows pass: spool = "…".')
             spool = Spool(Path(options.spool).expanduser(), name)
             spool.open()
-            return RowsReader(name, spool, self._payloads, after, keep=options.keep)
+            return RowsReader(name, spool, self._payloads, after, keep=options.keep, prefix=self.ahead)
         if (held := self._held_already(after)) is not None:
             return RowsReader(name, held, self._payloads, after, keep=options.keep, once=True)
         if options.stream:
@@ -174,13 +177,28 @@ class SparkSource(Source):
         """
         spool = Spool(Path(self.options.spool).expanduser().absolute(), self.context.name)
         spark = active()
-        return self._query(spark, spool, failed) if self.options.stream else self._feeding(spark, spool, failed)
+        if self.options.stream:
+            return self._query(spark, spool, failed)
+        return self._feeding(spark, spool, failed, ahead=self.ahead)
 
-    def _feeding(self, spark: Any, spool: Spool, failed: Callable[[FlameError], None] | None = None) -> Feeding:
+    @property
+    def ahead(self) -> Prefix | None:
+        """The operations that executors run as they fill the spool for workers on Spark."""
+        return self.context.prefix if self.options.prefix and not self.options.stream else None
+
+    def _feeding(
+        self,
+        spark: Any,
+        spool: Spool,
+        failed: Callable[[FlameError], None] | None = None,
+        *,
+        ahead: Prefix | None = None,
+    ) -> Feeding:
         with named_jobs(spark, name_of(self.context.job, f"look at {self.context.name}")):
             ordered = self._ordered(self.frame(spark))
         spool.clear()
-        feeding = Feeding(spool, ordered, self.context.name, self.fingerprint(), failed, self.context.job)
+        errand = None if ahead is None else errand_of(ahead, self.context.name, tuple(self.options.order_by))
+        feeding = Feeding(spool, ordered, self.context.name, self.fingerprint(), failed, self.context.job, errand)
         feeding.start()
         return feeding
 

@@ -32,7 +32,14 @@ _FAILED_FILE: Final = re.compile(r"(?:file|path)s?\s*:?\s+((?:file|hdfs|s3a?|gs|
 
 
 def write_batch(
-    spool: Spool, number: int, frame: Any, *, files: bool = False, drop: tuple[str, ...] = (), query: str = ""
+    spool: Spool,
+    number: int,
+    frame: Any,
+    *,
+    files: bool = False,
+    drop: tuple[str, ...] = (),
+    query: str = "",
+    errand: dict[str, Any] | None = None,
 ) -> bool:
     """Have executors write a batch, and complete it.
 
@@ -43,6 +50,7 @@ def write_batch(
         files: Whether blocks of files are parts of their own; the columns `parts.PLACE` say of them.
         drop: Columns that are not to be written.
         query: Of which query the batch is; empty: executors say.
+        errand: The operations that executors run as they write; see `flamestream_spark.spool.ahead`.
 
     Returns:
         Whether it is of these rows; False: it was complete before.
@@ -62,6 +70,7 @@ def write_batch(
         by_file=files,
         drop=drop,
         force=spool.durable,
+        errand=errand,
     )
     rows = numbered(frame).mapInArrow(written, parts.SCHEMA).collect()  # which takes names apart that have dots
     key: Callable[[Any], Any] = (
@@ -100,6 +109,7 @@ class Feeding:
         of: What the rows are of.
         failed: Told if it fails.
         job: Name of the job.
+        errand: The operations that executors run; see `flamestream_spark.spool.ahead`.
     """
 
     def __init__(
@@ -110,8 +120,10 @@ class Feeding:
         of: str = "",
         failed: Callable[[FlameError], None] | None = None,
         job: str = "",
+        errand: dict[str, Any] | None = None,
     ) -> None:
         self._failed = failed
+        self._errand = errand
         self._spool, self._ordered, self._source, self._of = spool, ordered, source, of
         self._tag, self._name = f"flamestream-{token_hex(8)}", name_of(job, f"feed {source}")
         self._thread = threading.Thread(target=self._run, name=f"source {source}", daemon=True)
@@ -129,7 +141,8 @@ class Feeding:
         try:
             tag_thread(ordered.frame.sparkSession, self._tag, self._name)
             drop = [name for name in ordered.extra if ordered.files or name != parts.FILE]
-            write_batch(self._spool, 0, ordered.frame, files=bool(ordered.files), drop=tuple(drop))
+            files = bool(ordered.files)
+            write_batch(self._spool, 0, ordered.frame, files=files, drop=tuple(drop), errand=self._errand)
             self._spool.end()
         except Exception as error:  # noqa: BLE001 - whoever reads the spool is told
             if self._stopped:

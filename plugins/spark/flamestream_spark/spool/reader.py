@@ -12,13 +12,14 @@ from typing import Any, Final, Protocol
 
 from xxhash import xxh3_64_hexdigest
 
-from flamecore.abc.source import Batch, Reader, Rejected
+from flamecore.abc.source import Batch, Prefix, Reader, Rejected
 from flamecore.errors import SourceError
+from flamestream_spark.spool.ahead import read_ahead
 from flamestream_spark.spool.feeding import shown
 from flamestream_spark.spool.parts import FILE
 from flamestream_spark.spool.rows import Rows, rows_of
 from flamestream_spark.spool.spool import Spool, Taken
-from flamestream_spark.tables.payloads import Payloads, type_words
+from flamestream_spark.tables.payloads import Bad, Made, Payloads, type_words
 
 _RAW: Final = 1000
 _END: Final = object()
@@ -66,6 +67,20 @@ def _row_text(batch: Any, place: int) -> str:
         return ", ".join(f"{name}: {' '.join(column.to_string(indent=0).split())}" for name, column in columns)
 
 
+def _beside(ahead: list[Any], payloads: Payloads, batch: Any) -> Made:
+    """Return what rows have come to; of those that have come to nothing, the payloads."""
+    left = [place for place, made in enumerate(ahead) if made is None]
+    if not left:
+        return Made(ahead, range(len(ahead)), [])
+    values, places, bad = payloads.make(batch.take(left))
+    whole = dict(enumerate(ahead))
+    whole.update(zip([left[place] for place in places], values, strict=True))
+    failing = [Bad(left[place], reason) for place, reason in bad]
+    for place, _ in failing:
+        del whole[place]
+    return Made(list(whole.values()), list(whole), failing)
+
+
 class Feeds(Protocol):
     """Fills a spool."""
 
@@ -89,6 +104,7 @@ class RowsReader(Reader):
         passing: Whether parts go as soon as they have been read: nobody will read them again.
         once: Whether everything goes when all has been read.
         held: What is to be let go when it is closed.
+        prefix: The operations that may have run where the rows were written.
     """
 
     def __init__(
@@ -103,8 +119,11 @@ class RowsReader(Reader):
         passing: bool = False,
         once: bool = False,
         held: ExitStack | None = None,
+        prefix: Prefix | None = None,
     ) -> None:
         self._source = source
+        self._prefix = prefix
+        self._ahead: list[Any] | None = None
         self.spool = spool
         self._make = payloads
         self._payloads: Payloads | None = None
@@ -147,13 +166,14 @@ class RowsReader(Reader):
         self._at += batch.num_rows
         first = self._next - self._batch.num_rows + at
         assert self._payloads is not None
-        values, places, bad = self._payloads.make(batch)
+        ahead = None if self._ahead is None else self._ahead[at : at + batch.num_rows]
+        values, places, bad = self._payloads.make(batch) if ahead is None else _beside(ahead, self._payloads, batch)
         positions = Places(first, batch, places)
         rejected = [
             Rejected((first + place, seal(batch, place)), reason, _row_text(batch, place)[:_RAW])
             for place, reason in bad
         ]
-        return Batch(values, positions, rejected)
+        return Batch(values, positions, rejected, ahead is not None)
 
     def _ask(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._thread, self._pull)
@@ -181,7 +201,8 @@ class RowsReader(Reader):
 
     def _take(self, rows: Rows) -> None:
         """Make rows those that are read from: behind what is to be skipped, and without what is no data."""
-        first, batch, (file, since), number = rows
+        first, batch, (file, since), number, metadata = rows
+        self._ahead = read_ahead(self._prefix, metadata)
         self._next = first + batch.num_rows
         if file:
             self._from(since, file)

@@ -88,7 +88,7 @@ def say_placed(spec: JobSpec) -> None:
         logger().info(events.JOB_PLACED, job=spec.name, on=on, transport=transport, because=because)
         return
     instead = f'deploy.on = "{HERE}" runs it in this process'
-    click.echo(f"on {on} over {transport}: the data of {' and '.join(because)} is at home there ({instead})", err=True)
+    click.echo(f"on {on} over {transport}: the data of {', '.join(because)} is at home there ({instead})", err=True)
 
 
 def say_awaited(spec: JobSpec) -> None:

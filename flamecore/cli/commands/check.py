@@ -119,7 +119,7 @@ def _lines(spec: JobSpec, described: dict[str, Any]) -> list[str]:
     plain = ("job", "flow", "workers", "clock", "guarantee", "on_error", "max_in_flight")
     lines = [f"{key:<14} {described[key]}" for key in plain]
     if described["on"]["use"] not in (HERE, defaults.HOST):
-        because = f", where the data of {' and '.join(spec.at_home)} is at home" if spec.at_home else ""
+        because = f", where the data of {', '.join(spec.at_home)} is at home" if spec.at_home else ""
         lines.append(f"{'on':<14} {_use(described['on'])}{because}")
     lines += [f"{key:<14} {_use(described[key])}" for key in ("transport", "acker")]
     if described["state"]:

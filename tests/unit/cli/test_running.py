@@ -20,7 +20,7 @@ SPEC: Any = SimpleNamespace(
 def test_a_run_says_where_it_is_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     say_placed(SPEC)
     assert capsys.readouterr().err == (
-        "on spark over grpc: the data of source pages and sink index is at home there "
+        "on spark over grpc: the data of source pages, sink index is at home there "
         '(deploy.on = "here" runs it in this process)\n'
     )
 

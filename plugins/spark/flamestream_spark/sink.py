@@ -24,6 +24,7 @@ from flamestream_spark.tables.arrow import Form, text
 from flamestream_spark.tables.delta import LOG, delta_rs
 from flamestream_spark.tables.delta_table import DeltaTable
 from flamestream_spark.tables.folder import Folder
+from flamestream_spark.tables.partitions import check_columns
 
 
 class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -35,6 +36,8 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             Delta Lake, for which `deltalake` must be installed.
         mode: What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it. A
             job that keeps state goes on with its own, whatever this says.
+        partition_by: Columns whose values are folders, as Spark has them: `letter=a`. Texts, whole numbers or dates.
+        key: Of a Delta table: columns of which it holds one row for each of their values, that which came last.
         times: Whether each row says its global time, in columns `_time`, `_front` and `_place`, which order the rows.
         types: Spark's types of columns whose hints leave them open: of a `datetime` "timestamp" (the default, with a
             zone) or "timestamp_ntz", of a `Decimal` "decimal(P,S)" ("decimal(38,18)").
@@ -43,6 +46,8 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     path: str
     format: Literal["parquet", "json", "csv", "delta"] = "parquet"
     mode: Mode = "replace"
+    partition_by: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
     times: bool = False
     types: dict[str, str] = {}
 
@@ -72,6 +77,15 @@ class SparkSink(Sink):
             where=f"sink.{context.name}.types",
         )
         self._folder: Folder | DeltaTable | None = None
+        where = f"sink.{context.name}"
+        check_columns(options.partition_by, self._form.schema, f"{where}.partition_by")
+        check_columns(options.key, self._form.schema, f"{where}.key")
+        if options.key and options.format != "delta":
+            raise ConfigError(
+                f"{where}.key: files of format {options.format!r} are added to, and never changed",
+                hint='Use format = "delta" for a table that holds the last row of each key.',
+                path=f"{where}.key",
+            )
 
     @property
     def host(self) -> str:
@@ -95,9 +109,10 @@ class SparkSink(Sink):
         self.rehearse()
         mode, format = self.options.mode, self.options.format
         if format == "delta":
-            self._folder = DeltaTable(self._path, self.context, mode, self._form.schema)
+            by, key = self.options.partition_by, self.options.key
+            self._folder = DeltaTable(self._path, self.context, mode, self._form.schema, by, key)
         else:
-            self._folder = Folder(self._path, self.context, mode, format)
+            self._folder = Folder(self._path, self.context, mode, format, self.options.partition_by)
         try:
             return await asyncio.to_thread(self._folder.open)
         except OSError as error:
@@ -117,8 +132,7 @@ class SparkSink(Sink):
 
     def _put(self, time: int, table: Any) -> None:
         assert self._folder is not None
-        write = {"json": _write_json, "csv": _write_csv}.get(self.options.format, pq.write_table)
-        self._folder.put(time, lambda path: write(table, path))
+        self._folder.put(time, table, {"json": _write_json, "csv": _write_csv}.get(self.options.format, pq.write_table))
 
     async def sync(self, time: int) -> None:
         assert self._folder is not None, "sync before open"

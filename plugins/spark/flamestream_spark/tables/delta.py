@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -50,16 +50,17 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def unfit(table: Any, ours: Any) -> str:
+def unfit(table: Any, ours: Any, partitions: Sequence[str] = ()) -> str:
     """Why no file may be added to a table by one who does nothing but that; empty: it may.
 
     Args:
         table: A `deltalake.DeltaTable`.
         ours: The `deltalake.Schema` of the file.
+        partitions: The columns by which the files are cut.
     """
     theirs, protocol, parted = table.schema(), table.protocol(), table.metadata().partition_columns
-    if parted:
-        return f"is partitioned by {', '.join(parted)}"
+    if list(parted) != list(partitions):
+        return f"is partitioned by {', '.join(parted) or 'nothing'}"
     if protocol.min_writer_version > 2 and not set(protocol.writer_features or ("?",)) <= _KEPT:
         return "has features that a writer must keep, and this sink does not"
     if "delta.invariants" in theirs.to_json():

@@ -12,6 +12,7 @@ import threading
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
@@ -25,6 +26,7 @@ from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.model.meta import MIN_TIME
 from flamestream_spark.spool.parts import force
 from flamestream_spark.tables.delta import LOG, delta_rs, first_line, unfit
+from flamestream_spark.tables.partitions import Piece, last_of, pieces_of
 
 _PROPERTY: Final = "flamestream"
 _PART: Final = re.compile(r"part-[0-9a-f]{8}-(-?\d{19,20})-[0-9a-f]{16}\.parquet")
@@ -56,10 +58,23 @@ class DeltaTable:
         context: The sink's.
         mode: What becomes of output that is there.
         schema: Of its rows; a `pyarrow.Schema`.
+        partitions: Columns by whose values its files are cut.
+        key: Columns of which each row has values of its own: one that comes takes the place of the former. Without it
+            all rows stay.
     """
 
-    def __init__(self, path: Path, context: EdgeContext, mode: Mode, schema: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        context: EdgeContext,
+        mode: Mode,
+        schema: Any,
+        partitions: Sequence[str] = (),
+        key: Sequence[str] = (),
+    ) -> None:
         self.path = path
+        self._partitions = list(partitions)
+        self._key = tuple(key)
         self._context = context
         self._mode = mode
         self._schema = schema
@@ -85,7 +100,7 @@ class DeltaTable:
             assert self._mine is not None
             held = self._table.transaction_version(self._mine.run)
             self._time = MIN_TIME if held is None else held
-            for file in self.path.glob(f"part-{self._mine.run}-*.parquet"):
+            for file in self.path.rglob(f"part-{self._mine.run}-*.parquet"):
                 if (part := _PART.fullmatch(file.name)) is not None and int(part[1]) > self._time:
                     file.unlink(missing_ok=True)  # written, and never committed
             return self._time
@@ -99,7 +114,7 @@ class DeltaTable:
                 f"{self.path} is no Delta table, and holds files: {', '.join(strangers[:3])}",
                 "Write to a folder of its own.",
             )
-        self._rs.DeltaTable.create(str(self.path), self._schema, mode="ignore")
+        self._rs.DeltaTable.create(str(self.path), self._schema, mode="ignore", partition_by=self._partitions)
 
     def _taken(self) -> None:
         """Have the table know who writes it from now on."""
@@ -148,19 +163,21 @@ class DeltaTable:
             str(self.path),
             self._schema,
             mode="overwrite",
+            partition_by=self._partitions,
             configuration=_told(self._mine),
             raise_if_key_not_exists=False,
         )
 
     def _unfit(self) -> str:
-        return unfit(self._table, self._rs.Schema.from_arrow(self._schema))
+        return unfit(self._table, self._rs.Schema.from_arrow(self._schema), self._partitions)
 
-    def put(self, time: int, write: Callable[[Path], None]) -> None:
-        """Add the rows of a batch.
+    def put(self, time: int, table: Any, write: Callable[[Any, Path], None]) -> None:
+        """Add the rows of a batch, or put them in the place of those of the same keys.
 
         Args:
             time: Of the batch.
-            write: Writes them to a file of Parquet.
+            table: Its rows.
+            write: Writes rows to a file of Parquet.
 
         Raises:
             TimeRegressionError: `time` is below an earlier one.
@@ -174,33 +191,64 @@ class DeltaTable:
                 time=time,
                 limit=self._time,
             )
+        if self._key:
+            for name in self._key:
+                lacking = {None, ""} if name in self._partitions else {None}
+                if not lacking.isdisjoint(table.column(name).to_pylist()):
+                    raise self.error(
+                        f"column {name!r} is part of the key, and empty", "Map the payload before the sink."
+                    )
+            with self._lock:
+                self._commit(time, partial(self._merge, last_of(table, self._key)))
+            return
         name = f"part-{self._mine.run}-{time:020d}-{self._mine.owner}.parquet"
-        path = self.path / name
+        pieces = pieces_of(table, self._partitions)
+        paths = [self.path / piece.folder / name for piece in pieces]
         try:
-            write(path)
-            force(str(path))
+            for piece, path in zip(pieces, paths, strict=True):
+                path.parent.mkdir(exist_ok=True, parents=True)
+                write(piece.table, path)
+                force(str(path))
         except BaseException:
-            path.unlink(missing_ok=True)
+            for path in paths:
+                path.unlink(missing_ok=True)
             raise
-        # If the process dies here it is part of no version, and goes when the table is opened again.
-        stats = msgspec.json.encode({"numRecords": pq.read_metadata(path).num_rows}).decode()
-        action = self._rs.transaction.AddAction(
-            path=name,
+        # If the process dies here they are part of no version, and go when the table is opened again.
+        actions = [self._added(piece, path) for piece, path in zip(pieces, paths, strict=True)]
+        with self._lock:
+            self._commit(time, partial(self._add, actions))
+
+    def _added(self, piece: Piece, path: Path) -> Any:
+        return self._rs.transaction.AddAction(
+            path=str(path.relative_to(self.path)),
             size=path.stat().st_size,
-            partition_values={},
+            partition_values=dict(piece.values),
             modification_time=int(clock.time() * 1000),
             data_change=True,
-            stats=stats,
+            stats=msgspec.json.encode({"numRecords": pq.read_metadata(path).num_rows}).decode(),
         )
-        with self._lock:
-            self._commit(time, [action])
+
+    def _add(self, actions: Sequence[Any], done: Any) -> None:
+        """Make a version with more files."""
+        self._table.create_write_transaction(
+            list(actions), "append", self._schema, partition_by=self._partitions, commit_properties=done
+        )
+
+    def _merge(self, table: Any, done: Any) -> None:
+        """Make a version in which rows have taken the place of those of the same keys."""
+        before = set(self._table.file_uris())
+        same = " AND ".join(f'old."{name}" = new."{name}"' for name in self._key)
+        merge = self._table.merge(table, same, source_alias="new", target_alias="old", commit_properties=done)
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        for path in sorted(set(self._table.file_uris()) - before):
+            force(path.removeprefix("file://"))
 
     def sync(self, time: int) -> None:
         """Make durable what is there, and that it is complete below `time`. Raises as `put`."""
         assert self._mine is not None, "sync before open"
         with self._lock:
             if time > self._time:
-                self._commit(time, [])
+                self._commit(time, partial(self._add, ()))
             else:
                 with self._said():
                     self._refresh()
@@ -208,7 +256,8 @@ class DeltaTable:
             force(str(self.path))
             force(str(self.path / LOG))
 
-    def _commit(self, time: int, actions: Sequence[Any]) -> None:
+    def _commit(self, time: int, change: Callable[[Any], None]) -> None:
+        """Make a version by `change`, which is given what it has to say besides: that all below `time` is there."""
         assert self._mine is not None
         run = self._mine.run
         done = self._rs.CommitProperties(app_transactions=[self._rs.Transaction(run, time)])
@@ -216,7 +265,7 @@ class DeltaTable:
             for attempt in range(_TRIES):
                 self._still_mine()
                 try:
-                    self._table.create_write_transaction(list(actions), "append", self._schema, commit_properties=done)
+                    change(done)
                 except self._rs.exceptions.CommitFailedError:
                     self._refresh()
                     if time > self._time and self._table.transaction_version(run) == time:

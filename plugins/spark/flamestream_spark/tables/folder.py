@@ -3,17 +3,22 @@
     _flamestream.json               whose output it is, who writes it, which runs count, complete below which time
     part-RUN-00000000000000000017.parquet   everything of that run below time 17 that no earlier file holds
 
-Spark reads no files that begin with `_` or `.`. Writing is a rename, so a reader never sees half a file.
+Spark reads no files that begin with `_` or `.`. Writing is a rename, so a reader never sees half a file. With
+partitions a batch is several files, each in the folder of its values, and their names say how many:
+
+    letter=a/part-RUN-00000000000000000017-of-2.parquet
+
+A batch of which some are missing is the last one of a run that died, and goes when the folder is opened again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,10 +27,11 @@ from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.model.meta import MIN_TIME
 from flamestream_spark.spool.parts import force
+from flamestream_spark.tables.partitions import pieces_of
 
 MANIFEST: Final = "_flamestream.json"
 _LOCK: Final = "_flamestream.lock"
-PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})\.\w+")
+PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})(?:-of-(\d+))?\.\w+")
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -36,12 +42,30 @@ class Manifest(msgspec.Struct, frozen=True):
         owner: Who opened it last; nobody else writes.
         runs: Names of the runs whose files count, in order. Files of others are of a run that was to be replaced.
         time: Everything below it is there, whatever the names of the files say.
+        partitions: The columns whose values are folders.
     """
 
     fingerprint: str
     owner: str
     runs: tuple[str, ...]
     time: int = MIN_TIME
+    partitions: tuple[str, ...] = ()
+
+
+class _Part(NamedTuple):
+    """A file of output.
+
+    Attributes:
+        run: Whose.
+        time: Of its batch.
+        files: How many the batch has.
+        name: Its path below the folder.
+    """
+
+    run: str
+    time: int
+    files: int
+    name: str
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -64,10 +88,14 @@ class Folder:
         context: The sink's.
         mode: What becomes of files that are there.
         suffix: Of the files.
+        partitions: Columns whose values are folders.
     """
 
-    def __init__(self, path: Path, context: EdgeContext, mode: Mode, suffix: str) -> None:
+    def __init__(
+        self, path: Path, context: EdgeContext, mode: Mode, suffix: str, partitions: Sequence[str] = ()
+    ) -> None:
         self.path = path
+        self._partitions = tuple(partitions)
         self._context = context
         self._mode = mode
         self._suffix = suffix
@@ -88,40 +116,61 @@ class Folder:
         self.path.mkdir(exist_ok=True)
         with self._locked():
             held, parts = self._manifest(), self._parts()
-            strangers = [name for name in self._names() if PART.fullmatch(name) is None]
+            if held is not None and held.runs:
+                parts = self._whole(parts, held.runs[-1])
+            strangers = [name for name in self._names() if PART.fullmatch(PurePath(name).name) is None]
             if strangers and self._mode != "append":
                 raise self.error(
                     f"{self.path} holds files that no such sink has written: {', '.join(strangers[:3])}",
                     'Write to a folder of its own; or beside them with mode = "append".',
                 )
-            known = [(run, time) for run, time in parts if held is not None and run in held.runs]
+            known = [part for part in parts if held is not None and part.run in held.runs]
             empty = not known and not strangers
             resumed = goes_on(
                 self._context, self._mode, held.fingerprint if held else None, f"folder {self.path}", empty=empty
             )
+            if held is not None and held.partitions != self._partitions and (resumed or self._mode == "append"):
+                was = ", ".join(held.partitions) or "nothing"
+                raise self.error(
+                    f"folder {self.path} is partitioned by {was}", "Say so in partition_by, or write to another folder."
+                )
             if resumed and held is not None:
                 runs = held.runs
-                last = max((time for run, time in parts if run == runs[-1]), default=MIN_TIME)
+                last = max((part.time for part in parts if part.run == runs[-1]), default=MIN_TIME)
                 reached = max(last, held.time)
             else:
                 keep = held.runs if held is not None and self._mode == "append" else ()
                 runs, reached = (*keep, token_hex(4)), MIN_TIME
-            self._mine = Manifest(self._context.fingerprint, token_hex(8), runs, reached)
+            self._mine = Manifest(self._context.fingerprint, token_hex(8), runs, reached, self._partitions)
             self._say(self._mine)
             # From here on they do not count; until here they did.
-            for (run, _), name in parts.items():
-                if run not in runs:
-                    (self.path / name).unlink()
-            for left in self.path.glob(".part-*"):
-                left.unlink()
+            for part in parts:
+                if part.run not in runs:
+                    (self.path / part.name).unlink()
+            for folder in self._folders():
+                for left in folder.glob(".part-*"):
+                    left.unlink()
+                if folder != self.path and not any(folder.iterdir()):
+                    folder.rmdir()
         return reached
 
-    def put(self, time: int, write: Callable[[Path], None]) -> None:
-        """Add the file of a batch.
+    def _whole(self, parts: Sequence[_Part], run: str) -> list[_Part]:
+        """Take away what is there of the last batch of a run, if some of its files are missing; return the others."""
+        mine = [part for part in parts if part.run == run]
+        last = [part for part in mine if part.time == max(part.time for part in mine)]
+        if not last or len(last) == last[0].files:
+            return list(parts)
+        for part in last:
+            (self.path / part.name).unlink()
+        return [part for part in parts if part not in last]
+
+    def put(self, time: int, table: Any, write: Callable[[Any, Path], None]) -> None:
+        """Add the files of a batch: one, or one for each partition.
 
         Args:
             time: Of the batch.
-            write: Writes the file.
+            table: Its rows.
+            write: Writes rows into a file.
 
         Raises:
             TimeRegressionError: `time` is below an earlier one.
@@ -135,16 +184,23 @@ class Folder:
                 time=time,
                 limit=self._mine.time,
             )
-        name = f"part-{self._mine.runs[-1]}-{time:020d}.{self._suffix}"
-        hidden = self.path / f".{name}-{self._mine.owner}"
+        pieces = pieces_of(table, self._partitions)
+        count = f"-of-{len(pieces)}" if self._partitions else ""
+        name = f"part-{self._mine.runs[-1]}-{time:020d}{count}.{self._suffix}"
+        folders = [self.path / piece.folder for piece in pieces]
+        hidden = [folder / f".{name}-{self._mine.owner}" for folder in folders]
         try:
-            write(hidden)
-            force(str(hidden))
+            for piece, folder, file in zip(pieces, folders, hidden, strict=True):
+                folder.mkdir(parents=True, exist_ok=True)
+                write(piece.table, file)
+                force(str(file))
             with self._locked():
                 self._still_mine()
-                hidden.rename(self.path / name)
+                for folder, file in zip(folders, hidden, strict=True):
+                    file.rename(folder / name)
         except BaseException:
-            hidden.unlink(missing_ok=True)
+            for file in hidden:
+                file.unlink(missing_ok=True)
             raise
         self._mine = msgspec.structs.replace(self._mine, time=time)
 
@@ -153,7 +209,8 @@ class Folder:
         assert self._mine is not None, "sync before open"
         with self._locked():
             self._still_mine()
-            force(str(self.path))
+            for folder in self._folders():
+                force(str(folder))
             self._mine = msgspec.structs.replace(self._mine, time=max(time, self._mine.time))
             self._say(self._mine)
 
@@ -179,12 +236,19 @@ class Folder:
                 "Take the folder away, or that file to have what is there refused.",
             ) from error
 
-    def _names(self) -> list[str]:
-        return sorted(entry.name for entry in self.path.iterdir() if entry.name[0] not in "._")
+    def _folders(self) -> list[Path]:
+        """This folder and those of partitions in it, the innermost first."""
+        return [*sorted((entry for entry in self.path.rglob("*=*") if entry.is_dir()), reverse=True), self.path]
 
-    def _parts(self) -> dict[tuple[str, int], str]:
-        found = {name: PART.fullmatch(name) for name in self._names()}
-        return {(part[1], int(part[2])): name for name, part in found.items() if part is not None}
+    def _names(self) -> list[str]:
+        """What is there, but for the folders of partitions and what is hidden: paths below this folder."""
+        folders = self._folders()
+        found = (entry for folder in folders for entry in folder.iterdir() if entry.name[0] not in "._")
+        return sorted(str(entry.relative_to(self.path)) for entry in found if entry not in folders)
+
+    def _parts(self) -> list[_Part]:
+        found = ((name, PART.fullmatch(PurePath(name).name)) for name in self._names())
+        return [_Part(part[1], int(part[2]), int(part[3] or 1), name) for name, part in found if part is not None]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -111,6 +111,11 @@ class FolderOutput:
         return found
 
     def _found(self, manifest: Manifest) -> list[_File]:
+        if manifest.partitions:
+            raise _wrong(
+                f"{self._folder} is partitioned by {', '.join(manifest.partitions)}",
+                f'Read it as Spark does: spark.read.parquet("{self._folder}").',
+            )
         found = []
         for entry in self._folder.iterdir():
             part = PART.fullmatch(entry.name)

@@ -1,0 +1,77 @@
+"""The example of a whole job: one command, from Spark, on Spark, to tables."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+
+import flamestream_spark
+from flamestream_demo.inverted_index import plain_index
+from flamestream_demo.pages import Page
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+pytestmark = pytest.mark.skipif(not (EXAMPLES / "spark").is_dir(), reason="the examples are not in the wheel")
+
+
+def run(folder: Path, *options: str) -> str:
+    """Run the command of the README in a folder that has the examples; what it says on standard error."""
+    folder.mkdir()
+    (folder / "examples").symlink_to(EXAMPLES)
+    command = ["flamestream", "run", "examples/spark/job.toml", *options]
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    environ = {**os.environ, "PATH": path}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def changes(folder: Path) -> list[dict[str, Any]]:
+    """The change log, in its order."""
+    cut = ds.partitioning(pa.schema([("letter", pa.string())]), flavor="hive")
+    rows: list[dict[str, Any]] = ds.dataset(folder / "index-changes", partitioning=cut).to_table().to_pylist()
+    return sorted(rows, key=lambda row: [row[name] for name in flamestream_spark.TIMES])
+
+
+def index(folder: Path) -> list[dict[str, Any]]:
+    """The final index."""
+    rows = pa.table(DeltaTable(folder / "index").to_pyarrow_dataset().to_table()).to_pylist()
+    return sorted(rows, key=lambda row: (row["word"], row["page"]))
+
+
+def cleaned(text: str) -> str:
+    return re.sub(r"<[^<>]*>|\{\{[^{}]*\}\}", " ", text)
+
+
+@pytest.mark.timeout(1200)
+def test_one_command_runs_the_job_on_spark_as_it_runs_here(tmp_path: Path) -> None:
+    said = run(tmp_path / "spark")
+    assert (
+        "on spark over grpc: the data of source pages, sink changes, sink index is at home there "
+        '(deploy.on = "here" runs it in this process)\n'
+    ) in said
+    assert "where.workers=2" in said
+    files = sorted((EXAMPLES / "spark" / "pages").iterdir())
+    pages = [Page(number, file.stem, cleaned(file.read_text("utf-8"))) for number, file in enumerate(files, 1)]
+    expected = list(plain_index(pages))
+    found = changes(tmp_path / "spark")
+    assert [(row["change"], row["word"], row["page"], row["version"], tuple(row["positions"])) for row in found] == [
+        (one.change, one.word, one.page, one.version, one.positions) for one in expected
+    ]
+    assert {row["letter"] for row in found} == {one.word[0] for one in expected}
+    last = {(one.word, one.page): list(one.positions) for one in expected if one.change == "add"}
+    assert {(row["word"], row["page"]): row["positions"] for row in index(tmp_path / "spark")} == last
+    assert DeltaTable(tmp_path / "spark" / "index").metadata().partition_columns == ["letter"]
+
+    assert "on spark" not in run(tmp_path / "here", "--on", "here")
+    assert changes(tmp_path / "here") == found
+    assert index(tmp_path / "here") == index(tmp_path / "spark")

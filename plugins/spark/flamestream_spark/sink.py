@@ -1,13 +1,15 @@
 """Sink `spark`: a Delta table, or a folder of Parquet, JSON or CSV files that Spark, or anything else, reads as one.
 
-It is written without Spark: neither Java nor a session is needed.
+It is written without Spark: neither Java nor a session is needed, but for the name of a table in a catalogue.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -19,8 +21,9 @@ from flamecore.abc.sink import Guarantee, Mode, Sink
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
 from flamecore.toolkit.records.plain import Unencodable
-from flamestream_spark.session.session import HOST
+from flamestream_spark.session.session import HOST, session
 from flamestream_spark.tables.arrow import Form, text
+from flamestream_spark.tables.catalogue import Listing
 from flamestream_spark.tables.delta import LOG, delta_rs
 from flamestream_spark.tables.delta_table import DeltaTable
 from flamestream_spark.tables.folder import Folder
@@ -41,6 +44,9 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         times: Whether each row says its global time, in columns `_time`, `_front` and `_place`, which order the rows.
         types: Spark's types of columns whose hints leave them open: of a `datetime` "timestamp" (the default, with a
             zone) or "timestamp_ntz", of a `Decimal` "decimal(P,S)" ("decimal(38,18)").
+        table: A table of a catalogue that is to be over the folder; made if it is not there.
+        master: Where Spark runs, if `table` is given and this program has no session.
+        config: Configuration of that session.
     """
 
     path: str
@@ -50,6 +56,9 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     key: tuple[str, ...] = ()
     times: bool = False
     types: dict[str, str] = {}
+    table: str = ""
+    master: str = ""
+    config: dict[str, str] = {}
 
 
 class SparkSink(Sink):
@@ -86,6 +95,14 @@ class SparkSink(Sink):
                 hint='Use format = "delta" for a table that holds the last row of each key.',
                 path=f"{where}.key",
             )
+        if options.table and options.partition_by and options.format != "delta":
+            raise ConfigError(
+                f"{where}: a table of a catalogue over folders of partitions would have to be told of each new one",
+                hint='Use format = "delta", which knows its partitions itself; or leave out table, or partition_by.',
+                path=f"{where}.table",
+            )
+        self._session = ExitStack()
+        self._listing: Listing | None = None
 
     @property
     def host(self) -> str:
@@ -114,9 +131,28 @@ class SparkSink(Sink):
         else:
             self._folder = Folder(self._path, self.context, mode, format, self.options.partition_by)
         try:
-            return await asyncio.to_thread(self._folder.open)
+            held = await asyncio.to_thread(self._folder.open)
         except OSError as error:
             raise self._failed("opened", error) from error
+        if self.options.table:
+            await asyncio.to_thread(self._enter)
+        return held
+
+    def _enter(self) -> None:
+        options = self.options
+        spark = self._session.enter_context(session(options.master, options.config))
+        listing = Listing(spark, options.table, self._path, self.context.name)
+        listing.enter(options.format, self._form.schema)
+        self._listing = listing
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self._leave)
+
+    def _leave(self) -> None:
+        with self._session:
+            if self._listing is not None:
+                with contextlib.suppress(Exception):  # the files are there; a session that has ended sees them anew
+                    self._listing.refresh()
 
     async def write(self, time: int, payloads: Sequence[Any]) -> None:
         await self.write_ordered(time, (), payloads)

@@ -18,9 +18,7 @@ from flamestream_spark.session.java import find_java
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not all(map(find_spec, ("grpc_status", "zstandard"))), reason="needs extra [connect]"
-    ),
+    pytest.mark.skipif(not all(map(find_spec, ("grpc_status", "zstandard"))), reason="needs extra [connect]"),
 ]
 
 FLOW = """

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from flamecore.errors import FlameError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flamecore.abc.config import JobConfig
     from flamecore.abc.source import Prefix
     from flamecore.abc.store import Store
+    from flamecore.model.flow import FlowGraph
 
 
 API: int = 1
@@ -39,6 +40,22 @@ class NodeSlot(NamedTuple):
     name: str
     role: str
     terminal: bool = False
+
+
+PACKED: Final = "flamestream_flow_"
+"""First part of the name of a module that makes a packed flow. The rest is a digest of all that it is made of."""
+
+
+class PackedFlow(NamedTuple):
+    """A flow that no other process can import as it is, as files that make it.
+
+    Attributes:
+        module: The module to import, called `PACKED` and a digest; its variable `flow` is the flow.
+        files: Contents by path, relative to the folder that it is imported from.
+    """
+
+    module: str
+    files: Mapping[str, bytes]
 
 
 def _nobody_hears(*_: Any) -> None:
@@ -93,6 +110,25 @@ class NodeHost(ABC):
         It may say more in the host's own table, too, of which the options are made anew then.
         """
         return config
+
+    @classmethod
+    def pack(cls, flow: FlowGraph, beside: Mapping[str, bytes]) -> PackedFlow | None:
+        """Pack a flow that other processes cannot import: one of a notebook or of the program's main module, say.
+
+        The nodes get the files by `HostContext.code`. They are code, so they go only the way on which the host sends
+        its own; no transport and no store of a job ever sees them.
+
+        Args:
+            flow: Checked.
+            beside: Source of the modules beside the flow that it uses, by path.
+
+        Returns:
+            None: this host cannot, and the flow is refused.
+
+        Raises:
+            FlameError: Something in it cannot be packed; the text names it.
+        """
+        return None
 
     def problems(self) -> Iterator[FlameError]:
         """All that speaks against this job on this host, as far as that can be said without starting anything: what is

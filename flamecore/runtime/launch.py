@@ -67,7 +67,7 @@ def job_of(spec: JobSpec) -> AnyJob:
     if not spec.embedded:
         from flamecore.runtime.cluster.job import ClusterJob
 
-        return ClusterJob(spec, _load_version)
+        return ClusterJob(spec.reachable(), _load_version)
     from flamecore.runtime.engine.job import Job
 
     return Job(

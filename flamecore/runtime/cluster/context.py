@@ -13,7 +13,6 @@ from flamecore.abc.sink import Sink
 from flamecore.model.graph import Graph
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.codec.codec import Codec
-from flamecore.runtime.config.flow_loader import importable
 from flamecore.runtime.config.settings import JobSettings
 from flamecore.runtime.engine.planning import make_plan, open_sinks
 from flamecore.runtime.state.history import History
@@ -45,7 +44,7 @@ class JobContext:
         self, spec: JobSpec, codec: Codec, history: History | None, edges: AsyncExitStack, deadlines: Deadlines
     ) -> None:
         self.spec = spec
-        self.code, self.place = spec.code, importable(spec.flow)
+        self.code, self.place = spec.code, spec.place
         self.history = history
         self.delivered_up_to: dict[str, int] = {}
         self._codec = codec

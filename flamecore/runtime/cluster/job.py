@@ -170,7 +170,8 @@ class ClusterJob:
             )
         )
         stack.push_async_callback(self._close, transport)
-        check_importable(graph, transport)
+        if spec.packed is None:
+            check_importable(graph, transport)
         context = self._context = JobContext(spec, self._codec, history, sinks, self._deadlines)
         control = members.locations[CONTROL] = await transport.start()
         lease.publish(run=self.id, transport=spec.config.transport.use, control=control)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
+from flamecore.abc.host import PACKED
 from flamecore.errors import ConfigError, FlameError
 from flamecore.model.flow import FlowGraph
 from flamecore.suggest import nearest, suggestion
@@ -30,6 +31,9 @@ def code_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> str:
         flow: As imported here.
         functions: All that it uses.
     """
+    home = (flow.reference or "").partition(":")[0]
+    if home.startswith(PACKED):  # which says it
+        return home
     found = {
         name: hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
         for name, source in _modules_of(flow, functions).items()
@@ -46,9 +50,10 @@ def copy_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dict[st
 
     Returns:
         Contents by path, with `/`, relative to that folder. Modules that are only imported when a function runs, and
-        other files, are not among them.
+        other files, are not among them; neither is the main program.
     """
     found = _modules_of(flow, functions)
+    found.pop("__main__", None)
     for name in tuple(found):
         for dots in range(name.count(".")):  # packages are imported before what is in them
             package = name.rsplit(".", dots + 1)[0]
@@ -84,9 +89,9 @@ def _modules_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dic
     """The modules of a flow, by name, with their files."""
     home = (flow.reference or flow.module).partition(":")[0]
     file = getattr(sys.modules.get(home), "__file__", None)
-    if not file:
+    if not file and home != "__main__":
         return {}
-    folder, top = Path(file).resolve().parent, home.partition(".")[0]
+    folder, top = Path(file).resolve().parent if file else Path.cwd(), home.partition(".")[0]
     todo = [home, flow.module, *(getattr(function, "__module__", None) or "" for function in functions)]
     found: dict[str, Path] = {}
     while todo:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.abc.config import HERE, Choice, Edge, JobConfig
-from flamecore.abc.host import HostContext, NodeHost
+from flamecore.abc.host import HostContext, NodeHost, PackedFlow
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.sink import Sink
 from flamecore.abc.source import Source
@@ -19,7 +20,7 @@ from flamecore.model.flow import FlowGraph
 from flamecore.model.graph import Graph
 from flamecore.model.plan import DEAD_LETTERS
 from flamecore.model.vertices import Vertex, user_functions
-from flamecore.runtime.config.flow_loader import code_of, copy_of
+from flamecore.runtime.config.flow_loader import code_of, copy_of, importable
 from flamecore.runtime.config.options import node_options, options_of, options_table
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.validate import Problems, redacted
@@ -45,6 +46,7 @@ class JobSpec:
         at_home: Sources and sinks whose data is on the host, if the job runs there for their sake.
         transport_driver, acker_driver, store_driver, registry_driver, host_driver: Driver and options; None: there is
             none, or it cannot be used.
+        packed: The flow as the host sends it to other processes, if they cannot import it.
     """
 
     config: JobConfig
@@ -65,6 +67,7 @@ class JobSpec:
     registry_driver: tuple[type[JobRegistry], Any] | None
     host_driver: tuple[type[NodeHost], Any] | None
     at_home: Sequence[str] = ()
+    packed: PackedFlow | None = None
 
     @property
     def name(self) -> str:
@@ -84,12 +87,33 @@ class JobSpec:
 
     @property
     def code(self) -> str:
-        """A fingerprint of the flow's source, as it lies on the disk now."""
-        return code_of(self.flow, self._functions)
+        """A fingerprint of the flow's source, as it lies on the disk now; of a packed flow its module's name."""
+        return self.packed.module if self.packed is not None else code_of(self.flow, self._functions)
 
     def copy(self) -> dict[str, bytes]:
         """The flow's source, for where its files are not: see `flamecore.runtime.config.flow_loader.copy_of`."""
-        return copy_of(self.flow, self._functions)
+        return dict(self.packed.files) if self.packed is not None else copy_of(self.flow, self._functions)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Where other processes find the flow: a reference, and the folder it is relative to.
+
+        Raises:
+            ConfigError: Nowhere.
+        """
+        if self.packed is not None:
+            return f"{self.packed.module}:flow", str(Path.cwd())
+        return importable(self.flow)
+
+    def reachable(self) -> JobSpec:
+        """Return this spec for nodes in other processes: the host packs a flow that they cannot import, if it can.
+
+        Raises:
+            FlameError: Something in the flow cannot be packed.
+        """
+        if self.flow.reference is not None or self.host_driver is None:
+            return self
+        return dataclasses.replace(self, packed=self.host_driver[0].pack(self.flow, self.copy()))
 
     @property
     def _functions(self) -> list[Callable[..., Any]]:

@@ -23,7 +23,6 @@ from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import EdgeContext, Source, SourceCapabilities
 from flamecore.errors import ConfigError, FlameError, SinkError
 from flamecore.flow import Flow
-from flamecore.runtime.config.flow_loader import importable
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.plugins import override
 from flamecore.runtime.config.read import make_config
@@ -261,7 +260,6 @@ def run_on_spark(
 
     Raises as `run`.
     """
-    importable(flow)
     chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": "spark"}
     for name, source in sources.items():
         chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": str(source.folder)}

@@ -12,9 +12,11 @@ import msgspec
 
 from flamecore.abc.config import JobConfig
 from flamecore.abc.hooks import hookimpl
-from flamecore.abc.host import HostContext, NodeHost, NodeSlot
+from flamecore.abc.host import HostContext, NodeHost, NodeSlot, PackedFlow
 from flamecore.errors import FlameError, JobError
+from flamecore.model.flow import FlowGraph
 from flamestream_spark.nodes.feed import Feed
+from flamestream_spark.nodes.packing import packed
 from flamestream_spark.nodes.places import advised, problems
 from flamestream_spark.nodes.slots import check_slots
 from flamestream_spark.nodes.stage import Stage
@@ -62,6 +64,10 @@ class SparkHost(NodeHost):
     @classmethod
     def complete(cls, options: Any, config: JobConfig) -> JobConfig:
         return advised(options or Options(), config)
+
+    @classmethod
+    def pack(cls, flow: FlowGraph, beside: Mapping[str, bytes]) -> PackedFlow | None:
+        return packed(flow, beside)
 
     def problems(self) -> Iterator[FlameError]:
         return problems(self.options, self.context)

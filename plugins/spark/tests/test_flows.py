@@ -106,8 +106,12 @@ def test_workers_on_spark_give_the_same(spark: Any) -> None:
     frame = spark.createDataFrame([(n, *page) for n, page in enumerate(pages)], ["n", *Page._fields]).repartition(3)
     changes = flamestream_spark.run(index, pages=frame, order_by="n", on_spark=True)
     assert [(*row[:-1], tuple(row[-1])) for row in ordered(changes)] == [tuple(one) for one in plain_index(pages)]
-    with pytest.raises(ConfigError, match=r"cannot be imported by other processes"):
-        flamestream_spark.run(counting(), lines=spark.createDataFrame([("a",)], ["l"]), order_by="l", on_spark=True)
+
+
+def test_a_flow_that_nobody_can_import_goes_to_the_workers_by_value(spark: Any) -> None:
+    lines = spark.createDataFrame([("b a",), ("a",)], ["line"])
+    by_value = flamestream_spark.run(counting(), lines=lines, order_by="line", on_spark=True)
+    assert ordered(by_value) == [("a", 1), ("b", 1), ("a", 2)]
 
 
 def test_transform_takes_the_named_sink(spark: Any, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
+import flamecore as fc
 import flamestream_spark
 from words import flow
 
@@ -56,6 +57,17 @@ out = spark.read.format("flamestream").load(folder + "/job/output/counts")
 print(out.selectExpr("max(value)").first()[0])
 hosted = flamestream_spark.run(flow, lines=rows, order_by="n", on_spark=True)
 print(hosted.count())
+
+
+def shout(word: str) -> str:
+    return word.upper() + mark
+
+
+mark = "!"
+own = fc.Flow("main")
+own.source("lines", str).flat_map(str.split).map(shout).sink("out")
+shouted = flamestream_spark.run(own, lines=rows, order_by="n", on_spark=True)
+print([row.value for row in shouted.orderBy("_time", "_place").collect()])
 """
 
 
@@ -116,4 +128,5 @@ def test_flows_run_over_connect(port: int, tmp_path: Path) -> None:
         "6",
         "2",
         "6",
+        "['OR!', 'NOT!', 'TO!', 'BE!', 'TO!', 'BE!']",
     ]

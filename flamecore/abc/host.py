@@ -76,6 +76,8 @@ class HostContext:
         prefixes: The operations that each source may have run where it reads, by name of the source.
         died: To be told of a node that has ended although nobody asked it to: (name, what happened, its last lines).
         failed: To be told if no node can be started any more: that ends the job.
+        counts: How far the job is, as names and values: "items_in", "replays", "latency_p99_ms", … as of
+            `flamestream run --json`; empty if it has not begun.
     """
 
     job: str
@@ -86,6 +88,7 @@ class HostContext:
     prefixes: Mapping[str, Prefix] = field(default_factory=dict)
     died: Callable[[str, str, Sequence[str]], None] = _nobody_hears
     failed: Callable[[FlameError], None] = _nobody_hears
+    counts: Callable[[], Mapping[str, Any]] = dict
 
 
 class NodeHost(ABC):

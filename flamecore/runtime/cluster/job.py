@@ -186,7 +186,9 @@ class ClusterJob:
             "folder": folder,
             "control": control,
         }
-        host = self._status.host = self._spec.host(self._control_plane.died, self._end)
+        host = self._status.host = self._spec.host(
+            self._control_plane.died, self._end, lambda: dict(self.stats().rows())
+        )
         nodes = self._nodes = NodeManager(members, host, sender, None if self._deploy.start == "join" else bootstrap)
         self._reconfiguration = Reconfiguration(self, context, nodes, self._load_version)
         self._downtime = Downtime(self.id, self._reconfiguration.done)

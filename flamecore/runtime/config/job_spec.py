@@ -224,6 +224,7 @@ class JobSpec:
         self,
         died: Callable[[str, str, Sequence[str]], None] | None = None,
         failed: Callable[[FlameError], None] | None = None,
+        counts: Callable[[], Mapping[str, Any]] = dict,
     ) -> NodeHost:
         """Make what nodes are started on. Arguments: see `HostContext`; without them it is only asked."""
         assert self.host_driver is not None
@@ -231,7 +232,7 @@ class JobSpec:
         prefixes = {name: source.context.prefix for name, source in self.sources.items() if source.context.prefix}
         context = HostContext(self.name, self.config, self.drivers, self.store(), self.copy, prefixes)
         if died is not None and failed is not None:
-            context = dataclasses.replace(context, died=died, failed=failed)
+            context = dataclasses.replace(context, died=died, failed=failed, counts=counts)
         return driver(options, context)
 
     @property

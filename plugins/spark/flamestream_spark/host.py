@@ -21,13 +21,25 @@ from flamestream_spark.nodes.places import advised, problems
 from flamestream_spark.nodes.slots import check_slots
 from flamestream_spark.nodes.stage import Stage
 from flamestream_spark.session.messages import reason
-from flamestream_spark.session.session import facts_of, name_of, named_jobs, session
+from flamestream_spark.session.session import facts_of, name_of, named_jobs, session, show_name
 
 BARRIER: Final = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
 }
 """A session that is made here says within seconds that it has too few slots, not after ten minutes."""
+
+
+def summary(counts: Mapping[str, Any]) -> str:
+    """Return what a job has come to, in words.
+
+    >>> summary({"items_in": 1200, "items_out": {"index": 3000}, "replays": 2, "latency_p99_ms": 8.25})
+    'ended: 1,200 in, 3,000 out, 2 replays, release p99 8.2 ms'
+    """
+    out = sum(counts.get("items_out", {}).values())
+    said = f"ended: {counts.get('items_in', 0):,} in, {out:,} out, {counts.get('replays', 0):,} replays"
+    release_ms = counts.get("latency_p99_ms")
+    return said if release_ms is None else f"{said}, release p99 {release_ms:.1f} ms"
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -145,6 +157,10 @@ class SparkHost(NodeHost):
         self._stopping = True
         try:
             await self._end(timeout_s)
+            if self._works and "ui" in self._facts:
+                await asyncio.to_thread(
+                    show_name, self._session, name_of(self.context.job, summary(self.context.counts()))
+                )
         finally:
             await asyncio.to_thread(self._feed.stop)
             await asyncio.to_thread(self._resources.close)

@@ -6,8 +6,9 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError
@@ -30,6 +31,8 @@ _QUIET: Final = {"spark.ui.showConsoleProgress": "false"}
 _NO_PAGES: Final = {"spark.ui.enabled": "false"}
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+_SHOW_S: Final = 5.0
 
 _lock = threading.Lock()
 _made: list[Any] = []
@@ -165,6 +168,22 @@ def named_jobs(session: Any, name: str) -> Iterator[None]:
         yield
     finally:
         context.setJobDescription(former)
+
+
+def show_name(session: Any, name: str) -> None:
+    """Have Spark's pages show a name, as that of a job of its own: Spark fixes names when a job starts."""
+    tag = f"flamestream-{token_hex(6)}"
+
+    def show() -> None:
+        with suppress(Exception):  # it is for people, and the session may be gone
+            tag_thread(session, tag, name)
+            session.range(1).collect()
+
+    thread = threading.Thread(target=show, name=tag, daemon=True)
+    thread.start()
+    thread.join(_SHOW_S)
+    if thread.is_alive():  # there is no slot
+        cancel_tag(session, tag)
 
 
 def cancel_tag(session: Any, tag: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import flamestream_spark
+import flamestream_spark.host as host
 from flamecore.runtime.config.flow_loader import load_flow
 
 FLOW = """
@@ -80,7 +81,8 @@ def test_a_log_that_the_user_has_set_up_stays(folder: Path) -> None:
     assert "INFO SparkContext: Submitted application: flamestream" in (folder / "spark.log").read_text()
 
 
-def test_jobs_are_named_after_the_flow(spark: Any, folder: Path) -> None:
+def test_jobs_are_named_after_the_flow(spark: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "facts_of", lambda session: {"ui": "http://127.0.0.1:4040"})
     flow: Any = load_flow("words.py:flow", folder)
     lines = spark.read.text(str(folder / "in"))
     context = spark.sparkContext
@@ -102,3 +104,5 @@ def test_jobs_are_named_after_the_flow(spark: Any, folder: Path) -> None:
         "flamestream words: feed lines, batch 0",
         "flamestream words: workers worker-0, worker-1",
     } <= {name for name in named if name}
+    (ended,) = (name for name in named if name and name.startswith("flamestream words: ended"))
+    assert ended.startswith("flamestream words: ended: 2 in, 6 out, ")

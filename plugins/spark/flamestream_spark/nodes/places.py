@@ -65,8 +65,9 @@ def advised(options: Options, config: JobConfig) -> JobConfig:
     if is_below_task():  # the driver has said it all
         return config
     config, options = _with_session(config, options)
+    if options.master:  # a mistake, also where another master comes before it
+        check_master(options.master)
     master = master_of(options.master)
-    check_master(master)
     transport = config.transport
     use = transport.use or "grpc"
     tables = dict(transport.tables)

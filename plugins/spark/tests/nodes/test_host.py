@@ -25,6 +25,7 @@ from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import make_job
 from flamecore.testing.flows.over_transport import Cell, check_cell
 from flamecore.testing.flows.standard import Visit
+from flamestream_spark.session import master
 
 WORDS = """
 import time
@@ -237,8 +238,9 @@ def test_a_worker_that_hangs_is_ended_with_its_stage(spark: Any, tmp_path: Path)
     ],
 )
 def test_settings_no_task_can_meet_are_refused_before_anything_starts(
-    tmp_path: Path, settings: dict[str, Any], problem: str
+    tmp_path: Path, settings: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(master, "_of_session", lambda: None)  # that of other tests says where Spark runs
     (tmp_path / "lines").touch()
     source = {"source__lines__use": "lines", "source__lines__path": str(tmp_path / "lines")}
     chosen = {"deploy__on": "spark", **source, **settings}

@@ -1,6 +1,6 @@
-"""Messages whose fields are of the types that they are declared with: anything else is refused before it is acted on.
+"""A type check of decoded messages, before anything acts on them.
 
-Messages with payloads, and the most frequent ones, are of known types from the first (`flamecore.runtime.codec.codec`).
+Messages with payloads, and the most frequent ones, are decoded with known types (`flamecore.runtime.codec.codec`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from flamecore.runtime.codec.wire import unreadable
 T = TypeVar("T")
 
 MESSAGES: Final = frozenset(kind for kind in NAMES if kind.__module__ == messages.__name__)
-"""All that parts of a job say to each other."""
+"""All messages between the parts of a job."""
 
 
 def checked(message: T) -> T:
-    """Return a message whose fields are of their types, also those of what it holds.
+    """Return the message after checking the types of its fields, at every depth.
 
     Raises:
-        CodecError: One is not.
+        CodecError: A field is of another type.
     """
     kind = type(message)
     try:
@@ -36,7 +36,7 @@ def checked(message: T) -> T:
 
 
 def _alike(found: Any, value: Any) -> bool:
-    """Return whether a value is named wherever that is what was found in its place."""
+    """Return whether both have the same named tuples at the same places."""
     if not isinstance(found, tuple):
         return True
     if type(found) is not tuple and type(found) is not type(value):
@@ -45,5 +45,5 @@ def _alike(found: Any, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return tuples in the place of named ones, which would pass for what they are called."""
+    """Replace named tuples by plain ones; msgspec would accept a named one as it is."""
     return tuple([_plain(part) for part in value]) if isinstance(value, tuple) else value

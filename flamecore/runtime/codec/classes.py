@@ -1,8 +1,8 @@
-"""Declared classes with fields, and enums: how to take their values apart, and make them again.
+"""Codecs of declared classes with fields, and of enums.
 
-Fields go by name, so a class may change. Bytes of an earlier form are read if every field they have is still there;
-a field that is new takes its default. What is gone or renamed is an error, because nobody can tell which of the two it
-is. Values are made from their fields without calling the class, except `msgspec.Struct`s, which cannot be.
+Fields go by name, so a class may change. Bytes of an earlier form are read if every field they have is still there; a
+new field takes its default. A field that is gone or renamed is an error, because the two cannot be told apart. Values
+are made from their fields without calling the class, except `msgspec.Struct`s, which need the call.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class FieldCodec(ABC):
 
     Args:
         kind: The class.
-        name: What it is called in bytes.
-        fields: For each field, what makes its default: a function without arguments, or None if there is none.
+        name: Its name in bytes.
+        fields: For each field the factory of its default, or None if it has no default.
     """
 
     def __init__(self, kind: type, name: str, fields: dict[str, Callable[[], Any] | None]) -> None:
@@ -47,17 +47,21 @@ class FieldCodec(ABC):
 
     @abstractmethod
     def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
-        """A column for each field. `AttributeError`: a field has not been set."""
+        """Return one column for each field, in the order of the fields.
+
+        Raises:
+            AttributeError: A field has not been set.
+        """
 
     @abstractmethod
     def make(self, count: int, columns: Columns) -> list[Any]:
-        """As many values, of a column for each field."""
+        """Make `count` values of one column for each field."""
 
     def reader(self, stored: Sequence[str]) -> Callable[[int, Columns], list[Any]]:
-        """What makes values of the fields that some bytes have, in their order.
+        """Return a function that makes values of the stored fields, in their order.
 
         Raises:
-            CodecError: A field is gone, or one that is new has no default.
+            CodecError: The class lacks a stored field, or a new field has no default.
         """
         if tuple(stored) == self.fields:
             return self.make
@@ -91,7 +95,10 @@ class FieldCodec(ABC):
 
 
 class Tuples(FieldCodec):
-    """A NamedTuple. A failure leaves its exception behind: the words for it cross, and the process is another."""
+    """A NamedTuple.
+
+    A failure crosses without its exception: its texts describe it to other processes.
+    """
 
     def __init__(self, kind: Any, name: str) -> None:
         defaults = kind._field_defaults
@@ -118,7 +125,7 @@ class Dataclasses(FieldCodec):
             default = _REQUIRED if field.default is dataclasses.MISSING else field.default
             fields[field.name] = factory if factory is not dataclasses.MISSING else _default_of(default)
         super().__init__(kind, name, fields)
-        object.__new__(kind)  # a TypeError where that is not how its values are made
+        object.__new__(kind)  # a TypeError for classes whose values cannot be made this way
 
     def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
         return [list(map(attrgetter(field), values)) for field in self.fields]
@@ -163,10 +170,10 @@ class Enumeration:
         self.flags = issubclass(kind, enum.Flag)
 
     def member(self, name: str) -> Any:
-        """The member of a name.
+        """Return the member of a name.
 
         Raises:
-            CodecError: There is none.
+            CodecError: The enum has no such member.
         """
         members = self.kind.__members__
         if name not in members:
@@ -184,7 +191,7 @@ def _default_of(value: Any) -> Callable[[], Any] | None:
 
 
 def entry_for(kind: type, name: str) -> FieldCodec | Enumeration | None:
-    """How a class crosses by itself; None if it cannot."""
+    """Return the codec of a class with fields or of an enum; None for other classes."""
     if issubclass(kind, enum.Enum):
         return Enumeration(kind, name)
     try:
@@ -198,7 +205,7 @@ def entry_for(kind: type, name: str) -> FieldCodec | Enumeration | None:
 
 
 def unset(field_codec: FieldCodec, values: Sequence[Any], error: AttributeError) -> CodecError:
-    """The error of a value with a field that has not been set."""
+    """Return the error of a value with a field that has not been set."""
     return CodecError(
         f"a {field_codec.kind.__qualname__} cannot cross a process boundary: {error}",
         hint="Set every field of it, or give the fields defaults.",

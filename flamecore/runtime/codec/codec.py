@@ -1,11 +1,11 @@
-"""What crosses a process boundary, or outlives its process, as bytes.
+"""The codec: payloads, states and messages as bytes.
 
-What is sent is what is received, type for type: a tuple comes back a tuple, an enum member the enum member. Nothing
-that is decoded can run code: only classes that the flow declares are made again, from their fields, and types with
-codecs that the flow has registered. A payload of any other type is an error at the sender.
+Decoding gives back the same types: a tuple comes back a tuple, an enum member the enum member. Decoding runs no code
+from the bytes: it makes only classes that the flow declares, from their fields, and types with registered codecs. A
+payload of any other type is an error at the sender.
 
-Bytes are columns, not trees (`flamecore.runtime.codec.wire`): a message is a batch of like items, so their types are
-looked at once for all, and told once.
+Bytes are columns, not trees (`flamecore.runtime.codec.wire`): a message is a batch of like items, so types are checked
+and written once for the whole batch.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _MOST_SCHEMAS: Final = 512
 _LONGEST_SCHEMA_KEPT: Final = 4096
 _MOST_SCHEMA_BYTES_KEPT: Final = 2**18
 _SPELLED_OUT: Final = 4096
-"""So many orders may be spelled out for free."""
+"""Most orders that are spelled out without a charge to the budget."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _items_head: Final = msgspec.msgpack.Decoder(tuple[tuple[Ack, ...], list[tuple[int, int, bool, Note]]]).decode
 _told: Final = {kind: _encode([[], [lay.TOLD, NAMES[kind]]]) for kind in (Report, MinTimes, Delivered)}
-"""The most frequent messages. They carry no payloads, so their own hints are enough to make them again."""
+"""The most frequent messages. They carry no payloads, so their own hints are enough to decode them."""
 _tellers: Final = {NAMES[kind]: msgspec.msgpack.Decoder(kind).decode for kind in _told}
 _released_head: Final = msgspec.msgpack.Decoder(tuple[int, int, Note, list[bytes]]).decode
 
@@ -53,9 +53,9 @@ class Codec:
     Args:
         types: Declared classes: dataclasses, NamedTuples, enums, `msgspec.Struct`s. Types they are made of are found by
             their hints; so are the members of unions and generics.
-        codecs: Of types that need one.
-        own: Classes of the engine that are stored. For each its name in bytes, without the mark of the engine's own,
-            and then the complete names that earlier bytes have for it.
+        codecs: Codecs of types that need one.
+        own: Classes of the engine that are stored. For each its name in bytes, without the prefix of the engine's
+            names, then the complete names in earlier bytes.
     """
 
     def __init__(
@@ -77,13 +77,17 @@ class Codec:
 
     @classmethod
     def of(cls, graph: Graph) -> Codec:
-        """The codec of a graph. Raises as `learn`."""
+        """Return the codec of a graph.
+
+        Raises:
+            CodecError: As `learn`.
+        """
         codec = cls()
         codec.learn(graph)
         return codec
 
     def learn(self, graph: Graph) -> None:
-        """Take the codecs and types of a graph, and the names of its vertices for errors.
+        """Add the codecs and types of a graph; keep its vertex names for errors.
 
         Raises:
             CodecError: Two of its codecs have one name.
@@ -98,21 +102,25 @@ class Codec:
             self._vertices.append((vertex.name, f"{vertex.name!r}, from {before}"))
 
     def relearn(self, graph: Graph) -> None:
-        """Forget all types, and take those of another version of the graph. Raises as `learn`."""
+        """Replace all types by those of another version of the graph.
+
+        Raises:
+            CodecError: As `learn`.
+        """
         self._types = TypeTable()
         self._readers.clear()
         self.learn(graph)
 
     def declare(self, hint: Any) -> None:
-        """Let values of a class, and of all classes its hints name, cross."""
+        """Allow values of a class, and of all classes that its hints name."""
         self._types.declare(hint)
         self._readers.clear()
 
     def register(self, codec: TypeCodec) -> None:
-        """Let values of a type cross by its codec.
+        """Register the codec of a type.
 
         Raises:
-            CodecError: Its name is another's.
+            CodecError: Another type has its name.
         """
         self._types.register(codec)
         self._readers.clear()
@@ -120,16 +128,15 @@ class Codec:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def encode(self, value: Any, limits: lay.Limits = lay.MESSAGE) -> bytes:
-        """Bytes of a value.
+        """Encode a value.
 
         Args:
-            value: What is written.
-            limits: What it may cost whoever decodes it: `MESSAGE` or `STORED`. Of a message with several payloads that
-                is `TOGETHER`.
+            value: The value to write.
+            limits: Budget of the reader, `MESSAGE` or `STORED`. A message with several payloads always has `TOGETHER`.
 
         Raises:
             CodecError: A type cannot cross; the text names the type and says how to declare it.
-            TooLargeError: It costs too much.
+            TooLargeError: The value is beyond the budget.
         """
         kind = type(value)
         if kind in _told:
@@ -170,7 +177,7 @@ class Codec:
         try:
             return writer.bytes_of([lay.ITEMS, writer.column(payloads)])
         except TooLargeError as error:
-            if count > 1:  # each by itself may be sent
+            if count > 1:  # the caller may send each by itself
                 raise
             raise self._at_vertex(message, error) from error
         except CodecError as error:
@@ -189,7 +196,7 @@ class Codec:
         return writer.bytes_of(node)
 
     def _at_vertex(self, message: Items, error: CodecError) -> CodecError:
-        """The error of the first payload that cannot cross, with the vertex it was on its way to."""
+        """Return the error of the first payload that cannot cross, with its vertex."""
         index = message.pieces[0][0]
         for to, _, _, _, payloads in message.pieces:
             for payload in payloads:
@@ -197,23 +204,23 @@ class Codec:
                     self._value(payload)
                 except CodecError as first:
                     return first.going_to(*self._vertex(to))
-        return error.going_to(*self._vertex(index))  # each of them can, but not all together
+        return error.going_to(*self._vertex(index))  # each fits alone, but not all together
 
     def _vertex(self, index: int) -> tuple[str, str]:
-        """The name of a vertex, and what it is in words."""
+        """Return the name of a vertex and its description."""
         return self._vertices[index] if index < len(self._vertices) else (str(index), f"vertex {index}")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def decode(self, data: bytes, limits: lay.Limits = _MESSAGE) -> Any:
-        """The value of some bytes.
+        """Decode a value.
 
         Args:
-            data: What is read.
-            limits: What it may cost, counted before anything is made.
+            data: The encoded value.
+            limits: Budget, checked before values are made.
 
         Raises:
-            CodecError: They are no bytes of this codec, name what was not declared, or are beyond a limit.
+            CodecError: The bytes are not of this codec, name an undeclared type, or are beyond a limit.
         """
         try:
             schema, columns = lay.split(data)
@@ -227,12 +234,12 @@ class Codec:
                 raise unreadable("bytes with a column too many")
         except CodecError:
             raise
-        except Exception as error:  # made-up bytes can be wrong in any way, and end in one way
+        except Exception as error:  # forged bytes fail in any way; callers see one error
             raise unreadable(f"bytes that cannot be decoded: {error!r}") from error
         return value
 
     def _reader(self, schema: bytes, limits: lay.Limits) -> Callable[[ByteCursor], Any]:
-        """What reads the columns of a schema, kept for the next time."""
+        """Return the reader of a schema, and cache it."""
         if len(schema) > limits.schema_bytes:
             raise unreadable(f"bytes with a schema of {len(schema)} bytes; {limits.schema_bytes} is the limit")
         compiler = SchemaCompiler(self._types, schema)
@@ -283,7 +290,7 @@ def _failure(value: Any) -> Failure:
 
 
 def _spelled_out(pieces: Iterable[Sequence[Any]]) -> int:
-    """Return what it costs to spell out the orders of pieces that are noted as made of others."""
+    """Return the cost, in units, of spelling out the derived orders of pieces."""
     return sum([lay.ORDER_UNITS * len(piece[3]) for piece in pieces if type(piece[3]) is DerivedOrders])
 
 

@@ -1,9 +1,11 @@
-"""From columns to values. A schema is compiled once into functions; a job has few schemas and many messages.
+"""The reader of columns.
 
-Whatever the bytes claim is checked against what is there before room is made for it: how many values a column has is
-known from its parent, and must be what the column says; all of a value's columns must be used. What values will cost is
-known from their number and their node, and taken out of a budget (`flamecore.runtime.codec.wire.Limits`) before they
-are made. What comes of bytes that are not the codec's is an error and nothing else.
+A schema is compiled once into functions; a job has few schemas and many messages.
+
+Every claim of the bytes is checked before memory is allocated for it. The number of values in a column is known from
+its parent and must match the column; all columns must be used. The cost of values is known from their number and node,
+and is deducted from a budget (`flamecore.runtime.codec.wire.Limits`) before they are made. Foreign bytes raise an error
+and do nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from flamecore.runtime.codec.types import TypeTable
 from flamecore.runtime.codec.wire import unreadable
 
 Read = Callable[["ByteCursor", int], Sequence[Any]]
-"""(where the columns come from, how many values) → the values."""
+"""(cursor, number of values) → the values."""
 
 
 def _no_extension(code: int, data: memoryview) -> NoReturn:
@@ -42,7 +44,7 @@ _TYPES: Final[dict[int, Any]] = {
     lay.STR: str,
     lay.BYTES: bytes,
 }
-# Kinds that are looked up mean nothing to a type checker.
+# A type checker cannot follow kinds that are looked up.
 _decoders: Final = {node: msgspec.msgpack.Decoder(list[kind]).decode for node, kind in _TYPES.items()}  # type: ignore[valid-type]
 _simple: Final = msgspec.msgpack.Decoder(list, ext_hook=_no_extension).decode
 _integers: Final = _decoders[lay.INT]
@@ -52,15 +54,15 @@ _schema: Final = msgspec.msgpack.Decoder(tuple[list[list[Any]], Any]).decode
 
 _CONTAINER_UNITS, _ELEMENT_UNITS, _SIMPLE_UNITS = lay.CONTAINER_UNITS, lay.ELEMENT_UNITS, lay.SIMPLE_UNITS
 _MANY, _EQUAL = 256, 64
-"""So many elements may have one hash; of more, so many."""
+"""Sizes up to `_MANY` are not checked; in larger ones at most `_EQUAL` elements per hash, on average."""
 _HEADS: Final = tuple(map(lay.array_head, range(100)))
 
 
 class ByteCursor:
-    """Gives out the columns of one value, in order, as long as there is budget for what is made of them.
+    """The columns of one value, in order, and the budget for its values.
 
     Args:
-        columns: All of them; of no more than `LARGE_BYTES`.
+        columns: All columns, of at most `LARGE_BYTES` together.
     """
 
     _units = lay.MESSAGE.units
@@ -69,51 +71,53 @@ class ByteCursor:
         self._columns = columns
 
     def spend(self, units: int) -> None:
-        """Take what is to be made next out of the budget.
+        """Deduct the cost of the next values from the budget.
 
         Raises:
-            CodecError: It costs more than is left.
+            CodecError: The budget is exceeded.
         """
         self._units -= units
         if self._units < 0:
             raise unreadable("bytes of more values than the budget of a message allows")
 
     def raw(self) -> bytes:
-        """The next column, as it is."""
+        """Return the next column, unchecked."""
         for column in self._columns:
             return column
         raise unreadable("bytes with a column missing")
 
     def column(self, count: int) -> bytes:
-        """The next column, which must be an array of that length."""
+        """Return the next column, which must be an array of `count` values."""
         column = self.raw()
         if not column.startswith(_HEADS[count] if count < len(_HEADS) else lay.array_head(count)):
             raise unreadable(f"bytes with {lay.array_length(column)} values where {count} belong")
         return column
 
     text = column
-    """The next column, which must be an array of that length, of texts."""
+    """Return the next column, which must be an array of `count` texts."""
 
     lines = raw
-    """The next column, which must be one text."""
+    """Return the next column, which must be one text."""
 
     head = raw
-    """The next column, of values of known types, in whatever number."""
+    """Return the next column, of any number of values of known types."""
 
     def parsed(self, find: Texts, made: Sequence[Any]) -> None:
-        """Note that a function is to read texts, in time in proportion to their lengths.
+        """Charge for texts that a decode function will parse; no charge for short values.
 
         Args:
-            find: Finds the texts.
-            made: Values that they are found in.
+            find: Function that finds the texts.
+            made: Values to search.
         """
 
     def lengths(self, count: int, element_units: int) -> tuple[list[int], int]:
-        """The next column, which must be lengths of containers, and their sum; containers and places are paid for.
+        """Return the next column, lengths of containers, and their sum.
+
+        Deducts the cost of the containers and their elements from the budget.
 
         Args:
-            count: How many there must be.
-            element_units: What the place of an element costs.
+            count: Required number of lengths.
+            element_units: Cost of the place of one element.
         """
         self.spend(count * (_CONTAINER_UNITS + element_units))
         lengths: list[int] = _integers(self.column(count))
@@ -126,10 +130,12 @@ class ByteCursor:
 
 
 class CountingCursor(ByteCursor):
-    """The columns of a long value, or under another budget: also texts, heads and what functions read are counted.
+    """A cursor for long values or another budget.
+
+    Charges also for texts, heads and the texts that decode functions parse.
 
     Args:
-        columns: As of a `ByteCursor`.
+        columns: As for `ByteCursor`.
         units: The budget.
     """
 
@@ -157,15 +163,15 @@ class CountingCursor(ByteCursor):
 
 
 class SchemaCompiler:
-    """Turns one schema into functions that read its columns.
+    """A compiler of one schema into functions that read its columns.
 
     Args:
-        types: What names may stand for.
+        types: Types by name.
         schema: From `flamecore.runtime.codec.wire.split`.
 
     Raises:
-        CodecError: It names something that was not declared.
-        Exception: It is damaged.
+        CodecError: The schema names an undeclared type.
+        Exception: The schema is damaged.
     """
 
     def __init__(self, types: TypeTable, schema: bytes) -> None:
@@ -173,7 +179,11 @@ class SchemaCompiler:
         self._table, self.root = _schema(schema)
 
     def compile(self, node: Any, depth: int = 0) -> Read:
-        """What reads the values of a node. Raises as the class does."""
+        """Return a function that reads the values of a node.
+
+        Raises:
+            CodecError: As the class.
+        """
         if depth > lay.MAX_DEPTH:
             raise unreadable(f"bytes with more than {lay.MAX_DEPTH} nested parts")
         if type(node) is int:
@@ -182,7 +192,7 @@ class SchemaCompiler:
         return _COMPILE[kind](self, parts, depth + 1)
 
     def made_of(self, node: Any) -> type | None:
-        """Return the class whose values a node is, if they are made of fields."""
+        """Return the class of a record node; None for other nodes."""
         if type(node) is not list or node[0] != lay.RECORD:
             return None
         entry = self._types.named(self._named(node[1])[0])
@@ -200,7 +210,10 @@ class SchemaCompiler:
         return read
 
     def payloads(self, node: Any) -> Read:
-        """As `compile`, for the payloads of a message: tuples of one width stay columns, and lines one text."""
+        """Return a reader of the payloads of a message.
+
+        Like `compile`, but keeps tuples of one width as columns, and lines as one text.
+        """
         if node == lay.LINES:
             return _read_lines
         if type(node) is not list or node[0] != lay.TUPLE or len(node) < 2:
@@ -415,12 +428,13 @@ def _sequences(make: Callable[[Any], Any], element_units: int = 0) -> Callable[[
 
 
 def _check_hashes(elements: Sequence[Any], lengths: Sequence[int]) -> None:
-    """Refuse elements of large sets or dictionaries whose hashes are equal: each would be compared with all others.
+    """Refuse large sets and dictionaries with too many equal hashes.
 
-    Hashes of plain values cannot be made equal, or only of a few; those of large integers and of tuples can.
+    Inserting such elements takes quadratic time. Hashes of plain values cannot be made equal, or only few of them;
+    those of large integers and of tuples can.
 
     Raises:
-        CodecError: Too many are equal.
+        CodecError: Too many hashes are equal.
     """
     parts = iter(elements)
     for length in lengths:

@@ -1,6 +1,7 @@
-"""From values to columns. All values at one place are looked at together, so the work is done by loops in C.
+"""The writer of columns.
 
-That is what makes batches cheap: the types of a thousand pairs are looked at twice, once for each place, and told once.
+All values at one place are handled together, so the work is done by loops in C. This makes batches cheap: the types of
+a thousand pairs are checked twice, once for each place, and written once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from flamecore.runtime.codec.stdlib import INTEGERS, TEXTS, Standard
 from flamecore.runtime.codec.types import TypeTable
 
 Path = tuple[()] | tuple["Path", int | str | tuple[str]]
-"""A place in a value: the one it is in, and which of its places; put in words only for errors."""
+"""A place in a value: its parent's path, and the place in it. Formatted only for errors."""
 Node = Any
 """A number, or a list that begins with one: see `flamecore.runtime.codec.wire`."""
 
@@ -39,24 +40,24 @@ _FEW: Final = 4
 """Fewer dictionaries than this are not worth a column for each key."""
 
 _SHORT, _FEW_COLUMNS = 4096, 256
-"""Schemas and numbers of columns that are below every limit."""
+"""Length of a schema and number of columns that are below every limit, so need no check."""
 _LARGE_BYTES: Final = lay.LARGE_BYTES
 
 _LONGEST_PATH: Final = 80
-"""In characters, in errors."""
+"""Longest path in the text of an error, in characters."""
 
 _VERSION: Final = bytes((lay.VERSION,))
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Writer:
-    """Writes one value.
+    """A writer of one value.
 
     Args:
-        types: What may cross.
+        types: Types that may cross.
 
     Attributes:
-        limits: What it may cost whoever reads it.
+        limits: Budget of the reader.
     """
 
     limits = lay.MESSAGE
@@ -69,10 +70,10 @@ class Writer:
         self._numbers: dict[str, int] = {}
 
     def bytes_of(self, node: Node) -> bytes:
-        """What has been written, under its root.
+        """Return the encoded value whose root is `node`.
 
         Raises:
-            TooLargeError: It is too much.
+            TooLargeError: The value is beyond a limit.
         """
         schema = _encode([self.table, node])
         if len(schema) > _SHORT or len(self.columns) > _FEW_COLUMNS:
@@ -98,20 +99,23 @@ class Writer:
             raise _too_costly(self.limits)
 
     def spend(self, units: int) -> None:
-        """Note what it costs whoever reads this. Too much is found out with the next column, or at the end."""
+        """Deduct `units` from the reader's budget.
+
+        The next `column`, or `bytes_of`, raises if the budget is exceeded.
+        """
         self._room -= units
 
     def column(self, values: Sequence[Any], depth: int = 0, path: Path = ()) -> Node:
-        """Write values that stand at one place of what is written; returns their node.
+        """Write values that stand at one place of the whole, and return their node.
 
         Args:
-            values: In order.
-            depth: How deep the place is.
-            path: The place, for errors.
+            values: Values in order.
+            depth: Nesting depth of the place.
+            path: Path of the place, for errors.
 
         Raises:
-            CodecError: One of them cannot cross; the text says which, and what to do.
-            TooLargeError: They cost too much.
+            CodecError: A value cannot cross; the text says which, and what to do.
+            TooLargeError: The values are beyond the budget.
         """
         self._room -= len(values)
         if self._room < 0 or depth > lay.MAX_DEPTH:
@@ -152,7 +156,7 @@ class Writer:
         try:
             self.columns.append(lines.text.encode())
         except UnicodeEncodeError:
-            return self._plain(lay.STR, list(lines), depth, path)  # tells of the one
+            return self._plain(lay.STR, list(lines), depth, path)  # its error shows the text
         self._room -= len(lines)
         return lay.LINES
 
@@ -161,7 +165,7 @@ class Writer:
         return self._parted(values, kinds, dict.fromkeys(kinds), depth, path)
 
     def _parted(self, values: Sequence[Any], labels: list[Any], known: Iterable[Any], depth: int, path: Path) -> Node:
-        """Values of several kinds, told by a label for each: a column for each label."""
+        """Write values of several kinds: one column of labels, then one for each label."""
         parts: dict[Any, list[Any]] = {label: [] for label in known}
         self._room -= len(values) * lay.UNION_UNITS
         numbers = {label: number for number, label in enumerate(parts)}
@@ -198,23 +202,27 @@ class Writer:
 
     def _lengths(self, values: Sequence[Any]) -> list[int]:
         lengths = list(map(len, values))
-        if sum(lengths) > self._room:  # before it is made room for: few lists can be many elements
+        if sum(lengths) > self._room:  # before joining them: few lists can have many elements
             raise _too_costly(self.limits)
         return lengths
 
     def _simple(self, values: Sequence[Any], parts: Sequence[Any]) -> bool:
-        """Write lists or dictionaries that are made of nothing but their like and plain values; whether they are."""
+        """Write containers of plain values as one column; return False if they are not.
+
+        Returns False, and writes nothing, also where another form must carry them: large integers, invalid Unicode, too
+        long.
+        """
         if not self._are_simple(parts):
             return False
         try:
             column = _encode(values)
-        except (OverflowError, UnicodeEncodeError):  # a number that is too large, a text that is none
+        except (OverflowError, UnicodeEncodeError):  # an integer beyond 64 bits, an invalid text
             return False
         if len(column) > lay.MAX_SIMPLE_BYTES:
             return False
         units = len(column) * lay.SIMPLE_UNITS
         if units > self._room:
-            if self.limits is lay.TOGETHER:  # rather fewer payloads
+            if self.limits is lay.TOGETHER:  # the caller then sends fewer payloads
                 raise _too_costly(self.limits)
             return False
         self._room -= units
@@ -246,7 +254,7 @@ class Writer:
         return self._sequences(lay.FROZENSET, list(map(self._in_order, values)), depth, path)
 
     def _in_order(self, value: set[Any] | frozenset[Any]) -> list[Any]:
-        """The elements in an order that is the same in every process: one set, one code."""
+        """Return the elements in an order that is the same in every process."""
         if len(value) < 2:
             return list(value)
         if set(map(type, value)) in _SORTED_AS_THEY_ARE:
@@ -283,7 +291,7 @@ class Writer:
             parts = field_codec.take_apart(values)
         except AttributeError as error:
             raise _at(path, unset(field_codec, values, error)) from error
-        if not field_codec.fields:  # no value comes of no bytes
+        if not field_codec.fields:  # values without bytes would be free for a forger
             self.columns.append(_encode([None] * len(values)))
         self._room -= len(values) * (lay.RECORD_UNITS + len(field_codec.fields))
         columns = zip(field_codec.places, parts, strict=True)
@@ -326,7 +334,7 @@ class Writer:
         return [lay.PACKED, types[0]]
 
     def _number(self, name: str, *facts: Any) -> int:
-        """The number of a class in the table."""
+        """Return the number of a class in the table; add the class if it is new."""
         number = self._numbers.setdefault(name, len(self.table))
         if number == len(self.table):
             self.table.append([name, *facts])
@@ -334,14 +342,14 @@ class Writer:
 
 
 class BatchWriter(Writer):
-    """Writes several payloads at once, which could be sent one by one."""
+    """A writer of several payloads that could be sent one by one."""
 
     limits = lay.TOGETHER
     _room = limits.units
 
 
 class StoredWriter(Writer):
-    """Writes what this job stores."""
+    """A writer of stored values of this job."""
 
     limits = lay.STORED
     _room = limits.units
@@ -381,7 +389,7 @@ def _too_costly(limits: lay.Limits) -> TooLargeError:
 
 
 def _at(path: Path, error: CodecError) -> CodecError:
-    """The same error, with the place."""
+    """Return the error with a place added."""
     place = _in_words(path)
     what = f"{error.what} (at {place})" if place else error.what
     return CodecError(what, hint=error.hint, type_name=error.type_name, path=place)

@@ -1,8 +1,8 @@
-"""Arrays and scalars of numpy, which is imported only where a payload brings it.
+"""Codecs of numpy arrays and scalars.
 
-What crosses is the data type with its byte order, the shape, whether rows or columns are contiguous, whether it may be
-written to, and the bytes. Data types that hold Python objects are refused, and so is what would come back as another
-one.
+Imports numpy only where a payload needs it. Bytes carry the data type with its byte order, the shape, the order of rows
+and columns, whether the array is writable, and the elements. Data types that hold Python objects, or would come back as
+another type, are refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MODULE: Final = "numpy"
 _NAMES: Final = ("numpy.ndarray", "numpy.str_", "numpy.bytes_")
 _KINDS: Final = frozenset("biufcmMSUV")
 _ARRAY_UNITS: Final = 256
-"""What an array costs besides its bytes: its data type is looked at closely."""
+"""Cost of an array besides its bytes, for the check of its data type."""
 _MOST_DIMENSIONS: Final = 64
 _MOST_TEXT: Final = 2**16
 
 
 class Scalars:
-    """Scalars of one class of numpy: packed as the array that they would make."""
+    """Scalars of one numpy class, packed as an array of them."""
 
     name = ""
 
@@ -36,14 +36,14 @@ class Scalars:
         self.kind = kind
 
     def types(self, values: Sequence[Any]) -> list[str]:
-        """The data type of each; one for all where the class has only one."""
+        """Return the data type of each value; one for all if the class has only one."""
         if self.kind.__name__ in ("datetime64", "timedelta64", "void"):
             return [describe(value.dtype) for value in values]
         return [describe(values[0].dtype)]
 
 
 def entry_for(kind: type) -> Scalars | Standard | None:
-    """How a class of numpy crosses; None for what does not, and for other classes."""
+    """Return the codec of a numpy class; None for unsupported and other classes."""
     if kind.__module__ != _MODULE or _MODULE not in sys.modules:
         return None
     import numpy as np
@@ -55,7 +55,7 @@ def entry_for(kind: type) -> Scalars | Standard | None:
 
 
 def entry_named(name: str) -> Standard | None:
-    """The codec of one of numpy's classes, by its name in bytes; None for other names."""
+    """Return the codec of a numpy class by its name in bytes; None for other names."""
     return _entry(name) if name in _NAMES else None
 
 
@@ -70,21 +70,21 @@ def _entry(name: str) -> Standard:
 
 
 def pack(values: Sequence[Any]) -> bytes:
-    """Scalars of one data type, one after another."""
+    """Return the bytes of scalars of one data type, one after another."""
     return b"".join([value.tobytes() for value in values])
 
 
 def unpack(data: bytes, description: str, count: int) -> list[Any]:
-    """The scalars of some bytes.
+    """Return `count` scalars of the described data type.
 
     Raises:
-        CodecError: They are not of that size.
+        CodecError: The size of the bytes does not match.
     """
     dtype = restore(description)
     if dtype.itemsize * count != len(data) or not dtype.itemsize:
         raise unreadable(f"bytes with {len(data)} bytes for {count} values of the data type {dtype}")
     array = _numpy().frombuffer(data, dtype, count)
-    # What has fields would otherwise be a view of them all.
+    # Without a copy, a scalar with fields would be a view of the whole array.
     return [value.copy() for value in array] if dtype.kind == "V" else list(array)
 
 
@@ -108,10 +108,10 @@ def _put_together(parts: tuple[str, tuple[int, ...], str, bytes]) -> Any:
 
 
 def describe(dtype: Any) -> str:
-    """A data type as text: "<f8", or JSON where it has fields.
+    """Return a data type as text: "<f8", or JSON if it has fields.
 
     Raises:
-        CodecError: It holds Python objects, or would come back as another one.
+        CodecError: It holds Python objects, or would come back as another data type.
     """
     if dtype.kind in _KINDS and not dtype.hasobject and dtype.itemsize:
         plan = _plan(dtype)
@@ -126,12 +126,12 @@ def describe(dtype: Any) -> str:
 
 
 def restore(description: str) -> Any:
-    """The data type of a text.
+    """Return the data type of a text from `describe`.
 
     Raises:
-        CodecError: It is none that `describe` makes.
+        CodecError: `describe` does not make such a text.
     """
-    _numpy()  # or the error says that it is not installed
+    _numpy()  # raises here if numpy is not installed
     problem: Exception | None = None
     if type(description) is str and len(description) <= _MOST_TEXT:
         try:
@@ -139,7 +139,7 @@ def restore(description: str) -> Any:
             dtype = _restored(plan)
             if dtype.kind in _KINDS and not dtype.hasobject and describe(dtype) == description:
                 return dtype
-        except Exception as error:  # noqa: BLE001 - a made-up text can be wrong in any way
+        except Exception as error:  # noqa: BLE001 - a forged text can be wrong in any way
             problem = error
     raise unreadable("bytes with an unknown data type of numpy") from problem
 
@@ -150,7 +150,7 @@ def _plan(dtype: Any) -> Any:
         return [_plan(base), list(shape)]
     if dtype.names is None:
         text: str = dtype.str
-        # C's long long is an int64 like any other, but of a class of its own.
+        # C's long long is an int64, but of a class of its own.
         return text if _numpy().dtype(text).char == dtype.char else text[0] + dtype.char
     fields = [dtype.fields[name] for name in dtype.names]
     return {

@@ -1,4 +1,4 @@
-"""Codecs of the types of the standard library that are not plain: by the same means as those of users."""
+"""Codecs of standard library types, in the form of user codecs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ZONE_KEY: Final = "@"
 
 
 class Standard(NamedTuple):
-    """A codec of the engine's: as `flamecore.model.type_codec.TypeCodec`, for types that need no declaration.
+    """A codec of the engine, like `TypeCodec`, for a type that needs no declaration.
 
-    `made_of` is the kind of node that `decode` may be given the values of, and no other: `bytearray(2**40)` is not what
-    it looks like. `units` are what making one costs.
+    `made_of` is the only kind of node whose values `decode` accepts: `bytearray(2**40)` would allocate a terabyte.
+    `units` is the cost of making one value.
     """
 
     type: type
@@ -50,11 +50,11 @@ def _from_clock(kind: type[datetime | time], text: str) -> Any:
 
 
 def _clock(value: datetime | time) -> str:
-    """As in ISO 8601; behind a bar what that cannot say: which of two where clocks go back, and the zone's name."""
+    """Return ISO 8601 text, then "|", the fold and the zone's name if needed."""
     zone, told = value.tzinfo, value
     name = ""
     if type(zone) is timezone:
-        label = zone.__getinitargs__()[1:]  # type: ignore[attr-defined]  # a name that was given, if one was
+        label = zone.__getinitargs__()[1:]  # type: ignore[attr-defined]  # the explicit name, if any
         name = f"{_UTC_OFFSET}{label[0]}" if label else ""
     elif zone is not None:
         name = f"{_ZONE_KEY}{_zone_key(value, zone)}"
@@ -93,7 +93,7 @@ def _missing(_: None) -> Any:
 
 
 INTEGERS: Final = Standard(int, "int", BYTES, _int_bytes, partial(int.from_bytes, byteorder="big", signed=True))
-"""Of integers beyond 64 bits."""
+"""Codec of integers beyond 64 bits."""
 
 STANDARD: Final = (
     Standard(bytearray, "bytearray", BYTES, bytes, bytearray),
@@ -114,7 +114,7 @@ STANDARD: Final = (
 )
 
 Texts = Callable[[Sequence[Any]], Iterable[str]]
-"""Finds texts among what a codec decodes."""
+"""Function that finds the texts in values that a codec decodes."""
 
 
 def _texts_among(made: Sequence[Any]) -> Iterable[str]:
@@ -122,4 +122,4 @@ def _texts_among(made: Sequence[Any]) -> Iterable[str]:
 
 
 TEXTS: Final[dict[int, Texts]] = {STR: iter, TUPLE: _texts_among}
-"""Finds what a codec reads that is text, in time in proportion to its length, by what it is made of."""
+"""For each `made_of` whose decoding parses texts, a function that finds these texts. Parsing is charged by length."""

@@ -1,4 +1,7 @@
-"""The classes that may cross: those that the flow declares, and the engine's own. Bytes can name no others."""
+"""The classes that may cross: the flow's declared ones, and the engine's own.
+
+Bytes can name no others.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def _entry_of_own(kind: type, name: str) -> Entry:
 
 
 class TypeTable:
-    """Finds how to write a type, and how to read a name."""
+    """A table of codecs, by type for writers and by name for readers."""
 
     def __init__(self) -> None:
         self._by_type: dict[type, Entry] = dict(_own())
@@ -100,10 +103,10 @@ class TypeTable:
         self._seen: dict[int, Any] = {}
 
     def register(self, codec: TypeCodec) -> None:
-        """Take a codec, or a name for a class that crosses field by field.
+        """Add a codec, or a name for a class that crosses field by field.
 
         Raises:
-            CodecError: One of its names is another's, or the type has no fields and the codec no functions.
+            CodecError: Another type has one of its names, or neither fields nor functions can encode the type.
         """
         entry: Entry | None = codec if codec.encode is not None else entry_for(codec.type, codec.name)
         if entry is None:
@@ -127,7 +130,7 @@ class TypeTable:
 
         Args:
             kind: The class. It crosses field by field.
-            name: Its name in bytes, without the mark of the engine's own.
+            name: Its name in bytes, without the prefix of the engine's names.
             formerly: Complete names of the class in earlier bytes.
         """
         entry = _entry_of_own(kind, name)
@@ -135,10 +138,10 @@ class TypeTable:
         self._by_name |= dict.fromkeys((RESERVED + name, *formerly), entry)
 
     def declare(self, hint: Any) -> None:
-        """Let values of a class cross, and of all classes that its hints name.
+        """Allow values of a class, and of all classes that its hints name.
 
         Args:
-            hint: A class, or a hint that is made of classes. What cannot cross is left out, until a value of it comes.
+            hint: A class or a type hint. A class that cannot cross is skipped; its first value raises.
         """
         self._declare([hint])
 
@@ -146,7 +149,7 @@ class TypeTable:
         todo = list(hints)
         while todo:
             hint = todo.pop()
-            if isinstance(hint, list):  # of parameters: Callable[[A, B], C]
+            if isinstance(hint, list):  # the parameters of Callable[[A, B], C]
                 todo += hint
                 continue
             if id(hint) in self._seen:
@@ -155,17 +158,17 @@ class TypeTable:
             todo += (*get_args(hint), *_behind(hint))
             kind = get_origin(hint) or hint
             if not isinstance(kind, type):
-                kind = type(kind)  # perhaps a member of an enum, of a Literal
+                kind = type(kind)  # a Literal may hold members of an enum
             if self._add(kind):
                 todo += hints_of(kind).values()
 
     def _add(self, kind: type) -> bool:
-        """Take a class that crosses field by field; whether it is new, and one."""
+        """Add a class that crosses field by field; return whether it is new and can."""
         if kind in self._by_type or (entry := entry_for(kind, full_name(kind))) is None:
             return False
         name = entry.name
         if name in self._clashes or name in self._by_name:
-            # Nothing in bytes could tell the two apart. It is an error if a value of either comes.
+            # Bytes could not tell the two apart, so a value of either is an error.
             clash = self._clashes.setdefault(name, set())
             clash.add(kind)
             if name not in self._registered and (other := self._by_name.pop(name, None)) is not None:
@@ -176,14 +179,14 @@ class TypeTable:
         return True
 
     def entry(self, kind: type, value: Any) -> Entry:
-        """How to write values of a class.
+        """Return the codec that writes values of a class.
 
         Args:
             kind: The class.
-            value: One of them, to be shown.
+            value: A value of it, for the error.
 
         Raises:
-            CodecError: They cannot cross, or their class has not been declared.
+            CodecError: The class cannot cross, or has not been declared.
         """
         entry = self._by_type.get(kind)
         if entry is None:
@@ -194,10 +197,10 @@ class TypeTable:
         return entry
 
     def named(self, name: str) -> Entry:
-        """How to read what bytes call by a name.
+        """Return the codec that reads values under a name.
 
         Raises:
-            CodecError: Nothing that was declared has it.
+            CodecError: No declared type has this name.
         """
         entry = self._by_name.get(name) or arrays.entry_named(name)
         if entry is None:
@@ -210,12 +213,12 @@ class TypeTable:
         return entry
 
     def _declared(self) -> list[str]:
-        """Names of what the flow has declared."""
+        """Return the names that the flow has declared."""
         own = {entry.name for entry in _own().values()} | {INTEGERS.name}
         return [name for name in self._by_name if name not in own]
 
     def refusal(self, kind: type, value: Any) -> CodecError:
-        """Why values of a class cannot cross, and what to do."""
+        """Return the error of a class that cannot cross, with the reason and a remedy."""
         title = _title(kind)
         if full_name(kind) in self._clashes and kind in self._clashes[full_name(kind)]:
             why, hint = "another class of the flow has the same name", "Give each a name: flow.codec(Class, name=…)."
@@ -241,7 +244,7 @@ def _title(kind: type) -> str:
 
 
 def _behind(hint: Any) -> Iterable[Any]:
-    """What a NewType, a type alias or a type variable stands for."""
+    """Return the types behind a NewType, a type alias or a type variable."""
     if isinstance(hint, type):
         return ()
     found = [getattr(hint, name, None) for name in ("__supertype__", "__value__", "__bound__")]

@@ -1,10 +1,11 @@
-"""What of its state a job may lose, because somebody has said so: `flamestream plan --accept`, `flamestream upgrade`.
+"""State that a job may lose, because a user has accepted the loss.
 
-The word is a blob beside the state. It holds for one change: of this state, to a flow with these facts and types. The
-run that makes the change writes a snapshot without what is lost before it does anything else, and takes the blob away.
+`flamestream plan --accept` and `flamestream upgrade` accept. The acceptance is a blob beside the state. It holds for
+one change: of this state, to a flow with these facts and types. The run that makes the change first writes a snapshot
+without the lost state, then deletes the blob.
 
-Times that sinks hold and no journal accounts for can only be found by a run, which opens the sinks. The run that is
-refused for them writes them down (`SinksAhead`), so that they can be accepted like any other loss.
+Only a run can find sinks with times beyond every journal, because it opens the sinks. A run refused for such sinks
+records them (`SinksAhead`), so that they can be accepted like any other loss.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from flamecore.runtime.state.schema import NEW, state_schema
 W = TypeVar("W", "AcceptedLoss", "SinksAhead")
 
 ACCEPTED: Final = "accepted/"
-"""What the names of such blobs begin with."""
+"""Prefix of the names of acceptance blobs."""
 
 _AHEAD: Final = "ahead/"
 
 BESIDE: Final = (ACCEPTED, _AHEAD, PREFIX)
-"""What the names of blobs begin with that are of no epoch."""
+"""Prefixes of the names of blobs that belong to no epoch."""
 
 
 class AcceptedLoss(NamedTuple):
-    """What may be lost.
+    """An accepted loss.
 
     Attributes:
-        operations: For each operation whose state is dropped, the facts that were stored of it.
-        fronts: (source, partition name) of what is not read on.
-        sinks: (sink, the time up to which it holds its outputs) of sinks that are ahead of the journals: some of what
-            they hold may come again under other times.
+        operations: For each operation whose state is dropped, its stored facts.
+        fronts: (source, partition name) of partitions that are not read further.
+        sinks: (sink, the time up to which it holds its outputs) of sinks that are ahead of the journals: some of
+            their outputs may come again under other times.
     """
 
     operations: dict[str, dict[str, Any]]
@@ -53,11 +54,11 @@ class AcceptedLoss(NamedTuple):
         return bool(self.operations or self.fronts or self.sinks)
 
     def covers(self, sink: str, time: int) -> bool:
-        """Return whether a sink may hold its outputs up to a time that nothing accounts for."""
+        """Return whether a sink may be ahead of the journals, up to `time`."""
         return any(name == sink and time <= accepted_time for name, accepted_time in self.sinks)
 
     def taken_from(self, manifest: Manifest) -> Manifest:
-        """What is left of a snapshot."""
+        """Return a snapshot without the accepted loss."""
         gone = [name for name, facts in self.operations.items() if manifest.flow.get(name) == facts]
         fronts = tuple(
             front._replace(ended=front.ended or (front.source, front.partition_name) in self.fronts)
@@ -67,7 +68,7 @@ class AcceptedLoss(NamedTuple):
 
 
 class SinksAhead(NamedTuple):
-    """Sinks that a run has found ahead of what the journals account for.
+    """Sinks that hold outputs beyond the times in the journals.
 
     Attributes:
         sinks: (sink, the time up to which it holds its outputs).
@@ -79,8 +80,10 @@ class SinksAhead(NamedTuple):
 
 
 def accepted_blobs(identity: str, graph: Graph) -> tuple[str, str]:
-    """Return the name of the blob that accepts a loss of that state, for that graph; and its name in earlier versions,
-    which knew fewer facts of a graph."""
+    """Return the name of the acceptance of a loss, and its name in earlier versions.
+
+    The name depends on the state and the graph; earlier versions knew fewer facts of a graph.
+    """
     types = sorted({type_text(hint) for hint in payload_types(graph)})
     schema = state_schema(graph)
     fewer = {name: {key: fact for key, fact in facts.items() if key not in NEW} for name, facts in schema.items()}
@@ -90,10 +93,10 @@ def accepted_blobs(identity: str, graph: Graph) -> tuple[str, str]:
 
 
 async def accept(store: Store, identity: str, graph: Graph, loss: AcceptedLoss) -> str:
-    """Write down that this may be lost. Returns the name of the blob.
+    """Record that this may be lost; return the name of the blob.
 
     Raises:
-        StoreError: It cannot be written.
+        StoreError: The blob cannot be written.
     """
     name, _ = accepted_blobs(identity, graph)
     await _replace(store, name, seal(_codec.encode(loss, STORED), name, Binding(identity)))
@@ -101,13 +104,13 @@ async def accept(store: Store, identity: str, graph: Graph, loss: AcceptedLoss) 
 
 
 async def _replace(store: Store, name: str, data: bytes) -> None:
-    if not await store.create(name, data):  # there is one, of another loss perhaps
+    if not await store.create(name, data):  # one exists, perhaps of another loss
         await store.delete([name])
         await store.create(name, data)
 
 
 async def accepted(store: Store, identity: str, graph: Graph) -> AcceptedLoss:
-    """What may be lost; nothing where nobody has said anything.
+    """Return the accepted loss; an empty one if none was accepted.
 
     Raises:
         CorruptError: The blob is damaged.
@@ -119,12 +122,12 @@ async def accepted(store: Store, identity: str, graph: Graph) -> AcceptedLoss:
 
 
 def ahead_blob(identity: str) -> str:
-    """Name of the blob that tells of sinks that are ahead of a state."""
+    """Return the name of the blob that lists sinks ahead of a state."""
     return f"{_AHEAD}{identity}"
 
 
 async def note_ahead(store: Store, identity: str, ahead: SinksAhead) -> None:
-    """Write down which sinks are ahead of a state.
+    """Record the sinks that are ahead of a state.
 
     Raises:
         StoreError: It cannot be written.
@@ -134,7 +137,7 @@ async def note_ahead(store: Store, identity: str, ahead: SinksAhead) -> None:
 
 
 async def noted_ahead(store: Store, identity: str) -> SinksAhead | None:
-    """Return which sinks the last run has found ahead of a state; None: none.
+    """Return the sinks that the last run has found ahead of a state, or None.
 
     Raises:
         CorruptError: The blob is damaged.

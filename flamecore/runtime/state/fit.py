@@ -1,4 +1,7 @@
-"""Whether stored values fit the operation that is to go on with them: by declared types, and by how states begin."""
+"""A check of stored values against the operation that continues with them.
+
+Compares them with declared types, and with the initial states of the operation.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,20 @@ from flamecore.runtime.state.format import Binding, Manifest, decode_part
 from flamecore.runtime.state.schema import Facts, state_schema
 
 _SAMPLE: Final = 1000
-"""So many values of an operation are looked at before a run, the newest ones: its states are of one kind."""
+"""Values per operation checked before a run, newest first: states of one operation are of one kind."""
 
 
 def has_changed(stored: Facts, now: Facts) -> bool:
-    """Whether an operation declares other types, or makes its states otherwise, than the one that has stored them.
+    """Return whether the declared types or the form of the states have changed.
 
-    What earlier versions have stored says nothing of how states are made: there, it may not have changed.
+    State of earlier versions may lack the form; it then counts as unchanged.
     """
     types = any(stored.get(name) != now.get(name) for name in ("key", "state"))
     return types or stored.get("form", now.get("form")) != now.get("form")
 
 
 def misfit(vertex: Vertex, stored: Facts, now: Facts, values: Mapping[Any, Any]) -> str:
-    """Return why an operation cannot go on with what is stored; empty if nothing speaks against it."""
+    """Return why stored values do not fit an operation; empty if they do."""
     matcher = TypeMatcher()
     declared = returned(vertex.route.key) if isinstance(vertex.route, ByKey) else object
     key_fits, state_fits = matcher.test_of(declared), matcher.test_of(vertex.state)
@@ -47,7 +50,7 @@ def misfit(vertex: Vertex, stored: Facts, now: Facts, values: Mapping[Any, Any])
 
 
 def unknown(vertex: Vertex, stored: Facts, now: Facts) -> str:
-    """Return why nobody can know whether stored states fit; empty if that can be known, or needs not."""
+    """Return why the fit of stored states cannot be known; empty if it can."""
     if not has_changed(stored, now) or vertex.state is not object or vertex.begins is not object:
         return ""
     form = now.get("form")
@@ -55,14 +58,14 @@ def unknown(vertex: Vertex, stored: Facts, now: Facts) -> str:
 
 
 async def check_values(store: Store, codec: Codec, identity: str, manifest: Manifest, graph: Graph) -> None:
-    """Refuse to go on with states that do not fit. Nothing is read of operations that are as they were.
+    """Refuse states that do not fit; read no state of unchanged operations.
 
     Args:
-        store: Open.
-        codec: Knows the types of the graph.
-        identity: Of the state.
-        manifest: Of the snapshot, without what may be lost.
-        graph: Goes on with it; its schema fits.
+        store: The open store.
+        codec: Codec with the types of the graph.
+        identity: Identity of the state.
+        manifest: Manifest of the snapshot, without the accepted loss.
+        graph: The graph that continues; its schema fits.
 
     Raises:
         JobError: A value does not fit.
@@ -77,7 +80,7 @@ async def check_values(store: Store, codec: Codec, identity: str, manifest: Mani
             continue
         expected, blob = Binding(identity, digest=part.digest), await store.read(part.blob)
         sections = []
-        with suppress(CorruptError, CodecError):  # who loads the state says so, and knows what else could be used
+        with suppress(CorruptError, CodecError):  # loading the state reports it, and knows the alternatives
             sections = decode_part(codec, blob, part.blob, expected, wanted)
         for name, keys, values, _ in sections:
             sample = dict(zip(keys[: left.get(name, 0)], values, strict=False))

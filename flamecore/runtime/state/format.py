@@ -1,22 +1,22 @@
-"""What a snapshot is made of, and how its bytes look (paper 000, "Fault tolerance").
+"""The contents of a snapshot, and the format of its blobs.
 
-A snapshot at time T is what it takes to go on from T: for every front where it stood, for every stateful operation its
-state below T. It is one blob, the *manifest*, that names others, the *parts*: each holds what changed in one worker's
-state between two snapshots, and some of what has not. So a snapshot costs what has changed, and the parts that it takes
-to read one stay few (`flamecore.runtime.state.writer`).
+A snapshot at time T holds all that is needed to continue from T (paper 000, "Fault tolerance"): the position of every
+front, and the state below T of every stateful operation. It is one blob, the *manifest*, that names others, the
+*parts*: each holds the changes of one worker's state between two snapshots, and some unchanged state. So a snapshot
+costs what has changed, and few parts are needed to read one (`flamecore.runtime.state.writer`).
 
-    epoch/E                 a run of the job, or a new start after a fault: what it goes on from
+    epoch/E                 a run of the job, or a restart after a fault: what it continues from
     commit/E/N              a manifest: the N-th snapshot, taken in epoch E
     part/E/N/W/P            a part: the P-th of worker W
-    journal/E/W/N           times of the wall clock that a worker has given, written down before they were used
-    sync/E/N                the time of snapshot N, written down before a sink is told that it is the time of one
+    journal/E/W/N           times of the wall clock that a worker has given, stored before use
+    sync/E/N                the time of snapshot N, stored before a sink learns that it is the time of one
 
 Blobs are written once (`flamecore.abc.store`), and each is sealed. The seal is a checksum of the data together with
-the blob's name, the identity of the state and the token of the epoch that wrote it (`Binding`), so bytes that are whole
-but belong elsewhere are found: those of an earlier run under the same name, of another job, of a backup that is mixed
-with a later one. What refers to a blob of an earlier epoch also holds its digest, which is the checksum in its seal:
-two copies of one state that were gone on with separately have epochs of the same numbers, and nothing else tells their
-blobs apart for who comes later.
+the blob's name, the identity of the state and the token of the epoch that wrote it (`Binding`), so undamaged bytes in
+the wrong place are detected: those of an earlier run under the same name, of another job, of a backup mixed with a
+later one. References to blobs of an earlier epoch also hold the digest, which is the checksum in the seal: two copies
+of one state that were continued separately have epochs of the same numbers, and only the digest tells their blobs
+apart.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ R = TypeVar("R", "Manifest", "EpochRecord")
 MAGIC: Final = b"FLMB"
 FORMAT: Final = 3
 _READ: Final = (2, 3)
-"""Formats that are read. Format 2 names the records below by the module that they were in, and its checksums cover the
-data only: its blobs are not bound to their places."""
+"""Readable formats. Format 2 names the records below by the module that they were in, and its checksums cover the data
+only: its blobs are not bound to their places."""
 _UNBOUND: Final = 2
 _SUM_BYTES: Final = 16
 _START: Final = len(MAGIC) + 1 + _SUM_BYTES
 
 RESTORE: Final = "Bring the state back from a copy; or delete it, and the outputs, to start from nothing."
-"""What to do about state that is damaged, where no snapshot before can take its place."""
+"""Hint for damaged state that no earlier snapshot can replace."""
 
 
 class Binding(NamedTuple):
-    """The place of a blob, beside its name: what its seal must say, as far as that is known.
+    """The expected contents of a blob's seal besides its name, as far as known.
 
     Attributes:
-        identity: Of the state. Empty: not known.
-        run: Token of the epoch that wrote it; no two epochs have one, also if they have one number. Empty: not known,
-            or written by no epoch.
-        digest: Digest of the blob, from what refers to it. Empty: not known.
+        identity: Identity of the state. Empty: not known.
+        run: Token of the epoch that wrote it, unique even among epochs of the same number. Empty: not known, or
+            written by no epoch.
+        digest: Digest of the blob, from a reference to it. Empty: not known.
     """
 
     identity: str = ""
@@ -62,16 +62,17 @@ class Binding(NamedTuple):
 
 
 class FrontState(NamedTuple):
-    """Where a front stood.
+    """The position of a front.
 
     Attributes:
         source: Name of the source.
-        partition: Which of its partitions, and the name of that.
+        partition: Number of the partition in the source.
+        partition_name: Name of the partition.
         number: Its number among the job's fronts: part of the order, so it stays.
-        position: Of the last record below the snapshot's time; None: it had read none.
-        next_time: The time of its next record.
-        ended: It had come to its end.
-        phase: Of the source, when it was read: phases follow one another, each read by a driver of its own.
+        position: Position of the last record below the snapshot's time; None: no record was read.
+        next_time: Time of its next record.
+        ended: Whether it had ended.
+        phase: Phase of the source: phases follow one another, each with its own driver.
     """
 
     source: str
@@ -85,30 +86,31 @@ class FrontState(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int, str]:
-        """What tells it from all other fronts: source, phase, name of the partition."""
+        """Return source, phase and name of the partition, unique to this front."""
         return self.source, self.phase, self.partition_name
 
 
 class SinkState(NamedTuple):
-    """A sink that held all outputs: its name, and its phase, which tells it from one that came before."""
+    """A sink that held all outputs: its name and phase."""
 
     name: str
     phase: int = 1
 
 
 class Part(NamedTuple):
-    """A part, as manifests tell of it.
+    """A part, as manifests list it.
 
     Attributes:
         blob: Name of the blob.
-        size: Its bytes.
-        operations: Whose state is in it, as far as it counts.
-        groups: The first and the last key group that the worker that has written it owns of `covers`.
-        number: Of the snapshot that it was written for.
-        since: With it, all there is of these key groups is in parts of that snapshot and later ones; 0: in all parts.
-        digest: Of the blob; empty in what was written in format 2.
-        covers: The operations that `groups` and `since` are said of, whether any state of them is in it or not; empty:
-            all operations, which one worker owned the same key groups of.
+        size: Size in bytes.
+        operations: Operations whose state in it counts.
+        groups: The first and the last key group of `covers` that its writer owns.
+        number: Number of the snapshot that it was written for.
+        since: With this part, the whole state of these key groups is in parts of that snapshot and later ones; 0: in
+            all parts.
+        digest: Digest of the blob; empty in format 2.
+        covers: Operations that `groups` and `since` apply to, whether the part has state of them or not; empty: all
+            operations, with the same key groups each.
     """
 
     blob: str
@@ -122,15 +124,15 @@ class Part(NamedTuple):
 
     @property
     def span(self) -> range:
-        """The key groups of the worker that has written it."""
+        """Return the key groups of the worker that has written it."""
         return range(self.groups[0], self.groups[1] + 1)
 
     def is_about(self, operations: Collection[str]) -> bool:
-        """Return whether what it says of key groups is said of any of some operations."""
+        """Return whether `groups` and `since` apply to any of the operations."""
         return not self.covers or not set(self.covers).isdisjoint(operations)
 
     def supersedes(self, other: Part) -> bool:
-        """Whether some of what another part holds does not count, because this one says since when all is in others."""
+        """Return whether some state in another part does not count, by this `since`."""
         return (
             other.number < self.since and self.is_about(other.operations) and not set(self.span).isdisjoint(other.span)
         )
@@ -140,18 +142,19 @@ class Manifest(NamedTuple):
     """A snapshot.
 
     Attributes:
-        identity: Of the state: all runs that go on from each other have one.
-        epoch, number: Which snapshot it is.
+        identity: Identity of the state, the same in all runs that continue each other.
+        epoch: Number of its epoch.
+        number: Number of the snapshot.
         time: Everything below it is in the snapshot, and has been delivered.
-        created: When it was taken, in seconds since the epoch.
-        flow: What of the graph the state depends on, see `flamecore.runtime.state.schema`.
-        workers: How many took it.
-        fronts: Every front, in the order of their numbers.
-        parts: In the order in which they were written.
-        sinks: Those that hold all outputs below its time.
+        created: Time of creation, in seconds since the epoch of Unix.
+        flow: Facts of the graph that the state depends on, see `flamecore.runtime.state.schema`.
+        workers: Number of workers that took it.
+        fronts: All fronts, in the order of their numbers.
+        parts: Parts in the order in which they were written.
+        sinks: Sinks that hold all outputs below its time.
         run: Token of the epoch that took it; empty in format 2.
-        journals: For each worker the number of the first journal of its epoch that going on from here needs; empty:
-            all of them.
+        journals: For each worker the number of the first journal of its epoch that is needed to continue from here;
+            empty: all of them.
     """
 
     identity: str
@@ -169,22 +172,22 @@ class Manifest(NamedTuple):
 
     @property
     def blob(self) -> str:
-        """Name of the manifest's blob."""
+        """Return the name of the manifest's blob."""
         return commit_blob(self.epoch, self.number)
 
     @property
     def finished(self) -> bool:
-        """Whether every front had come to its end."""
+        """Return whether every front had ended."""
         return all(front.ended for front in self.fronts)
 
     def swept(self, operations: Iterable[str]) -> dict[str, list[int]]:
-        """Return, for each of some operations and each key group, since which snapshot all of it has been written.
+        """Return for each operation and key group the snapshot since which it is complete.
 
-        What a part before that one holds of the group does not count: it may be of a name that has gone since, and the
-        part that said so dropped.
+        State of the group in earlier parts does not count: a name in it may be gone since, and the part that said so
+        dropped.
         """
         last: dict[tuple[tuple[int, int], tuple[str, ...]], int] = {}
-        for part in self.parts:  # a few different ones: those of every number of workers
+        for part in self.parts:  # few distinct spans: one set for each number of workers
             said = part.groups, part.covers
             last[said] = max(part.since, last.get(said, 0))
         swept = {operation: [0] * KEY_GROUPS for operation in operations}
@@ -195,7 +198,7 @@ class Manifest(NamedTuple):
         return swept
 
     def live_parts(self) -> tuple[Part, ...]:
-        """Return the parts that hold something which need not be in later ones, or say since when all is in others."""
+        """Return the parts still needed: for their state, or because their `since` counts."""
         swept = self.swept({name for part in self.parts for name in (*part.covers, *part.operations)})
         needed = {
             (groups, covers): min([min(swept[name][groups[0] : groups[1] + 1]) for name in covers or swept], default=0)
@@ -206,7 +209,10 @@ class Manifest(NamedTuple):
         return tuple([part for part in later if part.operations or any(part.supersedes(other) for other in live)])
 
     def without(self, operations: Collection[str]) -> Manifest:
-        """The same without the state of some operations: if it is in parts with that of others, it does not count."""
+        """Return the manifest without the state of some operations.
+
+        Their state in parts shared with other operations does not count.
+        """
         flow = {name: facts for name, facts in self.flow.items() if name not in operations}
         parts = [
             part._replace(operations=tuple([name for name in part.operations if name not in operations]))
@@ -216,12 +222,12 @@ class Manifest(NamedTuple):
         return less._replace(parts=less.live_parts())
 
     def parts_of(self, groups: Collection[int], operations: Collection[str]) -> int:
-        """Return the number of parts with state of some key groups of some operations."""
+        """Return the number of parts with state of these key groups and operations."""
         return sum([part.is_about(operations) and not set(groups).isdisjoint(part.span) for part in self.parts])
 
 
 Row = tuple[str, bytes]
-"""A section in a part: its operation, its bytes."""
+"""A section in a part: its operation and its bytes."""
 
 
 class Section(NamedTuple):
@@ -240,17 +246,17 @@ class Section(NamedTuple):
 
 
 class EpochRecord(NamedTuple):
-    """What an epoch goes on from. Whoever creates its blob owns the state.
+    """The start of an epoch. The run that creates its blob owns the state.
 
     Attributes:
-        identity: Of the state.
-        epoch: Its number, from 1.
-        created: Seconds since the epoch of Unix.
-        commits: Blobs of the snapshots it may go on from, newest first.
-        beginning: It may go on from nothing, too: nothing has been forgotten yet that the first records would need.
+        identity: Identity of the state.
+        epoch: Number of the epoch, from 1.
+        created: Time of creation, in seconds since the epoch of Unix.
+        commits: Blobs of the snapshots that it may continue from, newest first.
+        beginning: Whether it may also start from nothing: nothing that the first records need has been deleted.
         journals: Blobs of the journals that count, of all epochs before it, oldest first.
-        fronts: Where every front goes on. What a front that is new starts from is decided once.
-        run: A token that no other epoch has, also if it has the same number; empty in format 2.
+        fronts: Position of every front. The start of a new front is decided once, here.
+        run: A token unique even among epochs of the same number; empty in format 2.
         digests: (blob, digest) of the record of the epoch before, of `commits` and of `journals`.
         clock: The clock of its fronts; empty: not known.
         floor: Sinks hold nothing above this time from before the epoch.
@@ -270,51 +276,51 @@ class EpochRecord(NamedTuple):
 
     @property
     def blob(self) -> str:
-        """Name of the record's blob."""
+        """Return the name of the record's blob."""
         return epoch_blob(self.epoch)
 
     @property
     def binding(self) -> Binding:
-        """The binding of what the epoch writes."""
+        """Return the binding of the epoch's own blobs."""
         return Binding(self.identity, self.run)
 
     def expected(self, blob: str) -> Binding:
-        """Return the binding of a blob that it refers to."""
+        """Return the binding of a blob that the record refers to."""
         return Binding(self.identity, digest=dict(self.digests).get(blob, b""))
 
 
 def epoch_blob(epoch: int) -> str:
-    """Name of the blob of an epoch."""
+    """Return the name of the blob of an epoch."""
     return f"epoch/{epoch:08d}"
 
 
 def commit_blob(epoch: int, number: int) -> str:
-    """Name of the blob of a manifest."""
+    """Return the name of the blob of a manifest."""
     return f"commit/{epoch:08d}/{number:012d}"
 
 
 def part_blob(epoch: int, number: int, worker: int, piece: int = 0) -> str:
-    """Name of the blob of a part."""
+    """Return the name of the blob of a part."""
     return f"part/{epoch:08d}/{number:012d}/{worker:04d}/{piece:04d}"
 
 
 def journal_blob(epoch: int, worker: int, number: int) -> str:
-    """Name of the blob of a journal entry."""
+    """Return the name of the blob of a journal entry."""
     return f"journal/{epoch:08d}/{worker:04d}/{number:012d}"
 
 
 def sync_blob(epoch: int, number: int) -> str:
-    """Name of the blob that announces the time of a snapshot."""
+    """Return the name of the blob that announces the time of a snapshot."""
     return f"sync/{epoch:08d}/{number:012d}"
 
 
 def epoch_of(blob: str) -> int:
-    """Return the number of the epoch that a blob's name says it is of."""
+    """Return the number of the epoch in a blob's name."""
     return int(blob.split("/")[1])
 
 
 def seal(data: bytes, name: str, binding: Binding) -> bytes:
-    """Return the bytes of a blob: magic, format, checksum of all the rest, place, data."""
+    """Return the bytes of a blob: magic, format, checksum of the rest, place, data."""
     place = b"".join(map(_sized, (name, binding.identity, binding.run)))
     return b"".join((MAGIC, bytes([FORMAT]), _checksum(FORMAT, place, data), place, data))
 
@@ -323,13 +329,13 @@ def unseal(blob: bytes | None, name: str, expected: Binding) -> bytes:
     """Return the data of a blob.
 
     Args:
-        blob: The bytes; None: there are none.
-        name: Its name.
-        expected: What its seal must say. A blob of format 2 says nothing; it is taken where that is not known to be
-            wrong, and its digest is compared where there is one.
+        blob: The bytes; None: the blob is missing.
+        name: Name of the blob.
+        expected: Expected binding. A blob of format 2 has none; it is accepted unless its epoch is known to write
+            format 3, and its digest is compared if known.
 
     Raises:
-        CorruptError: It is missing, damaged, of a newer format, or another one than it should be.
+        CorruptError: It is missing, damaged, of an unknown format, or another one than expected.
     """
     if blob is None:
         raise _corrupt(name, "it is missing")
@@ -352,7 +358,7 @@ def unseal(blob: bytes | None, name: str, expected: Binding) -> bytes:
 
 
 def _check_place(blob: bytes, name: str, expected: Binding) -> int:
-    """Compare the place that a seal says with the expected one. Returns where the data begins."""
+    """Compare the place in a seal with the expected one; return the start of the data."""
     start, place = _START, []
     for _ in ("name", "identity", "run"):
         end = start + 1 + int.from_bytes(blob[start : start + 1])
@@ -368,18 +374,18 @@ def _check_place(blob: bytes, name: str, expected: Binding) -> int:
 
 
 def _sized(text: str) -> bytes:
-    """Return ASCII of at most 255 characters with its length before it."""
+    """Return ASCII of at most 255 characters, prefixed by its length."""
     data = text.encode("ascii")
     return bytes([len(data)]) + data
 
 
 def digest_of(blob: bytes) -> bytes:
-    """Return the digest of a sealed blob, 16 bytes: the checksum in its seal."""
+    """Return the digest of a sealed blob: the checksum in its seal, 16 bytes."""
     return blob[len(MAGIC) + 1 : _START]
 
 
 def is_bound(blob: bytes) -> bool:
-    """Return whether a sealed blob says where it belongs."""
+    """Return whether the seal of a blob holds its place."""
     return blob[len(MAGIC)] != _UNBOUND
 
 
@@ -391,12 +397,12 @@ def _checksum(stored_format: int, *data: bytes | memoryview) -> bytes:
 
 
 def encode_record(record: Manifest | EpochRecord) -> bytes:
-    """The blob of a manifest or of an epoch."""
+    """Return the blob of a manifest or of an epoch."""
     return seal(_codec.encode(record, STORED), record.blob, Binding(record.identity, record.run))
 
 
 def decode_manifest(blob: bytes | None, name: str, expected: Binding) -> Manifest:
-    """The manifest of a blob.
+    """Return the manifest in a blob.
 
     Raises:
         CorruptError: It is none, or not the expected one.
@@ -405,7 +411,7 @@ def decode_manifest(blob: bytes | None, name: str, expected: Binding) -> Manifes
 
 
 def decode_epoch(blob: bytes | None, name: str, expected: Binding) -> EpochRecord:
-    """The record of an epoch of a blob.
+    """Return the record of an epoch in a blob.
 
     Raises:
         CorruptError: It is none, or not the expected one.
@@ -420,7 +426,7 @@ def _decode(blob: bytes | None, name: str, expected: Binding, kind: type[R]) -> 
         raise _corrupt(name, error.what) from error
     if not isinstance(record, kind):
         raise _corrupt(name, f"it holds a {type(record).__name__} and no {kind.__name__}")
-    # Records say where they belong in format 2 as well, where their seals do not.
+    # Records hold their place also in format 2, where seals do not.
     if record.blob != name:
         raise _foreign(name, f"its bytes are those of blob {record.blob}")
     if expected.identity and record.identity != expected.identity:
@@ -429,29 +435,30 @@ def _decode(blob: bytes | None, name: str, expected: Binding, kind: type[R]) -> 
 
 
 def encode_section(codec: Codec, section: Section) -> bytes:
-    """Bytes of a section, without its operation."""
+    """Return the bytes of a section, without its operation."""
     return codec.encode(section[1:], STORED)
 
 
 def encode_part(codec: Codec, rows: Sequence[Row], name: str, binding: Binding) -> bytes:
-    """The blob of a part."""
+    """Return the blob of a part."""
     return seal(codec.encode(list(rows), STORED), name, binding)
 
 
 def decode_part(
     codec: Codec, blob: bytes | None, name: str, expected: Binding, operations: Container[str]
 ) -> list[Section]:
-    """The sections of a part.
+    """Return the sections of a part.
 
     Args:
-        codec: Knows the types of what is wanted.
-        blob, name: The part.
-        expected: What its seal must say.
-        operations: Those whose state is wanted; that of others is not looked at.
+        codec: Codec with the types of the operations.
+        blob: The bytes; None: the blob is missing.
+        name: Name of the blob.
+        expected: Expected binding.
+        operations: Operations whose sections to decode.
 
     Raises:
-        CorruptError: It is none, or not the expected one.
-        CodecError: It is one, of values that the flow does not declare any more, or that have changed their form.
+        CorruptError: The blob is no part, or not the expected one.
+        CodecError: Its values are of classes that the flow no longer declares, or that have changed their form.
     """
     data = unseal(blob, name, expected)
     try:
@@ -460,7 +467,7 @@ def decode_part(
             for vertex, row in codec.decode(data, STORED)
             if vertex in operations
         ]
-    except CodecError as error:  # the bytes are what was written, so another snapshot would do no better
+    except CodecError as error:  # the bytes are as written, so another snapshot would fail too
         what = f"blob {name} of the state cannot be read: {error.what}"
         hint = f"{error.hint} What of the state could be kept: flamestream plan."
         raise CodecError(what, hint=hint, type_name=error.type_name, path=error.path) from error
@@ -473,7 +480,7 @@ def _corrupt(name: str, why: str) -> CorruptError:
 
 
 def _foreign(name: str, why: str) -> CorruptError:
-    """The error of a blob that is whole and belongs elsewhere. Its field `foreign` is True."""
+    """Return the error of an undamaged blob in the wrong place: `foreign` is True."""
     what = f"blob {name} of the state cannot be used: {why}"
     return CorruptError(what, hint=RESTORE, store="", blob=name, foreign=True)
 

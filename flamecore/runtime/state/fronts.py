@@ -1,9 +1,9 @@
-"""The fronts that a job goes on with, and the phases of its sources and sinks.
+"""The fronts that a job continues with, and the phases of its sources and sinks.
 
-Phases: a job over history, and then the same job over what comes live, with one state.
+Phases: a job over history, then the same job over live data, with one state.
 
-A phase of a source is read to its end; what is read in the next begins behind it, in time and in order, so outputs are
-those of one run over all of it. The driver may be another in each phase, and so may where the job runs.
+A phase of a source is read to its end; the next one begins behind it, in time and in order, so outputs are those of one
+run over everything. Each phase may have another driver, and run in another place.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from flamecore.runtime.state.scan import StoreContents
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Which phase of each source and sink a job is in: by name; 1 where nothing is said."""
+    """The current phase of each source and sink of a job, by name; 1 if not given."""
 
     sources: Mapping[str, int] = field(default_factory=dict)
     sinks: Mapping[str, int] = field(default_factory=dict)
 
     def of_source(self, name: str) -> int:
-        """The phase of a source."""
+        """Return the phase of a source."""
         return self.sources.get(name, 1)
 
     def of_sink(self, name: str) -> SinkState:
-        """A sink, in its phase."""
+        """Return a sink in its phase."""
         return SinkState(name, self.sinks.get(name, 1))
 
     def check(self, source: str, fronts: Iterable[FrontState]) -> None:
-        """Refuse to begin a phase in the midst of another.
+        """Refuse to begin a phase before the earlier one has ended.
 
         Args:
             source: Name of the source.
-            fronts: All that the state knows.
+            fronts: All fronts in the state.
 
         Raises:
             JobError: An earlier phase was not read to its end, or a later one has begun.
@@ -64,19 +64,19 @@ class Phases:
 
 
 def in_phase(number: int) -> str:
-    """What to add to the name of something, for people; nothing as long as there was one phase only."""
+    """Return " in phase N" for error texts; empty for phase 1."""
     return f" in phase {number}" if number > 1 else ""
 
 
 def fronts_of(contents: StoreContents, snapshot: Manifest | None) -> tuple[FrontState, ...]:
-    """Where the fronts go on.
+    """Return the positions from which the fronts continue, by number.
 
-    As an epoch that went on from that snapshot before has put it; else where the snapshot says; fronts that it does not
-    know where they began.
+    They are those of an epoch that already continued from this snapshot; otherwise the snapshot's; a front that is not
+    in it starts where it began.
 
     Args:
-        contents: What the store holds.
-        snapshot: What is gone on from; None: the beginning.
+        contents: Contents of the store.
+        snapshot: The snapshot to continue from; None: the beginning.
     """
     known: dict[int, FrontState] = {}
     for record in reversed(contents.epochs):  # the earliest that knows a front says where it began
@@ -92,16 +92,18 @@ def fronts_of(contents: StoreContents, snapshot: Manifest | None) -> tuple[Front
 def merge_fronts(
     known: Sequence[FrontState], graph: Graph, sources: Mapping[str, Source], phases: Phases
 ) -> tuple[tuple[FrontState, ...], bool]:
-    """Every front of a job that goes on, by number: those of the state, then those of partitions that are new.
+    """Return all fronts of a continuing job, by number.
+
+    First come those of the state, then those of new partitions.
 
     Args:
-        known: Those of the state.
-        graph: The job's.
-        sources: By name.
-        phases: Of them.
+        known: Fronts of the state.
+        graph: The job's graph.
+        sources: Sources by name.
+        phases: Phases of the sources.
 
     Returns:
-        The fronts; and whether all of the state had ended: the job was done, and goes on with what has come since.
+        The fronts; and whether all fronts of the state had ended: the job was done, and continues with newer data.
 
     Raises:
         SourceError: A source cannot be found.

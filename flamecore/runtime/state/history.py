@@ -1,8 +1,8 @@
-"""The story of a job's state: its epochs and snapshots, who may write, and what is gone back to (paper 000).
+"""The history of a job's state: epochs, snapshots, ownership and rollback.
 
-Every start of a job, and every new start after a fault, is an *epoch*. It begins by creating the epoch's blob, which
-says what it goes on from; of several that try only one succeeds, and whatever an earlier epoch still writes is not in
-that list, so it does not count. Two snapshots are kept: if the newest turns out damaged, the one before is used; before
+Every start of a job, and every restart after a fault, is an *epoch* (paper 000). It begins by creating the epoch's
+blob, which lists what it continues from; if several runs try, only one succeeds. Later writes of an earlier epoch are
+not in that list, so they do not count. Two snapshots are kept: if the newest is damaged, the one before is used; before
 the first one there is the beginning.
 """
 
@@ -49,18 +49,18 @@ from flamecore.runtime.state.scan import Journals, StoreContents, garbage, only_
 from flamecore.runtime.state.schema import check_schema, state_schema
 
 _RETAINED: Final = 2
-"""How many snapshots are kept."""
+"""Number of snapshots kept."""
 
 
 class History:
-    """The state's story as its owner tells it.
+    """The history of a state, kept by its owner.
 
     Args:
-        store: Where it is, open.
-        graph: The job's.
-        workers: How many.
-        phases: Of its sources and sinks.
-        clock: Of its fronts.
+        store: The open store.
+        graph: The job's graph.
+        workers: Number of workers.
+        phases: Phases of its sources and sinks.
+        clock: Clock of its fronts.
     """
 
     def __init__(
@@ -79,55 +79,55 @@ class History:
         self.epoch = 0
         self.identity = ""
         self.run = ""
-        """Token of the epoch that was begun here last."""
+        """Token of the last epoch begun here."""
         self.journals: tuple[str, ...] = ()
         self.unbound: tuple[str, ...] = ()
-        """Blobs that count and do not say where they belong (`StoreContents.unbound`)."""
-        self.snapshots: list[Manifest] = []  # what could be gone back to, oldest first
-        self.beginning = True  # the beginning could be gone back to as well
+        """Blobs that count and are not bound to their places (`StoreContents.unbound`)."""
+        self.snapshots: list[Manifest] = []  # for rollback, oldest first
+        self.beginning = True  # rollback to the beginning is possible
         self.fronts: tuple[FrontState, ...] = ()
-        self._begun = 0  # the last epoch that was begun here
+        self._begun = 0  # the last epoch begun here
         self._new: set[int] = set()
         self._behind_end = False
         self._floor = 0
         self._unusable: set[str] = set()
         self._tidied = 0
         self._sinks: tuple[SinkState, ...] = ()
-        self._reduced: Manifest | None = None  # of the newest snapshot, where some of it may be lost
+        self._reduced: Manifest | None = None  # the newest snapshot without an accepted loss
         self._loss = AcceptedLoss({})
-        self._digests: dict[str, bytes] = {}  # of records and journals, by blob
+        self._digests: dict[str, bytes] = {}  # digests of records and journals, by blob
 
     @property
     def snapshot(self) -> Manifest | None:
-        """The newest snapshot; None: there is none."""
+        """Return the newest snapshot, or None."""
         return self.snapshots[-1] if self.snapshots else None
 
     @property
     def start(self) -> int:
-        """The time that the job goes on from."""
+        """Return the time that the job continues from."""
         return self.snapshot.time if self.snapshot is not None else 0
 
     @property
     def continued(self) -> bool:
-        """Whether there was an epoch before this one."""
+        """Return whether there was an epoch before this one."""
         return self.epoch > 1
 
     @property
     def owned(self) -> bool:
-        """Whether an epoch was begun here."""
+        """Return whether an epoch was begun here."""
         return self._begun > 0
 
     async def scan(self) -> None:
-        """Find what to go on from: sets `identity`, `epoch` (the next one), `snapshots`, `fronts` and `journals`.
+        """Find the state to continue from.
 
-        Owns nothing yet. Looking again finds what was done here since, or nothing new: if another run has begun
-        meanwhile, the sinks may be its own by now.
+        Sets `identity`, `epoch` (the next one), `snapshots`, `fronts` and `journals`; owns nothing yet. A later scan
+        may only find changes made here: if another run has begun meanwhile, it may own the sinks by now.
 
         Raises:
-            FencedError: Another run has begun since the last look.
+            FencedError: Another run has begun since the last scan.
             StoreError: The store fails.
-            CorruptError: There are snapshots, and none of them can be used.
-            JobError: The newest snapshot is of another graph.
+            CorruptError: There are snapshots, but none is usable.
+            JobError: The newest snapshot does not fit the graph.
         """
         contents = await scan(self.store)
         last = contents.epochs[-1].epoch if contents.epochs else 0
@@ -162,7 +162,7 @@ class History:
         self._new, self._behind_end = set(), False
 
     def find_fronts(self, graph: Graph, sources: Mapping[str, Source]) -> tuple[FrontState, ...]:
-        """Every front of a job that goes on, by number: those of the state, then those of partitions that are new.
+        """Find and return all fronts of the job, by number; see `merge_fronts`.
 
         Raises:
             SourceError: A source cannot be found.
@@ -177,16 +177,18 @@ class History:
         return self.fronts
 
     def _goes_on(self) -> None:
-        """The job was done, and goes on behind its end: nothing before that counts any more."""
+        """Continue a finished job behind its end: only its last snapshot still counts."""
         self.snapshots, self.beginning, self._behind_end = self.snapshots[-1:], not self.snapshots, True
 
     async def verify(self) -> None:
-        """Make sure that every part of the snapshot can be read; if not, goes back to the one before. After `scan`.
+        """Make sure that every part of the snapshot can be read; else roll back.
+
+        Call it after `scan`.
 
         Raises:
-            FencedError: Another run is at work, and takes snapshots.
+            FencedError: Another run is active, and takes snapshots.
             StoreError: The store fails.
-            CorruptError: None can be used.
+            CorruptError: No snapshot can be used.
         """
         while self.snapshot is not None:
             try:
@@ -204,16 +206,16 @@ class History:
     async def begin(self, delivered_up_to: Mapping[str, int]) -> None:
         """Begin the epoch: own the state from now on.
 
-        The sinks are open, and so theirs is nobody else's any more: what an earlier epoch writes down from now on it
-        cannot deliver. What it has written down since `scan` counts.
+        The sinks are open, so no earlier epoch owns them any more: it cannot deliver for journals that it writes from
+        now on. Those that it has written since `scan` count.
 
         Args:
             delivered_up_to: For each sink the time up to which it holds its outputs. New times, and new fronts, begin
                 there.
 
         Raises:
-            FencedError: Another run was faster, or is still at work.
-            CorruptError: A journal is damaged or missing: nobody knows which times were given.
+            FencedError: Another run was faster, or is still active.
+            CorruptError: A journal is damaged or missing, so the given times are not known.
             StateBehindError: A sink holds outputs that no journal accounts for.
             StoreError: The store fails.
         """
@@ -250,25 +252,25 @@ class History:
         self._sinks = tuple(self.phases.of_sink(name) for name in sorted(delivered_up_to))
         if self._reduced is not None:
             await self._record_loss(self._reduced)
-        # Once only: what is made from here on must not be taken for what was given up.
+        # An acceptance holds once: it must not cover state that is made from here on.
         await self.store.delete([*accepted_blobs(self.identity, self.graph), ahead_blob(self.identity)])
         self._loss = AcceptedLoss({})
 
     async def _check_sinks(self, delivered_up_to: Mapping[str, int], last: EpochRecord | None, journaled: int) -> None:
-        """Make sure that no sink holds an output under a time which nobody knows of any more.
+        """Make sure that no sink holds outputs under times that are no longer known.
 
-        With the wall clock no output leaves before its time is in a journal. So a sink that is ahead of all that is
-        stored proves that some of it is lost, and what the sink holds would come again under other times. With the
-        sequence clock times follow from positions: what comes again has the times that the sink holds, and is dropped.
+        With the wall clock no output leaves before its time is in a journal. So a sink ahead of all stored times proves
+        that journals are lost, and its outputs would come again under other times. With the sequence clock times follow
+        from positions: repeated outputs have the times that the sink holds, and are dropped.
 
         Args:
             delivered_up_to: For each sink the time up to which it holds its outputs.
             last: Record of the last epoch.
-            journaled: Where the journals end.
+            journaled: End of the journals.
 
         Raises:
-            StateBehindError: A sink is ahead, and nobody has accepted that.
-            StoreError: It cannot be written down which.
+            StateBehindError: A sink is ahead, and the loss was not accepted.
+            StoreError: The sinks cannot be recorded.
         """
         # In format 2 the time that a sink was given could be above that of all outputs.
         if last is None or not last.run or "wall" not in (last.clock, self.clock):
@@ -277,7 +279,7 @@ class History:
         ahead = {name: until for name, until in sorted(delivered_up_to.items()) if until > accounted}
         if all(self._loss.covers(name, until) for name, until in ahead.items()):
             return
-        self._check_rest(await scan(self.store))  # one that is at work may have deleted journals since
+        self._check_rest(await scan(self.store))  # an active run may have deleted journals since
         await note_ahead(self.store, self.identity, SinksAhead(tuple(ahead.items()), accounted))
         sinks = ", ".join(f"sink {name!r} holds its output up to time {until}" for name, until in ahead.items())
         raise StateBehindError(
@@ -292,7 +294,7 @@ class History:
         )
 
     async def _record_loss(self, reduced: Manifest) -> None:
-        """Go on from what is left of the newest snapshot: it becomes one of its own."""
+        """Record the newest snapshot without the accepted loss as a new snapshot."""
         manifest = reduced._replace(
             epoch=self.epoch,
             number=reduced.number + 1,
@@ -309,30 +311,32 @@ class History:
         self.snapshots, self.beginning, self._reduced = [*self.snapshots, manifest][-_RETAINED:], False, None
 
     async def take_back(self) -> None:
-        """The graph that was begun with is given up before anything was done: what it would lose is not lost."""
+        """Undo an acceptance and its snapshot: the begun graph is given up unused."""
         await self.store.delete(accepted_blobs(self.identity, self.graph))
         if self.snapshot is not None and self.snapshot.epoch == self._begun == self.epoch:
             self._unusable.add(self.snapshot.blob)
 
     def _check_rest(self, contents: StoreContents) -> None:
-        """Make sure that nobody else has done anything since the last look.
+        """Make sure that no other run has changed anything since the last scan.
 
         Raises:
-            FencedError: Somebody has.
+            FencedError: Another run has.
         """
         last = contents.epochs[-1].epoch if contents.epochs else 0
         newest = next((each.blob for each in contents.snapshots if each.blob not in self._unusable), None)
         changed = newest != (self.snapshot.blob if self.snapshot is not None else None)
-        # A snapshot of our own that was being recorded when we gave it up may have come to be.
+        # A snapshot of our own, given up while it was being recorded, may still have been stored.
         if last != self.epoch - 1 or (changed and last != self._begun):
             raise self._fenced(last)
 
     async def _check_left_alone(self, contents: StoreContents) -> None:
-        """Make sure that who was at work until the epoch was begun has not gone on since: with a snapshot that is not
-        known here, what is needed here may be deleted. From now on it can take none.
+        """Make sure that the previous owner took no snapshot before this epoch began.
+
+        With a snapshot that is not known here, it may have deleted blobs that are needed here. From now on it can take
+        none.
 
         Raises:
-            FencedError: It has. The epoch has never been.
+            FencedError: It has. The record of the new epoch is deleted.
         """
         last = contents.epochs[-1].epoch if contents.epochs else 0
         if last in (0, self._begun):
@@ -345,11 +349,11 @@ class History:
                 raise self._fenced(last)
 
     async def _needed(self, contents: StoreContents) -> Journals:
-        """Read the journals that going on from any snapshot could need.
+        """Read the journals that continuing from any snapshot could need.
 
         Raises:
-            FencedError: Another run is at work, and deletes what it needs no more.
-            CorruptError: One is damaged or missing.
+            FencedError: Another run is active, and deletes journals that it no longer needs.
+            CorruptError: A journal is damaged or missing.
         """
         if self._behind_end:
             return Journals()
@@ -360,10 +364,12 @@ class History:
             raise
 
     def refuse(self, blob: str) -> bool:
-        """A part of the newest snapshot cannot be used: the next epoch goes on from the one before.
+        """Mark the newest snapshot unusable, if `blob` belongs to it.
+
+        The next epoch continues from the one before.
 
         Returns:
-            Whether there is one before, or the beginning can be gone back to.
+            Whether `blob` belongs to it, and an earlier snapshot or the beginning can be used instead.
         """
         if self.snapshot is None or blob not in {self.snapshot.blob, *(part.blob for part in self.snapshot.parts)}:
             return False
@@ -371,7 +377,7 @@ class History:
         return len(self.snapshots) > 1 or self.beginning
 
     def resume(self) -> Resume:
-        """What the workers go on from."""
+        """Return the message that tells the workers what to continue from."""
         commit = self.snapshot.blob if self.snapshot is not None else ""
         fronts = tuple((front.position, front.next_time, front.ended) for front in self.fronts)
         blobs = (commit, *self.journals)
@@ -379,7 +385,7 @@ class History:
         return Resume(self.identity, self.epoch, commit, self.journals, fronts, self._floor, self.run, digests)
 
     def changed_by(self, answers: Sequence[Prepared]) -> bool:
-        """Whether a snapshot would say anything that the newest does not: time alone does not count."""
+        """Return whether a snapshot would differ from the newest in more than time."""
         if self.snapshot is None or any(answer.parts for answer in answers):
             return True
         now = {front.number: (front.position, front.ended) for front in self.fronts}
@@ -388,12 +394,14 @@ class History:
         )
 
     async def announce(self, number: int, at: int) -> None:
-        """Write down the time of a snapshot that sinks are about to be told: it may be above that of all outputs.
+        """Record the time of a snapshot before sinks learn it.
 
-        Without it a sink would be ahead of the journals where the snapshot does not come to be, or is damaged later.
+        The time may be above that of all outputs. Without the record a sink would be ahead of the journals if the
+        snapshot is not stored, or is damaged later. Does nothing unless the clock is the wall clock.
 
         Args:
-            number, at: Its number and time.
+            number: Number of the snapshot.
+            at: Time of the snapshot.
 
         Raises:
             StoreError: It cannot be written.
@@ -404,11 +412,12 @@ class History:
         await self.store.create(blob, encode_sync(at, blob, Binding(self.identity, self.run)))
 
     async def commit(self, number: int, at: int, answers: Sequence[Prepared]) -> Manifest:
-        """Record a snapshot whose parts are all stored; forgets those that are kept no longer.
+        """Record a snapshot whose parts are all stored, and delete expired ones.
 
         Args:
-            number, at: Its number and time.
-            answers: Of every worker, in their order.
+            number: Number of the snapshot.
+            at: Time of the snapshot.
+            answers: Answers of all workers, in their order.
 
         Raises:
             FencedError: Another run has taken over.
@@ -443,7 +452,7 @@ class History:
         self.fronts = manifest.fronts
         self.snapshots.append(manifest)
         self.beginning = self.beginning and len(self.snapshots) < _RETAINED
-        await self._check_fence()  # whoever has taken over meanwhile may need what is no longer needed here
+        await self._check_fence()  # a run that has taken over may still need blobs that are not needed here
         if len(self.snapshots) > _RETAINED:
             await self.store.delete(only_of(self.snapshots.pop(0), self.snapshots))
         await self.tidy_once()
@@ -455,16 +464,16 @@ class History:
             raise self._fenced(self.epoch + 1)
 
     async def tidy_once(self) -> None:
-        """Tidy up, if that was not done in this epoch."""
+        """Tidy up once per epoch."""
         if self._tidied != self.epoch and not self.beginning:
             self._tidied = self.epoch
             await self.tidy()
 
     async def tidy(self) -> int:
-        """Delete what faults have left behind: all of earlier epochs that nobody will go back to.
+        """Delete garbage: blobs of earlier epochs that no rollback needs.
 
         Returns:
-            How many blobs that were.
+            The number of blobs deleted.
         """
         left = garbage(await self.store.names(), self.epoch, self.journals, self.snapshots)
         await self.store.delete(left)

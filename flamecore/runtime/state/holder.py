@@ -1,7 +1,7 @@
-"""Who holds a state, and what this host knows of that process.
+"""The holder of a state, and what this host knows of its process.
 
-A process is known by the host's boot, its space of process ids, its id and the time of its start: no other process
-ever has all four. On another host, or in another container, only its signs of life tell.
+A process is identified by the host's boot, its process id namespace, its id and its start time: no other process
+ever has all four. On another host, or in another container, only its heartbeats show that it runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from flamecore.errors import HeldError
 
 PREFIX: Final = "holder/"
-"""What the names of signs of life begin with."""
+"""Prefix of the names of heartbeat blobs."""
 
 Presence = Literal["gone", "stopped", "running", "unknown"]
 
@@ -28,24 +28,24 @@ _STOPPED: Final = "Tt"
 
 
 def holder_blob(number: int) -> str:
-    """Return the name of a sign of life."""
+    """Return the name of a heartbeat blob."""
     return f"{PREFIX}{number:012d}"
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A sign of life of the run that holds a state.
+    """A heartbeat of the run that holds a state.
 
     Attributes:
         job: Name of the job.
         claim: A random text for each run.
-        host: Name of its host, for people.
-        space: The boot of its host, and its space of process ids; empty where they are not known.
-        pid: Its process.
-        born: When that was started, in ticks since the boot; 0: not known.
-        since: When it took the state, in seconds since the epoch, by its own clock.
-        seen: When it gave this sign.
-        lease_s: After so many seconds without another sign it has lost the state.
-        listed: It has also claimed the job in a registry that all hosts reach.
+        host: Name of its host, for display.
+        space: The boot of its host and its process id namespace; empty if not known.
+        pid: Id of its process.
+        born: Start of the process, in ticks since the boot; 0: not known.
+        since: Time at which it took the state, in seconds since the epoch, by its own clock.
+        seen: Time of this heartbeat, likewise.
+        lease_s: Seconds without a heartbeat after which it has lost the state.
+        listed: Whether it has also claimed the job in a registry that all hosts reach.
     """
 
     job: str
@@ -61,7 +61,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Name the process for people."""
+        """Return a description of the process for messages."""
         return f"process {self.pid} on {self.host}"
 
     def refusal(self, store: str, blob: str) -> HeldError:
@@ -82,7 +82,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_holder(data: bytes) -> Holder | None:
-    """Return the sign of life in a blob; None if it is none that this version reads."""
+    """Return the heartbeat in a blob; None if this version cannot read it."""
     try:
         return msgspec.json.decode(data, type=Holder)
     except msgspec.MsgspecError:
@@ -90,14 +90,14 @@ def decode_holder(data: bytes) -> Holder | None:
 
 
 def this_process() -> tuple[str, str, int, int]:
-    """Return host, space, id and birth of this process."""
+    """Return host, namespace, id and start of this process."""
     pid = os.getpid()
     known = _state_and_birth(pid)
     return platform.node(), _space(), pid, known[1] if known is not None else 0
 
 
 def presence(holder: Holder) -> Presence:
-    """Return what can be told of a holder's process from here."""
+    """Return the state of a holder's process, as far as this host can know it."""
     if not holder.space or holder.space != _space() or holder.pid == os.getpid():
         return "unknown"
     known = _state_and_birth(holder.pid)
@@ -110,7 +110,7 @@ def presence(holder: Holder) -> Presence:
 
 
 def _space() -> str:
-    """Name the space in which process ids mean something; empty where the system does not tell."""
+    """Return the boot and process id namespace of this process; empty if unknown."""
     try:
         return f"{_BOOT.read_text().strip()} {_SPACE.readlink()}"
     except OSError:
@@ -118,7 +118,10 @@ def _space() -> str:
 
 
 def _state_and_birth(pid: int) -> tuple[str, int] | None:
-    """Return the state of a process and its start, in ticks since the boot; None if there is none, or no `/proc`."""
+    """Return the state of a process and its start, in ticks since the boot.
+
+    Returns None if there is no such process, or no `/proc`.
+    """
     try:
         # The name of the program stands in parentheses, and may hold anything (proc_pid_stat(5)).
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -1,7 +1,7 @@
-"""A job's state, looked at from outside: while the job runs, after a crash, between runs.
+"""Inspection of a job's state: while the job runs, after a crash, between runs.
 
-A running job goes on taking snapshots and forgetting them, so what was there a moment ago may be gone: whoever reads
-looks again then, and finds what has come instead.
+A running job keeps taking and deleting snapshots, so a snapshot may be gone while it is read: readers then scan again,
+and find a newer one.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _TRIES: Final = 100
 
 
 class Damage(NamedTuple):
-    """Something of a state that cannot be used."""
+    """A blob of a state that cannot be used."""
 
     blob: str
     what: str
 
 
 class Verdict(NamedTuple):
-    """How sound a state is.
+    """The result of a verification.
 
     Attributes:
-        snapshots: Those that count, newest first, each with what is damaged of it.
-        damaged: What else is.
-        beginning: The beginning could be gone back to as well: nothing has been forgotten yet.
-        journals: How many journals count; they are needed whatever is gone back to.
-        unbound: Blobs that count and do not say where they belong, because they were written in format 2: one that was
-            exchanged for another would not be found.
+        snapshots: Snapshots that count, newest first, each with its damaged blobs.
+        damaged: Other damaged blobs.
+        beginning: Whether rollback to the beginning is possible: nothing has been deleted yet.
+        journals: Number of journals that count; every rollback needs them.
+        unbound: Blobs that count and were written in format 2, without their places: an exchange of two would not be
+            detected.
     """
 
     snapshots: tuple[tuple[Manifest, tuple[Damage, ...]], ...]
@@ -52,29 +52,29 @@ class Verdict(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged."""
+        """Return whether nothing is damaged."""
         return not self.damaged and not any(damaged for _, damaged in self.snapshots)
 
     @property
     def startable(self) -> bool:
-        """Whether a run would go on from anything."""
+        """Return whether a run could continue from this state or the beginning."""
         journals = any(blob.startswith("journal/") for blob, _ in self.damaged)
         return not journals and (self.beginning or self.goes_on is not None)
 
     @property
     def goes_on(self) -> Manifest | None:
-        """The snapshot that a run would go on from; None: from the beginning, if at all."""
+        """Return the snapshot that a run would continue from; None: the beginning, if any."""
         return next((manifest for manifest, damaged in self.snapshots if not damaged), None)
 
 
 async def verify(store: Store) -> Verdict:
-    """Read every blob that counts, and hold it against its seal, and against what the blobs that refer to it say.
+    """Read every blob that counts; check its seal and the digests of its references.
 
     Raises:
         StoreError: The store fails.
-        CorruptError: The record of the last epoch is damaged, so nobody knows what counts.
+        CorruptError: The record of the last epoch is damaged, so it is not known which blobs count.
     """
-    known: dict[tuple[str, Binding], str] = {}  # blobs are written once, so what was read need not be read again
+    known: dict[tuple[str, Binding], str] = {}  # blobs are written once, so each is read once
 
     async def check(blob: str, expected: Binding, read: Callable[[bytes | None, str, Binding], Any]) -> str:
         if (blob, expected) not in known:
@@ -108,17 +108,17 @@ async def verify(store: Store) -> Verdict:
 
 
 async def _forgotten(store: Store, verdict: Verdict) -> bool:
-    """Whether the job has taken a snapshot meanwhile, and what seems to be damaged may be what it has forgotten."""
+    """Return whether the job has deleted a snapshot since, which seems damaged."""
     contents = await scan(store)
     return [manifest.blob for manifest in contents.snapshots] != [manifest.blob for manifest, _ in verdict.snapshots]
 
 
 async def newest(store: Store, act: Callable[[Manifest], Awaitable[T]]) -> T:
-    """Do something with the newest snapshot; again with another one, if the job forgets it meanwhile.
+    """Call `act` with the newest snapshot; retry if the job deletes it meanwhile.
 
     Raises:
-        JobError: There is none.
-        CorruptError: It is damaged.
+        JobError: There is no snapshot.
+        CorruptError: The snapshot is damaged.
         StoreError: The store fails.
     """
     for _ in range(_TRIES):
@@ -136,7 +136,7 @@ async def newest(store: Store, act: Callable[[Manifest], Awaitable[T]]) -> T:
 
 
 def none_yet(store: Store, contents: StoreContents) -> JobError:
-    """The error where there is no snapshot."""
+    """Return the error of a store without snapshots."""
     if contents.last is None:
         what = f"store {store.name!r} holds nothing of job {store.context.job!r}"
         return JobError(what, hint="Are the path under [state] and the job's name those that it ran with?")
@@ -147,13 +147,13 @@ def none_yet(store: Store, contents: StoreContents) -> JobError:
 
 
 class Value(NamedTuple):
-    """What an operation keeps for one key.
+    """The state of an operation for one key.
 
     Attributes:
-        key: As it is stored; None if nothing is.
+        key: The stored key; None if there is none.
         value: Its state; for a grouping the payloads that the next windows begin with, oldest first.
         found: Whether there is any.
-        snapshot: Where it was found.
+        snapshot: The snapshot that was searched.
     """
 
     key: Any
@@ -163,17 +163,19 @@ class Value(NamedTuple):
 
 
 async def value_of(store: Store, codec: Codec, operation: str, keys: Iterable[Any]) -> Value:
-    """Look up one key in the newest snapshot. Only parts, and sections of them, with its key group are read.
+    """Look up one key in the newest snapshot.
+
+    Reads only parts with its key group, and only sections of the operation.
 
     Args:
-        store: Open.
-        codec: Knows the flow's types.
+        store: The open store.
+        codec: Codec with the flow's types.
         operation: Name of the vertex.
-        keys: What the key may be; the first that is stored is meant.
+        keys: Candidates for the key; the first stored one is looked up.
 
     Raises:
         JobError: There is no snapshot, or no such operation in it.
-        CodecError: The value is of a class that the codec does not know.
+        CodecError: The value is of a class unknown to the codec.
         CorruptError: A part is damaged.
     """
     candidates = list(keys)
@@ -203,27 +205,27 @@ async def value_of(store: Store, codec: Codec, operation: str, keys: Iterable[An
 
 
 async def prune(store: Store, *, pretend: bool = False) -> list[str]:
-    """Delete what faults and earlier runs have left and nothing goes back to.
+    """Delete garbage of faults and earlier runs, which no rollback needs.
 
-    What belongs to the last epoch is left alone, whether it is at work or not: it may just be writing. A run that
-    begins meanwhile goes on from what this one keeps.
+    Leaves all blobs of the last epoch alone, whether it is active or not: it may be writing. A run that begins
+    meanwhile continues from blobs that are kept.
 
     Args:
-        store: Open.
-        pretend: Only say what would go.
+        store: The open store.
+        pretend: Whether to only list the blobs, and delete none.
 
     Returns:
         Names of the blobs.
 
     Raises:
         StoreError: The store fails.
-        CorruptError: The record of the last epoch is damaged, so nobody knows what counts.
+        CorruptError: The record of the last epoch is damaged, so it is not known which blobs count.
     """
     contents = await scan(store)
     if contents.last is None:
         return []
     needed = {*contents.journals, epoch_blob(contents.last.epoch - 1)}
-    if not contents.snapshots:  # where fronts began is told by every epoch so far
+    if not contents.snapshots:  # the start of each front is in the records of all epochs
         needed |= {epoch_blob(record.epoch) for record in contents.epochs}
     for manifest in contents.snapshots:
         needed |= {manifest.blob, *(part.blob for part in manifest.parts)}

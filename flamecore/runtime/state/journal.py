@@ -1,4 +1,4 @@
-"""The journal: times that fronts have given to records, written down before they are used, and where fronts end."""
+"""The journal: times given to records, stored before use, and ends of fronts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flamecore.runtime.state.format import RESTORE, Binding, journal_blob, seal,
 
 
 class Journal(NamedTuple):
-    """What fronts have done before, by number.
+    """The recorded times and ends of fronts, by number of the front.
 
     Attributes:
-        times: Times that were given: (first, how many), in order.
-        ends: The time at which a front has ended; what has come since is not for this run.
+        times: Given times: (first, number of records), in order.
+        ends: The time at which a front has ended; newer records are not for this run.
     """
 
     times: dict[int, list[tuple[int, int]]]
@@ -26,15 +26,15 @@ class Journal(NamedTuple):
 
 
 async def load_journal(store: Store, resume: Resume, start: int) -> Journal:
-    """What was written down of times from `start` on.
+    """Return the recorded times from `start` on.
 
     Args:
-        store: Where the journals are, open.
-        resume: Says which count, and how each is sealed.
-        start: Time of the snapshot that is gone on from.
+        store: The open store of the journals.
+        resume: Names of the journals that count, with their digests.
+        start: Time of the snapshot to continue from.
 
     Raises:
-        CorruptError: A blob is damaged, or another one than the control has read.
+        CorruptError: A blob is damaged, or differs from the one that the control has read.
     """
     times: dict[int, list[tuple[int, int]]] = {}
     ends: dict[int, int] = {}
@@ -51,21 +51,21 @@ async def load_journal(store: Store, resume: Resume, start: int) -> Journal:
 
 
 def end_of(times: Sequence[GivenTimes]) -> int:
-    """Where a journal ends: a snapshot of that time or a later one does not need it."""
+    """Return the end of a journal: snapshots at or after it do not need it."""
     return max(first + max(records, 1) for _, first, records in times)
 
 
 def missing_journals(epoch: int, blobs: Iterable[str], first: Sequence[int]) -> list[str]:
-    """Return the names of journals of an epoch that must be there and are not.
+    """Return the names of an epoch's journals that must exist and do not.
 
     A worker numbers its journals one after the other and deletes the oldest first, so none can be missing between the
-    first that is needed and the last there is. Journals behind the last one leave no trace here: where they are
-    missing, a sink holds more than is accounted for (`flamecore.runtime.state.history`).
+    first that is needed and the last that exists. Lost journals behind the last one leave no trace here; a sink then
+    holds outputs beyond the journals (`flamecore.runtime.state.history`).
 
     Args:
         epoch: The epoch.
-        blobs: Names of its journals that are there.
-        first: For each worker the number of the first that is needed; it is 1 for workers behind the end.
+        blobs: Names of its existing journals.
+        first: For each worker the number of the first journal that is needed; it is 1 for workers behind the end.
     """
     there: dict[int, set[int]] = {}
     for blob in blobs:
@@ -79,15 +79,15 @@ def missing_journals(epoch: int, blobs: Iterable[str], first: Sequence[int]) -> 
 
 
 def encode_journal(times: Sequence[GivenTimes], name: str, binding: Binding) -> bytes:
-    """The blob of times that were given."""
+    """Return the blob of given times."""
     return seal(_codec.encode([tuple(entry) for entry in times], STORED), name, binding)
 
 
 def decode_journal(blob: bytes | None, name: str, expected: Binding) -> list[GivenTimes]:
-    """The times of a blob.
+    """Return the given times in a blob.
 
     Raises:
-        CorruptError: It is none, or not the expected one.
+        CorruptError: The blob is no journal, or not the expected one.
     """
     try:
         return [GivenTimes(*entry) for entry in _codec.decode(unseal(blob, name, expected), STORED)]
@@ -104,7 +104,7 @@ def decode_sync(blob: bytes | None, name: str, expected: Binding) -> int:
     """Return the time that a blob announces.
 
     Raises:
-        CorruptError: It announces none, or is not the expected one.
+        CorruptError: The blob announces no time, or is not the expected one.
     """
     try:
         time = _codec.decode(unseal(blob, name, expected), STORED)
@@ -119,9 +119,9 @@ _codec = Codec()
 
 
 class GivenTimes(NamedTuple):
-    """Times of the wall clock that a front has given to records: to be written down before they are used.
+    """Times of the wall clock that a front has given, to be stored before use.
 
-    No records: the front has ended, at that time.
+    Without records: the front has ended at that time.
     """
 
     front: int

@@ -1,4 +1,4 @@
-"""What of a job's stored state a changed flow keeps, drops or cannot read, and what is new."""
+"""The plan of a changed flow's state: kept, dropped, unreadable and new parts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Fate = Literal["kept", "dropped", "unreadable", "new"]
 
 
 class OperationPlan(NamedTuple):
-    """What becomes of the state of one operation.
+    """The fate of the state of one operation.
 
     Attributes:
-        name: Of the operation.
-        fate: What becomes of it.
-        keys: How many keys it is of; None where that cannot be told.
-        stored, now: What the snapshot and the flow say of the operation; None where they know none.
-        why: Why it is not kept, or why nobody can know; where it is new, perhaps what it was called.
+        name: Name of the operation.
+        fate: Fate of its state.
+        keys: Number of its keys; None if not known.
+        stored, now: Facts of the operation in the snapshot and in the flow; None if it is not in them.
+        why: Reason why it is not kept, or why this is not known; for a new one perhaps its earlier name.
     """
 
     name: str
@@ -44,7 +44,7 @@ class OperationPlan(NamedTuple):
 
 
 class PartitionPlan(NamedTuple):
-    """What becomes of one partition of a source; as of an operation. `at`: where it is read on."""
+    """The fate of one partition of a source; `at` is the position to continue from."""
 
     source: str
     partition: str
@@ -54,14 +54,14 @@ class PartitionPlan(NamedTuple):
 
 
 class StatePlan(NamedTuple):
-    """What becomes of a state.
+    """The fate of a state.
 
     Attributes:
-        snapshot: What it is held against; None: there is none, and so nothing that could be dropped.
-        operations, partitions: What becomes of each.
-        new_sinks, gone_sinks: Names.
+        snapshot: The snapshot compared; None: there is none, and so nothing to drop.
+        operations, partitions: The fate of each.
+        new_sinks, gone_sinks: Names of sinks.
         ahead: Sinks that the last run has found ahead of the state.
-        identity: Of the state; empty: there is none.
+        identity: Identity of the state; empty: there is none.
     """
 
     snapshot: Manifest | None
@@ -74,13 +74,13 @@ class StatePlan(NamedTuple):
 
     @property
     def loss(self) -> AcceptedLoss:
-        """What would be lost."""
+        """Return the loss that the plan implies."""
         lost = [each for each in self.operations if each.fate in ("dropped", "unreadable")]
         gone = tuple((each.source, each.partition) for each in self.partitions if each.fate == "dropped")
         return AcceptedLoss({each.name: dict(each.stored or {}) for each in lost}, gone, self.ahead.sinks)
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the plan as lines of text."""
         words = {"kept": "keep", "dropped": "DROP", "unreadable": "CANNOT READ", "new": "new"}
         for each in self.operations:
             facts = each.stored or each.now or {}
@@ -100,7 +100,7 @@ class StatePlan(NamedTuple):
             )
 
     def described(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the plan as JSON-like values."""
         snapshot = self.snapshot
         return {
             "snapshot": snapshot and {"number": snapshot.number, "epoch": snapshot.epoch, "time": snapshot.time},
@@ -123,19 +123,19 @@ async def plan_migration(
     sinks: tuple[str, ...] = (),
     phases: Phases | None = None,
 ) -> StatePlan:
-    """Hold a graph against the newest snapshot of a store, if there is one.
+    """Compare a graph with the newest snapshot of a store, if there is one.
 
-    Every value is read, as the graph's types have it.
+    Reads every value with the graph's types.
 
     Args:
-        store: Open.
-        graph: Of the changed flow.
-        sources: Its sources, to be asked for their partitions.
+        store: The open store.
+        graph: Graph of the changed flow.
+        sources: Its sources, which list their partitions.
         sinks: Names of all its sinks.
-        phases: Of both.
+        phases: Phases of sources and sinks.
 
     Raises:
-        CodecError: The graph's own types cannot be told apart.
+        CodecError: Two of the graph's own types have one name.
         CorruptError: A part is damaged.
         StoreError: The store fails.
     """

@@ -1,4 +1,4 @@
-"""The state that a worker loads to go on from a snapshot: that of its key groups, put together from parts."""
+"""The state that a worker loads from a snapshot: its key groups, from all parts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.format import Binding, Manifest, Part, Section, decode_manifest, decode_part
 
 _SAMPLE: Final = 16
-"""So many names of a section are looked at, where they all are to be taken."""
+"""Names of a section that are checked, if all of them are to be taken."""
 
 GroupsOf = Callable[[Sequence[Any]], Sequence[int]]
-"""Finds the key groups of names."""
+"""Function that returns the key groups of names."""
 
 
 def _hashed_otherwise(vertex: str, name: Any) -> CodecError:
@@ -31,12 +31,12 @@ def _hashed_otherwise(vertex: str, name: Any) -> CodecError:
 
 
 class StateReader:
-    """Puts the state of some key groups together from the parts of a snapshot, given oldest first.
+    """The state of key groups, assembled from the parts of a snapshot, oldest first.
 
     Args:
-        groups: The key groups that are wanted.
-        operations: The operations that are wanted, by name: what finds the key groups of their names.
-        swept: Of these operations in the snapshot, see `flamecore.runtime.state.format.Manifest.swept`.
+        groups: The wanted key groups.
+        operations: The wanted operations: name → function that returns key groups.
+        swept: Result of `flamecore.runtime.state.format.Manifest.swept` for these operations.
     """
 
     def __init__(
@@ -48,18 +48,21 @@ class StateReader:
         self.states: dict[str, dict[Any, Any]] = {name: {} for name in operations}
 
     def wants(self, part: Part) -> bool:
-        """Whether there is anything in a part for these."""
+        """Return whether a part may hold wanted state."""
         return not self._groups.isdisjoint(part.span) and any(name in self.states for name in part.operations)
 
     def operations_in(self, part: Part) -> frozenset[str]:
-        """Of which operations sections are to be decoded. What the manifest does not tell of does not count."""
+        """Return the operations whose sections to decode.
+
+        Sections that the manifest does not list do not count.
+        """
         return frozenset(self.states).intersection(part.operations)
 
     def apply(self, part: Part, sections: list[Section]) -> None:
-        """Take the sections of the next part, in their order.
+        """Add the sections of the next part, in their order.
 
         Raises:
-            CodecError: Keys are hashed otherwise than when they were stored: others may be where nobody looks for them.
+            CodecError: Keys hash differently than when they were stored, so others may be missed in other parts.
         """
         span = frozenset(part.span)
         both = self._groups & span
@@ -67,7 +70,7 @@ class StateReader:
             held, swept = self.states[vertex], self._swept[vertex]
             wanted = frozenset([group for group in both if part.number >= swept[group]])
             whole = wanted == span
-            some = names[:_SAMPLE] if whole else names  # what has changed has changed for all of a class
+            some = names[:_SAMPLE] if whole else names  # a changed hash changes for all keys of a class
             try:
                 groups = self._operations[vertex](some)
             except TypeError as error:
@@ -90,12 +93,12 @@ class StateReader:
 
 @dataclass(frozen=True, slots=True)
 class StateAccess:
-    """How the parts of a node keep state.
+    """Access of a node's parts to state.
 
     Attributes:
-        store: Where, open.
-        codec: Encodes state.
-        resume: What they go on from.
+        store: The open store.
+        codec: Codec of the state.
+        resume: The snapshot and journals to continue from.
         max_uncommitted: Most records admitted since the last snapshot, for the whole job.
     """
 
@@ -106,10 +109,10 @@ class StateAccess:
 
 
 async def load_manifest(store: Store, resume: Resume) -> Manifest | None:
-    """The snapshot to go on from; None: from nothing.
+    """Return the snapshot to continue from; None: from nothing.
 
     Raises:
-        CorruptError: It cannot be used, or is another one than the control has read.
+        CorruptError: It cannot be used, or differs from the one that the control has read.
     """
     if not resume.commit:
         return None
@@ -120,17 +123,18 @@ async def load_manifest(store: Store, resume: Resume) -> Manifest | None:
 async def load_state(
     store: Store, codec: Codec, manifest: Manifest, groups: Collection[int], operations: Mapping[str, GroupsOf]
 ) -> dict[str, dict[Any, Any]]:
-    """State of some key groups: for each operation, by name.
+    """Return the state of key groups: for each operation a dictionary by name.
 
     Args:
-        store, codec: Where it is, and what decodes it.
-        manifest: Of the snapshot.
-        groups: The key groups.
-        operations: Of each operation that is wanted what finds the key groups of its names.
+        store: The open store.
+        codec: Codec of the state.
+        manifest: Manifest of the snapshot.
+        groups: The wanted key groups.
+        operations: The wanted operations: name → function that returns key groups.
 
     Raises:
         CorruptError: A part is missing or damaged.
-        CodecError: A class that it has values of is declared no more, or has changed its form.
+        CodecError: A class of its values is no longer declared, or has changed its form.
     """
     reader = StateReader(groups, operations, manifest.swept(operations))
     for part in manifest.parts:

@@ -1,7 +1,7 @@
-"""What a store holds of a job: which epochs there were, and what of all that they have written counts (paper 000).
+"""The contents of a job's store: its epochs, and which of their blobs count.
 
-Every epoch's blob says what it goes on from. Whatever an earlier one still writes is not in that list, so it does not
-count, and blobs that nothing counts on are garbage.
+Every epoch's blob lists what it continues from (paper 000). Later writes of an earlier epoch are not in that list, so
+they do not count. Blobs that no record or snapshot needs are garbage.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
 class StoreContents(NamedTuple):
-    """What a store holds of a job.
+    """The contents of a job's store.
 
     Attributes:
         epochs: Records of its epochs, oldest first, as far as they can be read.
-        last: That of the epoch which wrote what counts; None: there is none.
-        snapshots: What can be gone back to, newest first.
-        beginning: The beginning can be gone back to as well: at most one snapshot has been taken.
-        damaged: What should be there and cannot be used.
+        last: Record of the epoch whose blobs count; None: there is none.
+        snapshots: Snapshots for rollback, newest first.
+        beginning: Whether rollback to the beginning is possible: at most one snapshot has been taken.
+        damaged: Errors of blobs that count and cannot be used.
         journals: Blobs of the journals that count, oldest first.
         digests: Digests of the records of `epochs` and `snapshots`, by blob.
-        unbound: Blobs that count and do not say where they belong, because they were written in format 2.
+        unbound: Blobs that count and were written in format 2, without their places.
     """
 
     epochs: tuple[EpochRecord, ...] = ()
@@ -60,12 +60,12 @@ class StoreContents(NamedTuple):
 
 
 async def scan(store: Store) -> StoreContents:
-    """What a store holds. Changes nothing.
+    """Return the contents of a store, unchanged.
 
     Raises:
-        StoreError: It cannot be read, or what is in it changes faster than it can be read.
-        CorruptError: The record of the last epoch is damaged or missing, or epochs are of several states: nobody knows
-            what counts.
+        StoreError: It cannot be read, or its contents change faster than they can be read.
+        CorruptError: The record of the last epoch is damaged or missing, or epochs are of several states, so what
+            counts is not known.
     """
     for _ in range(_TRIES):
         if (found := await _scan(store)) is not None:
@@ -75,8 +75,8 @@ async def scan(store: Store) -> StoreContents:
 
 
 async def _scan(store: Store) -> StoreContents | None:
-    """As `scan`; None if all snapshots that were listed have been forgotten since: a job is at work."""
-    # Listed before the epochs are: each of them is recorded before anything else is written in it.
+    """Return the contents; None if an active job deleted all listed snapshots."""
+    # List all blobs before the epochs: an epoch's record is written before its other blobs.
     written = [name for name in await store.names() if not name.startswith(BESIDE)]
     names = await store.names("epoch/")
     _check_recorded(store, written, names)
@@ -92,7 +92,7 @@ async def _scan(store: Store) -> StoreContents | None:
         snapshots, foreign = [], False
         for name, blob in blobs:
             if blob is None and own:
-                continue  # an earlier one, which has been forgotten since
+                continue  # an earlier one, deleted since
             expected = last.binding if name in own else last.expected(name)
             try:
                 manifest = decode_manifest(blob, name, expected)
@@ -111,14 +111,14 @@ async def _scan(store: Store) -> StoreContents | None:
         if not blobs or any(blob is not None for _, blob in blobs):
             break
         if not await store.names(f"commit/{epoch_of(last.commits[0]):08d}/"):
-            break  # what it was to go on from is lost, and nothing has come in its place
-        # What it was to go on from is gone: the epoch before was still at work when it looked. So it never began.
+            break  # its snapshots are lost, and no newer ones replace them
+        # Its snapshots are gone: the epoch before was still active during its scan. So it never began.
     lost = _lost_commit(last.epoch, own, written)
     if lost:
         damaged.append(_missing(store, lost, "parts of a later snapshot are there"))
     first = not last.commits and own[-1:] == [commit_blob(last.epoch, 1)]
     journals = (*last.journals, *await store.names(f"journal/{last.epoch:08d}/"))
-    # A manifest of another epoch in the place of one: nobody knows how many there were, or whose the record is.
+    # With a foreign manifest, neither the number of snapshots nor the owner of the record is known.
     beginning = last.beginning and (first or not own) and not lost and not foreign
     if not last.run:
         unbound.insert(0, last.blob)
@@ -135,7 +135,7 @@ async def _scan(store: Store) -> StoreContents | None:
 
 
 def _check_recorded(store: Store, written: Iterable[str], epochs: Sequence[str]) -> None:
-    """Make sure that every epoch which has written something and is not forgotten has its record.
+    """Make sure that the newest epoch with any blob has a record.
 
     Raises:
         CorruptError: The newest records are missing.
@@ -148,7 +148,7 @@ def _check_recorded(store: Store, written: Iterable[str], epochs: Sequence[str])
 async def _epochs(
     store: Store, names: Sequence[str], damaged: list[CorruptError], digests: dict[str, bytes]
 ) -> list[EpochRecord]:
-    """Return the records of the epochs, oldest first, as far as they can be read.
+    """Return the readable records of the epochs, oldest first.
 
     Raises:
         CorruptError: The last cannot be read, or an earlier one is of another state.
@@ -160,7 +160,7 @@ async def _epochs(
     for name in reversed(names[:-1]):
         blob = await store.read(name)
         if blob is None:
-            continue  # forgotten since
+            continue  # deleted since
         try:
             record = decode_epoch(blob, name, Binding())
             if record.identity != epochs[0].identity:
@@ -184,10 +184,10 @@ async def _epochs(
 
 
 def _lost_commit(epoch: int, own: Sequence[str], written: Iterable[str]) -> str:
-    """Return the name of a manifest of an epoch that was recorded and is not there; empty: none is known to be.
+    """Return the name of an epoch's recorded but missing manifest; empty if none.
 
-    After a snapshot that fails no other is taken in its epoch, so of those that parts tell of all but the last were
-    recorded; and none is forgotten before later ones are recorded.
+    A failed snapshot is the last of its epoch, so all snapshots with parts but the last were recorded; and none is
+    deleted before later ones are recorded.
     """
     prefix = f"part/{epoch:08d}/"
     newest = own[-1] if own else ""
@@ -203,13 +203,13 @@ def _missing(store: Store, blob: str, why: str) -> CorruptError:
 
 
 class Journals(NamedTuple):
-    """The journals that going on from any snapshot could need.
+    """The journals that continuing from any snapshot could need.
 
     Attributes:
         blobs: Their names, oldest first.
         digests: (blob, digest) of each.
-        end: Every time below which an output may have left is below this, as far as the journals that are there and
-            the snapshots that were announced tell.
+        end: Upper bound of the times of all outputs that may have left, by the existing journals and the announced
+            snapshots.
     """
 
     blobs: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ class Journals(NamedTuple):
 
 
 def expected_journals(contents: StoreContents) -> list[tuple[str, Binding]]:
-    """Return the name of each journal that counts, and what its seal must say."""
+    """Return the name and binding of each journal that counts."""
     last = contents.last
     if last is None:
         return []
@@ -228,15 +228,15 @@ def expected_journals(contents: StoreContents) -> list[tuple[str, Binding]]:
 
 
 def lost_journals(store: Store, contents: StoreContents, oldest: Manifest | None) -> list[CorruptError]:
-    """Return an error for each journal of the last epoch that must be there and is not.
+    """Return an error for each missing journal of the last epoch.
 
     Args:
-        store: Where they should be.
-        contents: What it holds.
-        oldest: The oldest snapshot that may be gone back to; None: the beginning.
+        store: The store.
+        contents: Contents of the store.
+        oldest: The oldest snapshot for rollback; None: the beginning.
     """
     last = contents.last
-    if last is None or not last.run:  # in format 2 they were not deleted in their order
+    if last is None or not last.run:  # in format 2 journals were not deleted in their order
         return []
     own = contents.journals[len(last.journals) :]
     first = oldest.journals if oldest is not None and oldest.epoch == last.epoch else ()
@@ -248,12 +248,12 @@ async def read_journals(store: Store, contents: StoreContents, oldest: Manifest 
     """Read the journals that count.
 
     Args:
-        store: Where they are, open.
-        contents: What it holds.
-        oldest: The oldest snapshot that may be gone back to; None: the beginning.
+        store: The open store.
+        contents: Contents of the store.
+        oldest: The oldest snapshot for rollback; None: the beginning.
 
     Raises:
-        CorruptError: One is damaged or missing: nobody knows which times were given.
+        CorruptError: A journal is damaged or missing, so the given times are not known.
         StoreError: The store fails.
     """
     last = contents.last
@@ -267,7 +267,7 @@ async def read_journals(store: Store, contents: StoreContents, oldest: Manifest 
         data = await store.read(blob)
         earlier = blob in known
         if data is None and not earlier:
-            continue  # who has written it is still at work, and has just found that nobody will need it
+            continue  # its writer is still active, and has just deleted it as unneeded
         ends = end_of(decode_journal(data, blob, expected))
         assert data is not None
         end = max(end, ends)
@@ -285,19 +285,19 @@ async def read_journals(store: Store, contents: StoreContents, oldest: Manifest 
 
 
 def only_of(old: Manifest, snapshots: Iterable[Manifest]) -> list[str]:
-    """What of a snapshot none of those needs that are kept."""
+    """Return the blobs of an expired snapshot that no kept one needs."""
     needed = {part.blob for manifest in snapshots for part in manifest.parts}
     return [old.blob, sync_blob(old.epoch, old.number), *(part.blob for part in old.parts if part.blob not in needed)]
 
 
 def garbage(names: Iterable[str], epoch: int, journals: Iterable[str], snapshots: Sequence[Manifest]) -> list[str]:
-    """What faults have left: all of earlier epochs that nobody will go back to.
+    """Return the blobs of earlier epochs that no rollback needs.
 
     Args:
-        names: Of all blobs there are.
-        epoch: The present one. What it has written, or a later one, is not looked at.
-        journals: Those that it needs.
-        snapshots: The snapshots that are kept.
+        names: Names of all blobs.
+        epoch: The current epoch. Blobs of it and of later ones are never garbage.
+        journals: The journals that it needs.
+        snapshots: The kept snapshots.
     """
     since = min([epoch - 1, *(manifest.epoch for manifest in snapshots)])
     needed = {*journals, *(epoch_blob(number) for number in range(since, epoch))}

@@ -1,4 +1,7 @@
-"""What of a graph its state depends on: written down with every snapshot, and held against the graph that goes on."""
+"""The facts of a graph that its state depends on.
+
+They are stored with every snapshot, and compared with the graph that continues.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,19 @@ from flamecore.model.types import returned, type_text
 from flamecore.model.vertices import Broadcast, ByKey, Vertex
 
 Facts = Mapping[str, Any]
-"""Of one operation: `kind`, what else its state depends on (`Vertex.state_facts`), and the declared types of its keys
-(`key`) and states (`state`) in words, where they are known, and how states come about (`form`)."""
+"""Facts of one operation: `kind`, what else its state depends on (`Vertex.state_facts`), and, if known, the declared
+types of its keys (`key`) and states (`state`) as text, and how states are made (`form`)."""
 
 _COPIES: Final = {"copies": "by place"}
-"""Fact of an operation to which several copies of one item come, in the order of their places. Those whose state says
-nothing of it took them in the order in which the lines of the flow used them."""
+"""Fact of an operation to which several copies of one item come, in the order of their places. State without it took
+the copies in the order in which the lines of the flow used them."""
 
 NEW: Final = frozenset(("copies", "form"))
 """Facts that earlier versions did not know."""
 
 _TYPES: Final = ("key", "state", "form")
-"""Facts that may change: the values themselves say whether they still fit (`flamecore.runtime.state.fit`). Any other
-makes state unusable."""
+"""Facts that may change: the values show whether they still fit (`flamecore.runtime.state.fit`). A change of any other
+fact makes state unusable."""
 
 
 def state_schema(graph: Graph) -> dict[str, dict[str, Any]]:
@@ -52,7 +55,10 @@ def _facts_of(vertex: Vertex) -> dict[str, Any]:
 
 
 def groups_function(facts: Facts) -> Callable[[Sequence[Any]], Sequence[int]]:
-    """What finds the key groups of names of an operation's state. Raises `TypeError` for what cannot be one."""
+    """Return a function from names of an operation's state to their key groups.
+
+    The function raises `TypeError` for values that cannot be names.
+    """
     by = facts.get("by", "key")
     if by == "key":
         return key_groups
@@ -60,16 +66,16 @@ def groups_function(facts: Facts) -> Callable[[Sequence[Any]], Sequence[int]]:
 
 
 def resorted(graph: Graph) -> frozenset[str]:
-    """Return the names of operations to which copies come in another order than in earlier versions."""
+    """Return the names of operations whose copies come in a new order."""
     forks = [fork for fork in graph.vertices if isinstance(fork, Broadcast) and fork.resorted]
     return frozenset(vertex.name for vertex in _fed_by_copies(graph, forks))
 
 
 def incompatibility(stored: Facts, now: Facts | None, *, resorted: bool = False) -> str:
-    """Why the state of an operation cannot be gone on with, in words; empty if it can.
+    """Return why an operation cannot continue with its state; empty if it can.
 
     Args:
-        stored, now: What the state and the flow say of the operation.
+        stored, now: Facts of the operation in the state and in the flow; None: the flow does not have it.
         resorted: Whether copies come to it in another order than in earlier versions.
     """
     if now is None:
@@ -85,7 +91,7 @@ def incompatibility(stored: Facts, now: Facts | None, *, resorted: bool = False)
 
 
 def in_words(facts: Facts) -> str:
-    """The kind of an operation, with what else its state depends on."""
+    """Describe an operation by its kind and the other facts of its state."""
     window = f" of window {facts['window']}" if "window" in facts else ""
     by = "" if facts.get("by", "key") == "key" else f" by {facts['by']}"
     others = [
@@ -95,10 +101,10 @@ def in_words(facts: Facts) -> str:
 
 
 def check_schema(stored: Mapping[str, Facts], graph: Graph) -> None:
-    """Refuse to go on from the state of another graph.
+    """Refuse to continue from the state of another graph.
 
     Raises:
-        JobError: An operation has state that this graph does not know, or knows as another kind.
+        JobError: The graph lacks an operation with state, or has it as another kind.
     """
     now, moved = state_schema(graph), resorted(graph)
     lost = {

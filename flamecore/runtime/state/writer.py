@@ -1,9 +1,8 @@
-"""A worker's side of snapshots: what it writes for each, and how a state is put together again.
+"""A worker's side of snapshots: the sections that it writes for each.
 
-A cut brings what has changed. Beside that a snapshot holds some of the state as it stands, whether it has changed or
-not: the next few names of a *sweep* that goes over all of them, again and again. When a sweep is through, all there is
-has been written since it began, and what was written before can be dropped. So no snapshot costs more than what has
-changed and a small share of the state, and what it takes to read one stays little.
+A cut brings the changes. A snapshot also holds some unchanged state: the next few names of a *sweep*, which goes over
+all names again and again. When a sweep ends, the whole state has been written since it began, so older parts can be
+dropped. A snapshot thus costs the changes and a small share of the state, and reading one stays cheap.
 """
 
 from __future__ import annotations
@@ -18,25 +17,23 @@ from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.format import Binding, Part, Row, Section, digest_of, encode_part, encode_section
 
 _SECTION_BYTES: Final = 32 * 2**10
-"""About how large a section is: it is made without a break."""
+"""Approximate size of a section, which is encoded without a break."""
 
 _LEAST, _MOST = 16, 4096
-"""Names in a section, as far as there are so many."""
+"""Fewest and most names in a section, if there are so many."""
 
 _PARTS: Final = 512
-"""A sweep is the faster the more parts there are; with so many it is done in one snapshot. Commonly there are 80 to
-160."""
+"""Number of parts at which a sweep takes one snapshot; with fewer parts it is slower. Usually there are 80 to 160."""
 
 _AT_ONCE: Final = 32_768
-"""Most names that are read for a sweep at once: nothing else is done meanwhile. With very many parts there is no such
-limit."""
+"""Most names read for a sweep at once, without a break. With very many parts there is no such limit."""
 
 Changes = Mapping[str, Sequence[Mapping[Any, Any]]]
-"""For each operation what has changed, by name; piece by piece, as later ones may hold a name once more."""
+"""Operation → pieces of changes, by name, oldest first; a name may be in several pieces."""
 
 
 class ReadableState(Protocol):
-    """What a writer needs of an operation; see `flamecore.abc.operator.StatefulOperator`."""
+    """The part of `flamecore.abc.operator.StatefulOperator` that a writer needs."""
 
     @property
     def names(self) -> list[Any]: ...
@@ -45,13 +42,13 @@ class ReadableState(Protocol):
 
 
 class StateWriter:
-    """Writes the state that one worker keeps of operations that it owns the same key groups of.
+    """A writer of one worker's state, for operations with the same key groups.
 
     Args:
-        operations: Those that keep state, by name of their vertex.
-        codec: Encodes state.
-        groups: The first and the last key group of the worker; of one that owns none: (0, -1).
-        parts: How many there are with state of these, in the snapshot that the worker goes on from.
+        operations: Operations that keep state, by name of their vertex.
+        codec: Codec of the state.
+        groups: The first and the last key group of the worker; (0, -1) if it owns none.
+        parts: Number of parts with state of these, in the snapshot that the worker continues from.
         alone: Whether the job has no other operations that keep state.
     """
 
@@ -66,26 +63,28 @@ class StateWriter:
     ) -> None:
         self.groups = groups
         self.covers = () if alone else tuple(sorted(operations))
-        """Its operations, as parts tell of them; see `flamecore.runtime.state.format.Part`."""
+        """Value of `flamecore.runtime.state.format.Part.covers` in its parts."""
         self.since = 0
-        """The number of the snapshot in which the last sweep began that is through; 0: none is."""
+        """Number of the snapshot in which the last finished sweep began; 0: none has finished."""
         self._operations, self._codec, self._parts = operations, codec, parts
-        self._begun = 0  # the number of the snapshot in which this sweep began; 0: it has not
-        self._own = 0  # how many parts have been written since
-        self._todo: list[tuple[str, int, int]] = []  # what is left of it: operation, from where, to where
+        self._begun = 0  # number of the snapshot in which this sweep began; 0: not begun
+        self._own = 0  # number of parts written since
+        self._todo: list[tuple[str, int, int]] = []  # the rest of it: operation, start, end
 
     def prepare(self, number: int, changes: Changes) -> Iterator[tuple[Section, bytes]]:
-        """Take what a cut has found, right after it. What the sweep comes to is read at once.
+        """Prepare the sections of a snapshot, right after its cut.
+
+        Reads the names that the sweep has reached at once.
 
         Args:
-            number: Of the snapshot.
-            changes: Of the worker's operations. If there are none of its own, there is nothing to be written.
+            number: Number of the snapshot.
+            changes: Changes of all operations of the worker. Without changes to its own, there are no sections.
 
         Returns:
-            The sections to be written, with their bytes: a moment's work each. Exhaust it before the next call.
+            The sections, each encoded when it is taken. Exhaust the iterator before the next call.
 
         Raises:
-            CodecError: While it is exhausted: a state is of a type that cannot be stored.
+            CodecError: From the iterator: a state is of a type that cannot be stored.
         """
         own = self._operations
         pieces = [(vertex, piece) for vertex, pieces in changes.items() if vertex in own for piece in pieces if piece]
@@ -94,7 +93,7 @@ class StateWriter:
         return self._sections(pieces)
 
     def _sweep(self, number: int) -> list[tuple[str, Mapping[Any, Any]]]:
-        """Go on with the sweep, or begin one."""
+        """Continue the sweep, or begin one; return the state of its next names."""
         self._parts += 1
         self._own += 1
         if not self._todo:
@@ -136,15 +135,15 @@ def _section(vertex: str, names: list[Any], values: list[Any]) -> Section:
 
 
 class PartWriter:
-    """Collects the sections of one part.
+    """A writer of one part.
 
     Args:
-        blob: Its name.
-        codec: Encodes it.
+        blob: Name of its blob.
+        codec: Codec of the state.
         groups: The first and the last key group of the worker.
-        number: Of the snapshot.
+        number: Number of the snapshot.
         since: See `flamecore.runtime.state.format.Part`.
-        binding: The epoch's.
+        binding: Binding of the epoch.
         covers: See `flamecore.runtime.state.format.Part`.
     """
 
@@ -168,12 +167,12 @@ class PartWriter:
         self._rows: list[Row] = []
 
     def add(self, section: Section, encoded: bytes) -> None:
-        """Take a section and its bytes."""
+        """Add a section and its bytes."""
         self._rows.append((section.vertex, encoded))
         self.size += len(encoded)
 
     def finish(self) -> tuple[Part, bytes] | None:
-        """The part and its bytes; None when there is nothing in it."""
+        """Return the part and its bytes; None if it has no sections."""
         if not self._rows:
             return None
         data = encode_part(self._codec, self._rows, self._blob, self._binding)

@@ -1,7 +1,7 @@
-"""The ordered rear's own part: merge what all workers release into one sequence (paper 000, "rear").
+"""The collector of a rear, which merges all releases into one sequence.
 
-Every worker says what it lets go and up to which time; what is below the least of these times is complete, and is
-delivered in meta order, the same in every deployment.
+See paper 000, "rear". Every worker sends its released items with the time up to which they are complete; items below
+the least of these times are complete, and are delivered in meta order, the same in every deployment.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _ORDER = itemgetter(0)
 
 
 class Complete(NamedTuple):
-    """What can be delivered: `payloads` in meta order, everything below `time`.
+    """Payloads ready for delivery: everything below `time`, in meta order.
 
-    `failure` ends the job behind these payloads: those of the records before the one that failed. That record's own
-    outputs are not among them, so that it can be run again as a whole. `orders` are the payloads' if they are kept.
-    `until` is the time right behind the last payload, which is no later than `time`: it is what the sink is told. A
-    front that has nothing to send moves `time` on, and writes that down nowhere; so a sink that was told `time` could
-    not be told from one whose state has lost what came until then.
+    `failure` ends the job after these payloads, which are outputs of the records before the failed one. Its own outputs
+    are not among them, so that it can be run again as a whole. `orders` are those of the payloads, if kept.
+
+    `until` is the time right behind the last payload, at most `time`, and the one that the sink gets. A front without
+    records advances `time`, but stores this nowhere; so a sink that got `time` would look like one whose state has lost
+    all records until then.
     """
 
     time: int
@@ -43,7 +44,7 @@ class Complete(NamedTuple):
 
 
 def joined(parts: Sequence[Complete]) -> Complete:
-    """What can be delivered of some, at least one, that follow each other."""
+    """Join consecutive deliveries, at least one, into one."""
     if len(parts) == 1:
         return parts[0]
     payloads = concat([part.payloads for part in parts if part.payloads])
@@ -56,15 +57,14 @@ def joined(parts: Sequence[Complete]) -> Complete:
 
 
 class Collector:
-    """Merges the releases of all workers for one rear.
+    """The merge of the releases of all workers for one rear.
 
     Args:
-        name: The rear.
-        workers: How many workers release to it.
-        delivered_up_to: Everything below this time is in the sink already, from an earlier run: it is not delivered
-            again.
-        barrier: Whether items come released and complete; without the barrier they are passed on as they come.
-        orders: Whether the orders of payloads are kept, for a sink that wants them.
+        name: Name of the rear.
+        workers: Number of workers that release to it.
+        delivered_up_to: Time below which the sink has everything from an earlier run: this is not delivered again.
+        barrier: Whether workers have barriers; without them items are passed on as they come.
+        orders: Whether to keep the orders of payloads, for a sink that wants them.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Collector:
         self._failures: list[tuple[bytes, Failure]] = []
 
     def receive(self, message: Released) -> Complete | None:
-        """Take one release; returns what it completes, if it completes anything."""
+        """Add one release; return the delivery that it completes, or None."""
         self._through[message.worker] = message.time
         self._failures += message.failures
         time = min(self._through)
@@ -114,16 +114,18 @@ class Collector:
         return Complete(time, payloads, failure, list(orders) if self._orders else None, until)
 
     def _failure(self, time: int) -> Failure | None:
-        """The first record below `time` that ends the job."""
+        """Return the failure of the first record below `time` that ends the job."""
         limit = encode_time(time)
         first = min((entry for entry in self._failures if entry[0] < limit), key=_ORDER, default=None)
         return None if first is None else first[1]
 
     def _take(self, time: int) -> tuple[Orders, Sequence[Any], bytes]:
-        """What is pending below `time`, in meta order; and the last of its orders, which are perhaps not sorted.
+        """Take out pending payloads below `time`, in meta order.
+
+        Returns orders, payloads and the greatest order. The orders may be unsorted if nobody needs them.
 
         Raises:
-            OrderViolationError: Two workers have released items of one order.
+            OrderViolationError: Two workers have released items with one order.
         """
         limit = encode_time(time)
         ready: list[Columns] = []
@@ -149,8 +151,7 @@ class Collector:
         for some, parts in ready:
             ordered += some
             values += parts
-        # Each payload is given its order as its key, one after the other, and no pairs are made. Sorting is a merge:
-        # what is in order already is kept together.
+        # The sort takes each payload's order as its key, without making pairs. It detects sorted runs: it is a merge.
         values.sort(key=partial(next, iter(ordered)))
         if _share_an_order([some for some, _ in ready]):
             ordered.sort()
@@ -167,7 +168,7 @@ class Collector:
 
 
 def _share_an_order(runs: Sequence[Orders]) -> bool:
-    """Whether an order is in two of them."""
+    """Return whether an order is in two of the runs."""
     *before, last = runs
     seen = set(before[0])
     for orders in before[1:]:

@@ -1,9 +1,8 @@
-"""The job's control: hears which fronts have ended and what the rears have stored, and so knows when the job is done.
+"""The completion of a job, known from ended fronts and stored outputs.
 
-Plain state, driven by messages like every part. A job is done when all its fronts have ended and every rear has
-stored all that they sent; it has failed when every rear has stored what comes before the first record that failed.
-Where some were stopped for another run to go on with them, it is done with what is below the least time they have come
-to.
+Plain state, driven by messages like every part. A job is done when all its fronts have ended and every rear has stored
+all their outputs; it has failed when every rear has stored the outputs before the first failed record. If some fronts
+were stopped, for the next run to continue them, it is done below the least time that these have reached.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from flamecore.model.plan import Plan
 
 
 class Completion:
-    """Decides when a job is over.
+    """The decision when a job is over.
 
     Args:
         plan: The job's plan.
@@ -34,7 +33,7 @@ class Completion:
         self._failing: Failure | None = None
 
     def receive(self, message: Any) -> None:
-        """Take a message of a front or a rear."""
+        """Process a message of a front or a rear."""
         if isinstance(message, Delivered):
             self._stored[message.rear] = max(self._stored[message.rear], message.time)
         elif isinstance(message, FrontEnded):
@@ -51,7 +50,10 @@ class Completion:
 
     @property
     def done(self) -> bool:
-        """Whether all that was admitted is stored; or, where fronts were stopped, all that can be in this run."""
+        """Return whether all outputs are stored.
+
+        If fronts were stopped, these are the outputs that can be complete in this run.
+        """
         if self._open or self.failing:
             return False
         end = min(self._stopped, default=self._end)
@@ -59,36 +61,39 @@ class Completion:
 
     @property
     def stopped(self) -> bool:
-        """Whether some front was stopped before its end."""
+        """Return whether a front was stopped before its end."""
         return bool(self._stopped)
 
     @property
     def stored(self) -> int:
-        """Everything below this time is stored by every rear."""
+        """Return the time below which every rear has stored everything."""
         return min(self._stored.values())
 
     @property
     def failing(self) -> bool:
-        """Whether some record is known to end the job: there is no use in reading on."""
+        """Return whether a record is known to end the job, so reading on is useless."""
         return self._failing is not None or self.reached
 
     @property
     def reached(self) -> bool:
-        """Whether some rear has come to such a record."""
+        """Return whether a rear has reached such a record."""
         return bool(self._reached)
 
     @property
     def expected(self) -> FlameError | None:
-        """The error that the job is going to fail with, as far as is known: another record may come before that one."""
+        """Return the error that the job will probably fail with, or None.
+
+        A record before this one may still fail.
+        """
         failure = self._first or self._failing
         return None if failure is None else failure.raised()
 
     @property
     def error(self) -> FlameError | None:
-        """The error that the job has failed with, once every rear has delivered what comes before it.
+        """Return the job's error, once every rear has delivered all outputs before it.
 
-        A rear that the operation which failed does not lead to goes past the record. One that has come to another, of
-        an operation that does lead there, has gone no further: so none of these is before the first.
+        A rear that is not behind the failed operation goes past the record. A rear that has reached another failed
+        record stops there, which is not before the first one.
         """
         first = self._first
         if first is None:
@@ -98,6 +103,9 @@ class Completion:
 
     @property
     def _first(self) -> Failure | None:
-        """The first record that some rear has come to; of its failures, that which the first of the rears has met."""
+        """Return the first failed record that a rear has reached, or None.
+
+        If several failures are of one record, the first rear's counts.
+        """
         reached = [self._reached[rear] for rear in self._stored if rear in self._reached]
         return min(reached, key=lambda failure: failure.at, default=None)

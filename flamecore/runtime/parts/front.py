@@ -1,4 +1,4 @@
-"""Fronts: each gives the records of one partition their global times, and remembers where they stood.
+"""Fronts, which give the records of a partition global times and keep positions.
 
 A batch is admitted with its malformed records at their places among the others.
 """
@@ -38,7 +38,7 @@ class Malformed:
 
 
 def split(batch: Batch, first: int) -> tuple[Batch, Batch]:
-    """A batch in two: its first records, as many as `first`, and the others."""
+    """Split a batch into its first `first` records, and the others."""
     places = sorted([*batch.positions, *(rejected.position for rejected in batch.rejected)])
     last = places[first - 1]
     count = sum(position <= last for position in batch.positions)
@@ -51,7 +51,7 @@ def split(batch: Batch, first: int) -> tuple[Batch, Batch]:
 
 
 def merge_rejected(batch: Batch) -> tuple[list[Any], list[Any]]:
-    """Values and malformed records together, in the order of their positions."""
+    """Return values and malformed records by position, and their positions."""
     records = list(zip(batch.positions, repeat(0), batch.values, strict=False))
     records += [(rejected.position, 1, Malformed(rejected)) for rejected in batch.rejected]
     records.sort(key=lambda record: record[:2])
@@ -59,7 +59,7 @@ def merge_rejected(batch: Batch) -> tuple[list[Any], list[Any]]:
 
 
 class LatestTime:
-    """The time that follows all those that the fronts of a worker have taken from the wall clock."""
+    """The time after all wall clock times taken by the fronts of a worker."""
 
     __slots__ = ("time",)
 
@@ -68,7 +68,7 @@ class LatestTime:
 
 
 class Admitted(NamedTuple):
-    """Consecutive records that one batch brought: times `first` … `first + len(positions) - 1`."""
+    """Consecutive records of one batch, with times from `first` on, admitted at `at`."""
 
     first: int
     positions: Sequence[Any]
@@ -76,27 +76,29 @@ class Admitted(NamedTuple):
 
 
 class Front:
-    """Gives records their global times, which strictly grow, and remembers where they stood until they are delivered.
+    """The source of global times of one partition, which strictly grow.
+
+    It keeps the positions of records until they are delivered.
 
     Args:
         name: Source and partition.
-        number: Its rank among the job's fronts, from 1: the front part of global times.
+        number: Its number among the job's fronts, from 1: the front part of global times.
         clock: "sequence" counts records from `start`: a replay gives the same times. "wall" takes microseconds since
             the epoch, so that fronts interleave by arrival.
-        start: No time below it is given, but those of `journal`.
+        start: Lower bound of new times; those of `journal` may be below.
         now_us: The wall clock, in microseconds; default: `WALL_CLOCK`.
-        describe: Puts a position in words.
-        original: Returns the record at a position as it was read, or None.
-        position: Of the last record before `start`, in a front that goes on; None: it is at its beginning.
-        snapshots: Whether snapshots are taken: then positions are remembered until the next one.
-        ended: It had come to its end before `start`, and is not read again.
-        journal: In a front of the wall clock that goes on: times given before, as (first, how many), to be given
-            again to the first records it reads.
-        end: In a front of the sequence clock that goes on: the time at which it has come to its end before.
+        describe: Function that formats a position.
+        original: Function that returns the record at a position as it was read, or None.
+        position: Position of the last record before `start`, in a continuing front; None: the beginning.
+        snapshots: Whether snapshots are taken: positions are then kept until the next one.
+        ended: Whether it had ended before `start`, and is not read again.
+        journal: Times given earlier, as (first, number of records), in a continuing front of the wall clock. They are
+            given again to the first records it reads.
+        end: Time at which a continuing front of the sequence clock ended earlier.
 
     Attributes:
-        latest: Shared by the fronts of a worker: they take their times from one clock, so what one reads after another
-            comes after it.
+        latest: Latest time, shared by the fronts of a worker: of two records read one after the other, the second has
+            the later time.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class Front:
         self.position = position
         self.ended = ended
         self.uncommitted = 0
-        self._trimmed = 0  # how many of these no snapshot will be in the midst of
+        self._trimmed = 0  # number of these below the time of the last trim
         self._floor = start
         self._snapshots = snapshots
         self._admitted: deque[Admitted] = deque()
@@ -137,20 +139,20 @@ class Front:
 
     @property
     def records_left(self) -> int | None:
-        """How many records there are until it comes to its end, if it has been there before."""
+        """Return the number of records until its earlier end; None if it has none."""
         return None if self._end is None else max(self._end - self.next_time, 0)
 
     @property
     def times_left(self) -> int | None:
-        """How many records at most can be stamped at once, because their times were given before; None: any."""
+        """Return the number of records for the next journaled times; None: no limit."""
         return self._journal[0][1] if self._journal else None
 
     def stamp(self, positions: Sequence[Any], at: float) -> int:
-        """Take times for as many records; returns the first, the others follow it one by one.
+        """Give consecutive times to as many records as positions; return the first.
 
         Args:
-            positions: Where each record stood.
-            at: When the batch arrived, on a monotonic clock in seconds: release latency is measured from here.
+            positions: Position of each record.
+            at: Arrival of the batch, on a monotonic clock in seconds: release latency is measured from here.
         """
         if self._journal and positions:
             first, count = self._journal.popleft()
@@ -173,11 +175,14 @@ class Front:
 
     @property
     def moves_on(self) -> bool:
-        """Whether its time goes on by itself: the next record comes after all that its worker has read by then."""
+        """Return whether its time advances by itself.
+
+        Its next record then comes after all records that its worker has read before.
+        """
         return self.clock == "wall" and not self._journal
 
     def promise(self) -> int:
-        """No later record will get a time below this; for a front that has nothing to send."""
+        """Return a time below which no later record will be; for a front without records."""
         if self._journal:
             return self._journal[0][0]
         self._move_on()
@@ -188,9 +193,9 @@ class Front:
         self.next_time = max(self.next_time, self._floor, now)
 
     def cut(self, time: int) -> tuple[Any, int]:
-        """Where a front begins that goes on from `time`: (position of the last record below it, its next time).
+        """Return (position of the last record below `time`, next time).
 
-        What is below `time` is forgotten: the next cut is no earlier.
+        A front that continues from `time` begins there. Positions below `time` are dropped: the next cut is no earlier.
         """
         self.trim(time)
         self.uncommitted -= self._trimmed
@@ -198,7 +203,10 @@ class Front:
         return self.position, self._uncut[0].first if self._uncut else max(self.next_time, time)
 
     def trim(self, time: int) -> None:
-        """The next cut is no earlier than `time`: where the records below it stood is forgotten, but for the last."""
+        """Drop the positions of records below `time`, except the last.
+
+        The next cut is no earlier.
+        """
         uncut = self._uncut
         while uncut and uncut[0].first < time:
             first, positions, at = uncut.popleft()
@@ -209,7 +217,7 @@ class Front:
                 uncut.appendleft(Admitted(first + count, positions[count:], at))
 
     def delivered(self, before: int) -> list[tuple[float, int]]:
-        """Forget what has a time below `before`; returns (when it arrived, how many) of the records now done."""
+        """Drop records below `before`; return their (arrival time, number of records)."""
         done = []
         while self._admitted:
             first, positions, at = self._admitted[0]
@@ -224,17 +232,17 @@ class Front:
         return done
 
     def where(self, time: int) -> str:
-        """Where the record of that time stood, in words; empty when it is no longer remembered."""
+        """Return the formatted position of the record of a time; empty if it was dropped."""
         found = self._positions(time)
         return self._describe(found[0]) if found else ""
 
     def original(self, time: int) -> bytes | None:
-        """Return the record of that time as its source has it; None if that cannot be had."""
+        """Return the record of a time as its source has it; None if unavailable."""
         found = self._positions(time)
         return self._original(found[0]) if found else None
 
     def _positions(self, time: int) -> Sequence[Any]:
-        """Return the position of the record of that time, alone; nothing when it is no longer remembered."""
+        """Return a sequence with the position of the record of a time; empty if dropped."""
         place = bisect_right(self._admitted, time, key=lambda batch: batch.first) - 1
         if place < 0:
             return ()

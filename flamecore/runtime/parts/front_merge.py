@@ -1,8 +1,8 @@
-"""The records of several fronts of a worker, brought into the order of their times before any of them runs.
+"""A merge of the records of several fronts by time, before any of them runs.
 
-Each front reads by itself, so one of two files is always ahead by what it has just read. If that ran at once, what the
-other file brings would be late for every state behind them. It need not be: which times are still to be given on this
-worker is known here. So a record waits until every other front has gone past it.
+Each front reads by itself, so one of two files is always ahead by the batch it has just read. If this batch ran at
+once, records of the other file would be late for every state behind them. This worker knows the times that it may still
+give. So a record waits until every other front has passed it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ class Records(NamedTuple):
     """Records of one source in the order of their times.
 
     Attributes:
-        source: Its name.
-        orders: Of each record.
-        values: The records; in the place of a malformed one, its failure, and of one whose prefix has run, what that
-            has made of it.
-        mixed: Whether there is something in the place of a record.
+        source: Name of the source.
+        orders: Order of each record.
+        values: The records; in place of a malformed one its failure, of one whose prefix has run what that has made.
+        mixed: Whether anything stands in place of a record.
     """
 
     source: str
@@ -37,26 +36,26 @@ class Records(NamedTuple):
 
 
 class FrontMerge:
-    """What fronts have read and nothing of which has run.
+    """Records that fronts of one worker have read, and that have not run.
 
     Args:
-        fronts: By number; all of them on one worker.
+        fronts: Fronts by number; all of them on one worker.
     """
 
     def __init__(self, fronts: Mapping[int, Front]) -> None:
         self._fronts = fronts
         self._waiting: dict[int, deque[Records]] = {number: deque() for number in fronts}
-        self._heads: list[tuple[bytes, int]] = []  # (order of its first record, front) of each that has some waiting
-        self._next: dict[int, bytes] = {}  # below it a front gives no order any more
-        self._least: list[tuple[bytes, int]] = []  # the same, least first, with some that hold no longer
+        self._heads: list[tuple[bytes, int]] = []  # (order of its first record, front) of each with waiting records
+        self._next: dict[int, bytes] = {}  # lower bound of the next order of each front
+        self._least: list[tuple[bytes, int]] = []  # a heap of the same, with outdated entries
         self._ready: deque[Records] = deque()
-        self._firsts: dict[int, bytes] = {}  # the first order of each front that has some ready
+        self._firsts: dict[int, bytes] = {}  # the first order of each front with ready records
         self._moved: list[int] = []
         for number in fronts:
             self.note(number)
 
     def add(self, number: int, records: Records) -> None:
-        """Take records of a front, the times of which it has just given."""
+        """Add records of a front that has just given their times."""
         waiting = self._waiting[number]
         if not waiting:
             heappush(self._heads, (records.orders[0], number))
@@ -64,27 +63,27 @@ class FrontMerge:
         self.note(number)
 
     def note(self, number: int) -> None:
-        """Learn which time a front gives next."""
+        """Update the next time of a front."""
         front = self._fronts[number]
-        if front.moves_on:  # past whatever the others have given
+        if front.moves_on:  # always past the times of the others
             self._next.pop(number, None)
             return
         order = self._next[number] = encode_time(front.promise()) + front.suffix
         heappush(self._least, (order, number))
 
     def close(self, number: int) -> None:
-        """Learn that nothing more is read of a front."""
+        """Note that a front reads nothing more."""
         self._next.pop(number, None)
 
     def first_time(self, number: int) -> int | None:
-        """The time below which nothing of a front waits; None: nothing of it does."""
-        if self._ready and number in self._firsts:  # what is before them may be of other fronts
+        """Return a time below which no record of a front waits; None if none waits."""
+        if self._ready and number in self._firsts:  # ready records before them may be of other fronts
             return decode_time(max(self._ready[0].orders[0], self._firsts[number]))
         waiting = self._waiting[number]
         return decode_time(waiting[0].orders[0]) if waiting else None
 
     def moved(self) -> list[int]:
-        """Return the fronts of which `first_time` has become another since the last call."""
+        """Return the fronts whose `first_time` has changed since the last call."""
         if self._ready:
             return []
         moved, self._moved = self._moved, []
@@ -92,14 +91,14 @@ class FrontMerge:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there are records that wait only because enough have been taken."""
+        """Return whether records wait only because `take` has reached its limit."""
         return bool(self._ready)
 
     def take(self, most: int) -> list[Records]:
-        """Take out records that nothing can come before any more.
+        """Take out records that no other record can come before.
 
         Args:
-            most: How many, at most.
+            most: Most records to take.
         """
         ready = self._ready
         if not ready:
@@ -107,7 +106,7 @@ class FrontMerge:
         taken: list[Records] = []
         while ready and most > 0:
             records = ready.popleft()
-            if len(records.orders) > most:  # cut all of it, once: what is left would be copied again with each call
+            if len(records.orders) > most:  # cut all pieces at once: the rest would be copied with each call
                 starts = range(0, len(records.orders), most)
                 pieces = [cut(records, start, start + most) for start in starts]
                 ready.extendleft(reversed(pieces[1:]))
@@ -117,14 +116,14 @@ class FrontMerge:
         return taken
 
     def _limit(self) -> bytes | None:
-        """The order that all fronts have gone past; None: nothing more is to come that is not after all that waits."""
+        """Return the order that all fronts have passed; None: no front limits the rest."""
         least, actual = self._least, self._next
         while least and actual.get(least[0][1]) != least[0][0]:
             heappop(least)
         return least[0][0] if least else None
 
     def _ripe(self) -> list[Records]:
-        """Take what is below the limit, front by front."""
+        """Take out the records below the limit, front by front."""
         limit, heads = self._limit(), self._heads
         ripe: list[Records] = []
         self._firsts.clear()
@@ -149,12 +148,12 @@ class FrontMerge:
 
 
 def cut(records: Records, start: int, stop: int | None) -> Records:
-    """Return the records from one place to another; None: to the end."""
+    """Return the records in [start, stop); None: to the end."""
     return records._replace(orders=records.orders[start:stop], values=records.values[start:stop])
 
 
 def together(pieces: Sequence[Records]) -> Records:
-    """Join records that follow straight on each other."""
+    """Join consecutive records."""
     return Records(
         pieces[0].source,
         list(chain.from_iterable([piece.orders for piece in pieces])),
@@ -164,10 +163,10 @@ def together(pieces: Sequence[Records]) -> Records:
 
 
 def merged(pieces: Sequence[Records]) -> list[Records]:
-    """Merge records that are in order, piece by piece, into as few pieces as there can be of one source each.
+    """Merge sorted pieces into as few pieces of one source each as possible.
 
     Args:
-        pieces: One of each front.
+        pieces: One piece of each front.
     """
     if len(pieces) < 2:
         return list(pieces)
@@ -188,9 +187,9 @@ def merged(pieces: Sequence[Records]) -> list[Records]:
 
 
 def _in_rows(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any]]:
-    """Merge pieces that are of the same times, mostly, as fronts at one pace give them: time by time.
+    """Merge pieces whose times mostly coincide, time by time.
 
-    To sort so many pieces would cost several comparisons a record.
+    Fronts at one pace give such pieces. Sorting them would cost several comparisons per record.
     """
     firsts = [decode_time(piece.orders[0]) for piece in pieces]
     lasts = [decode_time(piece.orders[-1]) for piece in pieces]
@@ -220,21 +219,21 @@ def _in_order(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any]]:
 
 
 def _sorted(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any], list[int]]:
-    """Return orders and values of all pieces, and their places in order."""
+    """Return orders and values of all pieces, and their places in sorted order."""
     orders = list(chain.from_iterable([piece.orders for piece in pieces]))
     values = list(chain.from_iterable([piece.values for piece in pieces]))
     return orders, values, sorted(range(len(orders)), key=orders.__getitem__)
 
 
 def merges(graph: Graph, fronts: Mapping[int, Front]) -> dict[int, FrontMerge]:
-    """Return, for each front that shares a state with another one of its worker, what merges them."""
+    """Return the merge of each front that shares a state with others of its worker."""
     states = {
         source.name: frozenset(vertex for vertex in graph.reach_of(source) if vertex.stateful)
         for source in graph.sources
     }
     groups: list[tuple[set[Any], dict[int, Front]]] = []
     for number, front in fronts.items():
-        reached = set(states.get(front.name.source, ()))  # nowhere: its source is in the flow no more
+        reached = set(states.get(front.name.source, ()))  # none if its source is no longer in the flow
         if not reached:
             continue
         own = {number: front}

@@ -1,4 +1,4 @@
-"""Room: how many records each front of a worker may have in flight, and behind the last snapshot."""
+"""Limits of records in flight and since the last snapshot, for each front."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from typing import Final
 from flamecore.runtime.parts.front import Front
 
 _PARTS: Final = 2
-"""A front that stands still goes on once it may read this part of all it may have: credit comes back bit by bit, and
+"""A paused front continues once it may read this part (one half) of its level: credit comes back bit by bit, and
 batches would become ever smaller."""
 
 
 class Room:
-    """Deals the credit of one worker among its fronts.
+    """The distribution of one worker's credit among its fronts.
 
-    A front always has room for one record. The rest is dealt by how far each front is behind: all may have the same
-    number in flight, so the front with the fewest, which is furthest behind, has room first. A front that waits for its
-    source holds only as much as its source may bring; one that has ended holds only what is on its way. So a fast front
-    uses what others do not need, and never what they do.
+    A front always has room for one record. All fronts may have the same number of records in flight, the level, so the
+    front with the fewest, which is furthest behind, has room first. A front that waits for its source holds only as
+    much as its source may bring; an ended one holds only its records in flight. So a fast front uses credit that others
+    do not need, and never what they do.
 
-    What has been read since the last snapshot needs no dealing: the next one is of a time that all of it is below which
-    is in flight no more. It is bounded for all fronts together, and each may read once between two.
+    The limit since the last snapshot is not distributed: the next snapshot covers all records that are no longer in
+    flight. It holds for all fronts together, and each may read once between two snapshots.
 
     Args:
         fronts: The worker's fronts, by number.
         most: Most records of them all in flight, or one for each front if that is more.
-        most_uncommitted: Most records of them all since the last snapshot; None: there are no snapshots.
+        most_uncommitted: Most records of them all since the last snapshot; None: no snapshots are taken.
     """
 
     def __init__(self, fronts: Mapping[int, Front], most: int, most_uncommitted: int | None = None) -> None:
         self._fronts = fronts
         self._most = most
         self._most_uncommitted = most_uncommitted
-        self._uncommitted_left = 0  # no more than that are left of these; counted anew when none seem to be
-        self._level = 1  # how many records each front that reads on may have in flight
-        self._reading: dict[int, int] = {}  # how many records a read under way may bring
-        self._counted: set[int] = set()  # the fronts among which the level was dealt
-        self._gone = 0  # how many of these wait for their sources
-        self._changed = True  # records have been delivered since the level was dealt
+        self._uncommitted_left = 0  # upper bound of their rest; counted again at 0
+        self._level = 1  # most records in flight of each counted front
+        self._reading: dict[int, int] = {}  # most records of each read under way
+        self._counted: set[int] = set()  # fronts that share the level
+        self._gone = 0  # number of these that wait for their sources
+        self._changed = True  # whether records were delivered since the level was computed
 
     def note(self) -> None:
-        """Learn that records have been delivered."""
+        """Note that records have been delivered."""
         self._changed = True
 
     def take(self, number: int, most: int) -> int:
-        """Return how many records a front may read now; 0 if it stands still until more are delivered, or committed.
+        """Return the number of records that a front may read now; 0: it must wait.
 
-        The read is under way until `release`.
+        It waits until more records are delivered, or committed. The read is under way until `release`.
 
         Args:
-            number: The front.
-            most: How many it wants at most.
+            number: Number of the front.
+            most: Most records that it wants.
         """
         room = 0 if self._waits_for_a_snapshot(number) else self._room(number, most)
         if room:
@@ -61,7 +61,7 @@ class Room:
         return room
 
     def has_room(self, number: int, most: int) -> bool:
-        """Return whether a front that stands still may go on. Arguments: as of `take`."""
+        """Return whether a paused front may continue; arguments as for `take`."""
         return not self._waits_for_a_snapshot(number) and self._room(number, most) > 0
 
     def _waits_for_a_snapshot(self, number: int) -> bool:
@@ -72,7 +72,7 @@ class Room:
         return self._uncommitted_left <= 0
 
     def release(self, number: int) -> None:
-        """Learn that a front's read is over."""
+        """Note that a front's read is over."""
         if self._reading.pop(number, 0) and number in self._counted:
             self._gone -= 1
 
@@ -84,8 +84,8 @@ class Room:
         return min(room, most) if room >= min(most, max(self._level // _PARTS, 1)) else 0
 
     def _deal(self) -> None:
-        """Raise the level until all credit is in use, or lower it."""
-        held = []  # by the fronts that read on; each at least one record, which nobody else is given
+        """Set the level so that all credit is in use."""
+        held = []  # records in flight of the sharing fronts, at least one each
         left = self._most
         self._counted = set()
         for number, front in self._fronts.items():
@@ -98,6 +98,6 @@ class Room:
                 self._counted.add(number)
         held.sort()
         while len(held) > 1 and left // len(held) < held[-1]:
-            left -= held.pop()  # it has more than its part
+            left -= held.pop()  # it has more than its share
         self._level = max(left // len(held), 1) if held else 1
         self._changed, self._gone = False, 0

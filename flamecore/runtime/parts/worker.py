@@ -1,7 +1,7 @@
-"""One worker: its part of the key groups, its copy of the graph, its barriers, the fronts it hosts.
+"""A worker: its key groups, its steps, its barriers, and the fronts it hosts.
 
-A worker is plain state driven by calls. Records are admitted and messages received; `flush` hands out what is to be
-sent. It knows nothing of sockets, tasks or clocks, so a simulation drives it as a transport does.
+A worker is plain state driven by calls. Records are admitted and messages received; `flush` returns the messages to
+send. It knows no sockets, tasks or clocks, so a simulation drives it as a transport does.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ _STEP_ITEMS: Final = 65_536
 
 
 class Cut(NamedTuple):
-    """What a worker adds to a snapshot.
+    """A worker's contribution to a snapshot.
 
     Attributes:
         time: The snapshot's time.
         fronts: For each front it hosts: (number, position, next time, whether it has ended).
-        changes: For each stateful operation, by name of its vertex, what has changed since the last cut, piece
-            by piece.
+        changes: For each stateful operation, by name of its vertex, the pieces of changes since the last cut.
     """
 
     time: int
@@ -60,17 +59,17 @@ class Cut(NamedTuple):
 
 
 class Worker:
-    """Runs the graph on its share of the data.
+    """The execution of the graph on one share of the data.
 
     Args:
         index: Its number, from 0.
-        plan: What all workers agree on.
+        plan: The job's plan, the same for all workers.
         reporter: Its side of the acker.
-        listener: Makes minimum times of what the ackers tell.
-        random: Draws the ids of physical instances and the numbers of acks; a new seed for every incarnation.
+        listener: Minimum times, from the news of the ackers.
+        random: Source of the ids of physical instances and the numbers of acks; a new seed for every incarnation.
         fronts: The fronts it hosts.
-        encoders: For sinks that have one, what is made of payloads before they are handed over.
-        operators: Those of plugins, besides the engine's.
+        encoders: Encoders of payloads, for sinks that have one.
+        operators: Operators of plugins, besides the engine's.
     """
 
     def __init__(
@@ -94,25 +93,25 @@ class Worker:
         self.fronts = {front.number: front for front in fronts}
         self.rejected = 0
         self.admitted = 0
-        self.given_times: list[GivenTimes] = []  # not written down yet
-        self._held: dict[int, int] = {}  # what fronts promise once what waits of theirs has run
-        self._promised: dict[int, int] = {}  # what follows the last given time of each front that has such
-        self._closing: set[int] = set()  # fronts that end once theirs are written down, and have run
+        self.given_times: list[GivenTimes] = []  # not stored yet
+        self._held: dict[int, int] = {}  # promises of fronts that wait for their records to run
+        self._promised: dict[int, int] = {}  # for each front with given times, the time after the last
+        self._closing: set[int] = set()  # fronts that end once their times are stored and their records have run
         self._merge_of = merges(plan.graph, self.fronts) if plan.barrier else {}
         self._merges = tuple(dict.fromkeys(self._merge_of.values()))
         self.step_items = _STEP_ITEMS
-        """About the number of items that go on in one step after they have waited; the rest is due at once."""
+        """Approximate number of waiting items that run in one step; the rest is due at once."""
         latest = LatestTime()
         for front in fronts:
             front.latest = latest
         self.outboxes = [Outbox() for _ in range(plan.workers)]
         self._owed: list[Ack] = []
-        self._waiting: dict[int, Ack] = {}  # by segment: for what waits to go into operations
+        self._waiting: dict[int, Ack] = {}  # by segment: acks of items in buffers before operations
         self._rears = plan.rears
         segments = plan.segments
         self._inbound = segments.inbound
         self._last = segments.last
-        self._opens = {sink.name: segments.of[sink.index] for sink in plan.graph.sinks}  # by rear, the segment
+        self._opens = {sink.name: segments.of[sink.index] for sink in plan.graph.sinks}  # segment of each rear
         if plan.dead_letters:
             self._opens[DEAD_LETTERS] = self._last
         self._released = {rear: min(listener.min_time(segment), 0) for rear, segment in self._opens.items()}
@@ -120,19 +119,19 @@ class Worker:
         self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
         self._segment_of = (*segments.entered, *self._failures.segments)
         self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at, operators)
-        self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last minimum time that was told
+        self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last time passed to operators
         self.compiled.arrivals.update(self._failures.arrivals())
 
-    # -- what comes in ---------------------------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------------------------
 
     def admit(self, number: int, batch: Batch, at: float, policy: str = "fail") -> None:
-        """Take a batch of a front's records: give them times, run them, promise the next time.
+        """Admit a batch of a front: give times, run the records, promise the next time.
 
         Args:
-            number: The front.
-            batch: What its reader found.
-            at: When it was found, on a monotonic clock in seconds.
-            policy: What becomes of malformed records: "fail", "skip" or "dead_letter".
+            number: Number of the front.
+            batch: The batch that its reader returned.
+            at: Arrival of the batch, on a monotonic clock in seconds.
+            policy: Treatment of malformed records: "fail", "skip" or "dead_letter".
         """
         front = self.fronts[number]
         values, positions = batch.values, batch.positions
@@ -150,7 +149,7 @@ class Worker:
         suffix = front.suffix
         if len(values):
             orders = [encode_time(time) + suffix for time in range(first, first + len(values))]
-            # The driver may have made any sequence, and may fill it anew; a run is kept, and written down as lists are.
+            # The driver may return any sequence, and may reuse it; a run is kept, and encoded like a list.
             values = list(values)
             malformed = bool(batch.rejected) and policy != "skip"
             if malformed:
@@ -164,14 +163,14 @@ class Worker:
             else:
                 merge.add(number, Records(front.name.source, orders, values, mixed))
         if times_left is None and self.plan.snapshots and self.plan.clock == "wall" and positions:
-            # Nothing is released before the front promises the next time: until then these can be written down.
+            # Nothing is released before the front promises the next time: until then these can be stored.
             self.given_times.append(GivenTimes(number, first, len(positions)))
             self._promised[number] = front.next_time
         else:
             self._promise(number, front.next_time if times_left is None else front.promise())
 
     def _run(self, source: str, orders: list[bytes], values: list[Any], mixed: bool) -> None:
-        """Run records, from the first operation on that has not run. Arguments: as of `Records`."""
+        """Run records, from the first operation on that has not run; arguments as for `Records`."""
         if not mixed:
             self.compiled.runs[source](orders, 0, values)
             return
@@ -189,7 +188,7 @@ class Worker:
                     step(order, 0, True, value)
 
     def _promise(self, number: int, time: int) -> None:
-        """Tell that of a front nothing below a time is to come any more; or, while such has not run, tell it then."""
+        """Report the next time of a front; or its first waiting record, until that runs."""
         if not self._merges:
             self.reporter.heartbeat(number, time)
             return
@@ -203,14 +202,17 @@ class Worker:
             self.reporter.heartbeat(number, first)
 
     def _end(self, number: int) -> None:
-        """Tell that a front has ended, unless some of its times are not written down, or some of its records wait."""
+        """Report the end of a front, unless some of its times or records are pending.
+
+        Times are pending until they are stored, records until they run.
+        """
         self._closing.add(number)
         if number not in self._promised and number not in self._held:
             self._closing.remove(number)
             self.reporter.unregister(number)
 
     def _run_waiting(self) -> None:
-        """Run what waited for other fronts and need not any longer."""
+        """Run records that no longer have to wait for other fronts."""
         for merge in self._merges:
             for records in merge.take(self.step_items):
                 self._run(*records)
@@ -221,12 +223,15 @@ class Worker:
                     self._end(number)
 
     def heartbeat(self, number: int) -> None:
-        """The front has nothing to send now: promise what it can."""
+        """Promise the next time of a front that has nothing to send now."""
         if number not in self._promised:
             self._promise(number, self.fronts[number].promise())
 
     def confirm_times(self, given_times: Sequence[GivenTimes]) -> None:
-        """Promise on: these times are written down, the oldest of those given, and what has them may be released."""
+        """Promise the times after the oldest given ones, which are now stored.
+
+        Outputs of their records may be released.
+        """
         for number, first, records in given_times:
             self._promise(number, first + records)
             if self._promised[number] == first + records:
@@ -235,11 +240,10 @@ class Worker:
                     self._end(number)
 
     def end_front(self, number: int) -> int:
-        """The front has come to its end. Returns the time below which all its items are.
+        """End a front; return the time below which all its items are.
 
-        Where snapshots are taken, a front of the sequence clock has its end written down before the minimum time
-        passes it: if the source has grown until the job goes on after a fault, what is new must not be given times
-        that others have left behind.
+        If snapshots are taken, a front of the sequence clock has its end stored before the minimum time passes it: if
+        the source grows until the job restarts after a fault, new records must not get times that others have passed.
         """
         front = self.fronts[number]
         if self.plan.snapshots and self.plan.clock == "sequence" and not front.ended:
@@ -252,10 +256,10 @@ class Worker:
         return front.next_time
 
     def stop_front(self, number: int) -> int:
-        """The front is to be read no further, though it has not ended: the next run goes on with it.
+        """Stop a front before its end: the next run continues it.
 
         Returns:
-            The time below which all its items are. The minimum time will not pass it.
+            The time below which all its items are; the minimum time will not pass it.
         """
         front = self.fronts[number]
         if number in self._merge_of:
@@ -267,7 +271,7 @@ class Worker:
         return end
 
     def trim(self, time: int) -> None:
-        """No snapshot will be of an earlier time: what only such a one would need is forgotten, a little at a time."""
+        """Drop history below `time`, a little at a time: no snapshot will be earlier."""
         limit = encode_time(time)
         for front in self.fronts.values():
             front.trim(time)
@@ -275,8 +279,11 @@ class Worker:
             operation.trim(limit)
 
     def cut(self, time: int) -> Cut:
-        """What this worker adds to a snapshot at `time`, which the sinks hold all outputs below. Cheap: what is found
-        is encoded and stored later. The next cut is no earlier."""
+        """Return this worker's contribution to a snapshot at `time`.
+
+        The sinks hold all outputs below `time`. The call is cheap: the changes are encoded and stored later. The next
+        cut is no earlier.
+        """
         limit = encode_time(time)
         fronts = tuple(
             (number, *front.cut(time), front.ended and front.uncommitted == 0) for number, front in self.fronts.items()
@@ -285,12 +292,12 @@ class Worker:
         return Cut(time, fronts, {name: changed for name, changed in changes.items() if changed})
 
     def restore(self, states: Mapping[str, dict[Any, Any]]) -> None:
-        """Start from the state of a snapshot: that of each stateful operation, by name. Before anything else."""
+        """Load the state of a snapshot, by operation; call it before anything else."""
         for name, values in states.items():
             self.compiled.stateful[name].restore(values)
 
     def receive(self, sender: str, message: Any) -> None:
-        """Take a message: process the items of another worker, or note the news of an acker or a rear."""
+        """Process a message: items of another worker, or news of an acker or a rear."""
         kind = type(message)
         if kind is Items:
             arrive(message.pieces, self.compiled.arrivals, self.compiled.arriving_runs)
@@ -307,10 +314,10 @@ class Worker:
         else:
             raise JobError(f"worker {self.index} does not know what to do with a {kind.__name__}")
 
-    # -- what goes out ---------------------------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Run some of what waits, as far as nothing can come before it any more; return whether more could run."""
+        """Run some waiting items that nothing can come before; return whether more could."""
         if self._merges:
             self._run_waiting()
         for waiting in self.compiled.waiting:
@@ -323,13 +330,13 @@ class Worker:
         return any(each.is_ready for each in (*self._merges, *self.compiled.waiting))
 
     def flush(self, now: float, *, stepped: bool = False) -> Outgoing:
-        """What is to be sent after the last calls, in order.
+        """Return the messages to send after the last calls, in order.
 
-        Everything sent is reported before what was received is: reports leave in one flush, the highest times first.
+        Sent items are reported before received ones: reports leave in one flush, the highest times first.
 
         Args:
-            now: A monotonic clock, in seconds.
-            stepped: Whether `step` has been called after all else: then what waits goes no further.
+            now: Time of a monotonic clock, in seconds.
+            stepped: Whether the caller has called `step` last, so that waiting items need no other step.
         """
         out: Outgoing = []
         reporter = self.reporter
@@ -347,13 +354,13 @@ class Worker:
         for tracker, report in reporter.flush(now):
             out.append((f"acker/{tracker}", report))
         self._release(out)
-        self._tell_time()  # after the report: an acker of this worker alone has news at once
+        self._tell_time()  # after the report: the acker of a single worker has news at once
         return out
 
     def _tell_time(self) -> None:
-        """Tell the operators of each segment if the minimum time inbound to it has risen."""
+        """Notify the operators of each segment whose minimum time inbound has risen."""
         if (early := self.compiled.early) and encode_time(self.min_time) >= early[0]:
-            early.clear()  # all first records, and what comes of them, are behind
+            early.clear()  # all first records, and their derived items, are done
         for segment, operators in self.compiled.timed.items():
             time = self.listener.min_time(segment)
             if time > self._told[segment]:
@@ -363,7 +370,10 @@ class Worker:
                     operator.on_time(minimum)
 
     def _hand_over(self, outbox: Outbox) -> Items:
-        """Empty an outbox into a message with one number for each segment in it, under the lowest time."""
+        """Empty an outbox into a message with one ack for each segment.
+
+        The ack has the lowest time of the segment's items.
+        """
         pieces = outbox.take()
         lowest: dict[int, bytes] = {}
         for index, _, _, orders, _ in pieces:
@@ -377,7 +387,7 @@ class Worker:
         return Items(pieces, acks)
 
     def _hand_over_to_self(self) -> None:
-        """Report what waits to go into operations: one number for each segment, under the lowest time."""
+        """Report waiting items: one ack for each segment, with the lowest time."""
         lowest: dict[int, bytes] = {}
         for waiting in self.compiled.waiting:
             if (order := waiting.lowest) is not None and waiting.segment is not None:
@@ -394,18 +404,21 @@ class Worker:
                 self.reporter.ack(*ack)
 
     def due(self) -> float | None:
-        """When `flush` must be called again at the latest, on the clock of `now`; None when nothing waits."""
+        """Return the latest time of the next `flush`, on the clock of `now`, or None.
+
+        None means that nothing waits; 0.0 that items are ready now.
+        """
         return 0.0 if self._is_ready() else self.reporter.due()
 
     def _release(self, out: Outgoing) -> None:
-        """Release what the minimum times have passed: for each sink, that of what leads to it."""
+        """Release the items below minimum times: for each sink, that of its segment."""
         min_time, failures = self.listener.min_time, self._failures
         ending, letters = failures.release(min_time)
-        if ending is not None:  # a sink may take long to come to it
+        if ending is not None:  # a sink may take long to reach the failed record
             out.append((CONTROL, Failing(ending)))
         for rear, segment in self._opens.items():
             time = min_time(segment)
-            outlet = self.compiled.outlets.get(rear)  # there are some only without the barrier
+            outlet = self.compiled.outlets.get(rear)  # outlets exist only without the barrier
             if time > self._released[rear]:
                 self._released[rear] = time
             elif not outlet:
@@ -425,55 +438,58 @@ class Worker:
         fatal = self._failures.for_rear(rear)
         return Released(self.index, time, orders, payloads if encode is None else encode(payloads), fatal)
 
-    # -- what others ask -------------------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------------
 
     def delivered(self) -> int:
-        """The time below which every rear has stored everything, as far as this worker has heard."""
+        """Return the time below which every rear has stored all, as far as known here."""
         if len(self._delivered) < len(self._rears):
             return MIN_TIME
         return min(self._delivered.values())
 
     @property
     def has_steps(self) -> bool:
-        """Return whether records of several fronts, or items at a state, may wait on it for what comes before them."""
+        """Return whether records or items may wait here for earlier ones.
+
+        They are records of several fronts, or items before a state.
+        """
         return bool(self._merges or self.compiled.waiting)
 
     @property
     def failed(self) -> int:
-        """How many records user functions have failed on without ending the job."""
+        """Return the number of records that user functions failed on, not ending the job."""
         return self._failures.passed
 
     @property
     def first_failed(self) -> Mapping[int, str]:
-        """Return the earliest of these failures, by its time, in words."""
+        """Return the earliest of these failures: time → description."""
         return self._failures.first_passed
 
     @property
     def retracted(self) -> int:
-        """How many outputs its operations have taken back: the tombstones they made."""
+        """Return the number of outputs that operations have retracted by tombstones."""
         return sum(operation.retracted for operation in self.compiled.stateful.values())
 
     @property
     def calls(self) -> dict[str, int]:
-        """The number of times that each stateful operation has worked on an item, the first time or again, by name."""
+        """Return the number of calls of each stateful operation, with repeats, by name."""
         return {name: operation.calls for name, operation in self.compiled.stateful.items() if operation.calls}
 
     @property
     def in_vain(self) -> dict[str, int]:
-        """The number of these calls that were made in vain, at most, by name."""
+        """Return an upper bound of the wasted calls of each operation, by name."""
         return {waiting.name: waiting.in_vain for waiting in self.compiled.waiting if waiting.in_vain}
 
     @property
     def waiting(self) -> dict[str, int]:
-        """How many items wait to go into operations, by name, until nothing can come before them."""
+        """Return the number of items that wait before each operation, by name."""
         return {waiting.name: len(waiting) for waiting in self.compiled.waiting if waiting}
 
     @property
     def min_time(self) -> int:
-        """The minimum time of the last segment, as this worker knows it: all sinks open for what is below it."""
+        """Return the last segment's minimum time known here: all sinks are open below it."""
         return self.listener.min_time(self._last)
 
 
 def _columns(items: Sequence[tuple[bytes, Any]]) -> Columns:
-    """Orders and payloads of items, apart."""
+    """Return the orders of items, and their payloads."""
     return [order for order, _ in items], [payload for _, payload in items]

@@ -1,9 +1,9 @@
-"""The order of work where items do not come in order by themselves: round a cycle, in it, and behind it.
+"""The order of work around cycles and behind them, where items arrive unsorted.
 
-An item's third output leaves an operation before its second has gone round, and is greater than all that comes of that.
-If it went on at once, a state behind it would see the two in the wrong order, and repair: in a cycle each repair is the
-cause of more. So nothing goes on at once there. It waits, and the least goes first. All that is derived from an item
-sorts after it and before whatever follows it, so on one worker every state sees ascending orders, in any graph.
+An item's third output leaves an operation before its second has gone round the cycle, and sorts after everything
+derived from the second. If it were processed at once, a state behind it would see the two in the wrong order, and
+repair: in a cycle each repair causes more. So every item waits, and the least goes first. All items derived from an
+item sort after it and before its successors, so on one worker every state sees ascending orders, in any graph.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from flamecore.model.batch import Orders
 from flamecore.model.meta import child_orders
 
 Entry = tuple[bytes, int, Step, int, bool, Any]
-"""(order, number of arrival, step, trace, alive, payload)."""
+"""(order, arrival number, step, trace, alive, payload)."""
 
 Visit = tuple[Iterator[bytes], int, bool]
-"""(orders of the next turns, trace, alive): what all that comes of an item in a cycle has in common."""
+"""(orders of the next turns, trace, alive), shared by all items derived from one item in a cycle."""
 
 Turn = tuple[Step, Any, int, Visit]
 """(step, payload, rounds, visit)."""
 
 
 class Agenda:
-    """What waits for its turn on one worker, by order. What is of one order keeps the sequence in which it came.
+    """A queue of items on one worker, by order; first in, first out within one order.
 
     Args:
-        segment: What comes from outside waits for the minimum time inbound to this segment; None: it goes on at once.
-        name: That of an operation before which items wait.
+        segment: Items from outside wait for the minimum time inbound to this segment; None: they do not wait.
+        name: Name of an operation before which items wait.
     """
 
     in_vain = 0
@@ -42,7 +42,7 @@ class Agenda:
     def __init__(self, segment: int | None = None, name: str = "") -> None:
         self.segment, self.name = segment, name
         self.is_ready = False
-        """True if something waits only because enough has gone on at once."""
+        """Whether items wait only because `drain` has reached its number of steps."""
         self._waiting: list[Entry] = []
         self._arrivals = count()
         self._at_work = False
@@ -53,15 +53,15 @@ class Agenda:
 
     @property
     def lowest(self) -> bytes | None:
-        """The lowest order that waits."""
+        """Return the lowest waiting order, or None."""
         return self._waiting[0][0] if self._waiting else None
 
     def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Let an item wait for its turn to take a step."""
+        """Queue an item for a step."""
         heappush(self._waiting, (order, next(self._arrivals), step, trace, alive, payload))
 
     def enter(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Let an item from outside take a step, and then all that comes of it, unless it has to wait."""
+        """Run a step on an item from outside, and all that derives from it, or queue it."""
         if self._at_work:
             return self.put(step, order, trace, alive, payload)
         if self.segment is not None:
@@ -72,11 +72,11 @@ class Agenda:
         return None
 
     def entrance(self, step: Step) -> Step:
-        """Return a step by which items come from outside."""
+        """Return a step for items from outside."""
         return partial(self.enter, step)
 
     def gate(self, way: Way) -> Way:
-        """Return a way that lets pass what need not wait, and gives the rest its turn."""
+        """Return a way that queues items which have to wait, and passes the others."""
         pass_step, pass_run = way
 
         def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -95,11 +95,13 @@ class Agenda:
         return Way(step, run)
 
     def drain(self, known: bytes, most: int = maxsize) -> None:
-        """Run what waits below an order, with all that comes of it: nothing below it is to come any more.
+        """Run the items below an order, and all that derives from them.
+
+        No more items below it may come.
 
         Args:
             known: The order.
-            most: How many steps to take, about.
+            most: Approximate number of steps to take.
         """
         self._at_work, self._steps_left = True, most
         self._work(known)
@@ -123,7 +125,7 @@ class Agenda:
         step(order, trace, alive, payload)
 
     def _without_cancelled(self, entry: Entry) -> list[Entry]:
-        """Take all that is of the order of an entry; leave out items whose tombstones have come, and these."""
+        """Take out all items of an entry's order, except cancelled ones and tombstones."""
         left, waiting = [entry], self._waiting
         while waiting and waiting[0][0] == entry[0]:
             entry = heappop(waiting)
@@ -137,21 +139,21 @@ class Agenda:
 
 
 class NumberedAgenda(Agenda):
-    """An agenda that numbers the turns of a cycle, as child ids of what has entered it.
+    """An agenda that orders items in a cycle by numbered turns.
 
-    Where nothing is ever taken back, all that comes of what enters a cycle runs before the next enters, in ascending
-    order. So the number of its turn orders an item as its own child ids would, is the same in any recomputation, and
-    does not grow with the rounds. No orders are compared either: what an item emits sorts after it and before all that
-    waits, so it goes on a stack.
+    If items are never retracted, everything derived from an item that enters a cycle runs before the next item enters,
+    in ascending order. So the number of its turn orders an item as its own child ids would, is the same in any
+    recomputation, and does not grow with the rounds. Orders are not compared either: outputs of an item sort after it
+    and before all waiting items, so they go on a stack.
 
-    What leaves the cycle, or fails there, does so at a turn of its own: its order from before counts no more. Behind
-    the cycle orders grow as they do anywhere, also while the agenda is at work.
+    An item leaves the cycle, or fails there, at a turn of its own, and gets its order from it. Behind the cycle orders
+    grow as usual, even while the agenda is running.
 
     Attributes:
-        rounds: How often the item whose turn it is has gone round its cycle.
-        visit: The visit to a cycle that the item whose turn it is belongs to.
-        inside: What waits and has come of what entered, the next one last.
-        emitted: What the item whose turn it is has emitted so far.
+        rounds: Rounds of the current item in its cycle.
+        visit: Visit of the current item to its cycle.
+        inside: Waiting turns of items derived from the one that entered, the next turn last.
+        emitted: Turns of the outputs of the current item so far.
     """
 
     def __init__(self, segment: int | None = None, name: str = "") -> None:
@@ -160,14 +162,17 @@ class NumberedAgenda(Agenda):
         self.visit: Visit = (iter(()), 0, True)
         self.inside: list[Turn] = []
         self.emitted: list[Turn] = []
-        self._entered = b""  # the order of the last that has
+        self._entered = b""  # the order of the item that entered last
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self.inside)
 
     @property
     def lowest(self) -> bytes | None:
-        """The lowest order that waits: what comes of the last that has entered is before all others."""
+        """Return the lowest waiting order, or None.
+
+        Items derived from the one that entered last come before all others.
+        """
         return self._entered if self.inside else super().lowest
 
     def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -181,7 +186,7 @@ class NumberedAgenda(Agenda):
         return super().entrance(begin)  # one for all items: a tombstone takes the step of its victim
 
     def turn(self, step: Step) -> Step:
-        """Return a step that an item in a cycle takes at a turn of its own."""
+        """Return a step that an item in a cycle takes at its own turn."""
         emitted = self.emitted
 
         def wait(order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -190,12 +195,12 @@ class NumberedAgenda(Agenda):
         return wait
 
     def gate_inside(self, way: Way) -> Way:
-        """Return a way that gives all items in a cycle their turn."""
+        """Return a way that queues every item in a cycle for its turn."""
         step = self.turn(way.step)
         return Way(step, each(step))
 
     def turn_to_fail(self, fail: Fail) -> Fail:
-        """Return where an item in a cycle goes that a function fails on: there too, at a turn of its own."""
+        """Return a failure handler that takes items in a cycle at their own turn."""
 
         def fail_later(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
             def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -206,7 +211,7 @@ class NumberedAgenda(Agenda):
         return fail_later
 
     def abandon(self) -> None:
-        """Drop all that waits of the visit of the item whose turn it is: it would go on without end."""
+        """Drop all waiting turns of the current visit, which would not end."""
         self.inside[:] = [turn for turn in self.inside if turn[3] is not self.visit]
 
     def _work(self, known: bytes | None = None) -> None:
@@ -219,7 +224,7 @@ class NumberedAgenda(Agenda):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Run the turns of what has come of the last that has entered, as many as there are steps left."""
+        """Run the turns of derived items, until none is left or the steps are used up."""
         emitted, inside, left = self.emitted, self.inside, self._steps_left
         while emitted or inside:
             if emitted:

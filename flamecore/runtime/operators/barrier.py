@@ -1,7 +1,9 @@
-"""The barrier: the only buffer, before the rear (paper 004, section 3.1; paper 000, "Minimal time within stream").
+"""The barrier: the only buffer, before the rear.
 
-It holds every item that arrives, drops what a tombstone cancels, and releases in meta order what the minimum time has
-passed: nothing older is in flight, so no tombstone for it can come.
+Sources: paper 004, section 3.1; paper 000, "Minimal time within stream".
+
+It holds every arriving item, drops the items that tombstones cancel, and releases in meta order everything below the
+minimum time: nothing older is in flight, so no tombstone for it can come.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _ORDER: Final = itemgetter(0)
 
 
 class Barrier(OutputBuffer):
-    """Hold, cancel, release. One for each sink and worker.
+    """The output buffer of one sink on one worker: hold, cancel, release.
 
     Args:
         name: Name of the sink, for errors.
@@ -34,12 +36,12 @@ class Barrier(OutputBuffer):
     def __init__(self, name: str) -> None:
         self.sink = name
         self.released = b""
-        self._runs: deque[Held] = deque()  # what came in runs, as it came
+        self._runs: deque[Held] = deque()  # runs, as they came
         self._latest = b""  # the greatest order among the runs so far
-        self._crossed = False  # whether a run began before another's end: then they are merged when they are released
-        self._buffered: dict[bytes, tuple[int, Any]] = {}  # everything else: (trace, payload) by order
-        # Two recomputations of one item that came by different workers are here together for a moment: one order, two
-        # traces. All but the one in `_buffered` wait here.
+        self._crossed = False  # whether runs overlap; they are then merged at release
+        self._buffered: dict[bytes, tuple[int, Any]] = {}  # single items: (trace, payload) by order
+        # Two recomputations of one item that came by different workers may be here at once: one order, two traces. All
+        # but the one in `_buffered` wait here.
         self._twins: dict[tuple[bytes, int], Any] = {}
         self.step = self._compile()
 
@@ -58,7 +60,7 @@ class Barrier(OutputBuffer):
         return step
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Take several live items of one trace, in ascending order."""
+        """Buffer several live items of one trace, in ascending order."""
         if orders[0] <= self._latest:
             self._crossed = True
         self._latest = max(self._latest, orders[-1])
@@ -69,7 +71,7 @@ class Barrier(OutputBuffer):
             self.step(order, trace, True, payload)
 
     def _buffer_all(self) -> None:
-        """Put what came in runs beside the rest, where each item can be found."""
+        """Move the items of all runs to `_buffered`, where each can be found."""
         while self._runs:
             self._buffer(*self._runs.popleft())
         self._crossed = False
@@ -91,7 +93,7 @@ class Barrier(OutputBuffer):
         """Drop the victim of a tombstone.
 
         Raises:
-            NoInvalideeError: It is not here.
+            NoInvalideeError: The victim is not here.
         """
         self._buffer_all()
         held = self._buffered.get(order)
@@ -113,16 +115,20 @@ class Barrier(OutputBuffer):
             )
 
     def release(self, time: int) -> list[tuple[bytes, Any]]:
-        """Take out what has a time strictly below `time`: (order, payload), in meta order. Raises as `columns`."""
+        """Take out the items below `time` as (order, payload), in meta order.
+
+        Raises:
+            TimeRegressionError, OrderViolationError: As `columns`.
+        """
         return list(zip(*self.columns(time), strict=True))
 
     def columns(self, time: int) -> Columns:
-        """Take out what has a time strictly below `time`: orders and payloads, in meta order.
+        """Take out the items strictly below `time`: orders and payloads, in meta order.
 
         Raises:
             TimeRegressionError: `time` is below an earlier one.
-            OrderViolationError: An item came too late; or two valid items have one order, which nothing but a random
-                trace would tell apart.
+            OrderViolationError: An item came too late; or two valid items have one order, and only random traces
+                would tell them apart.
         """
         limit = encode_time(time)
         if limit < self.released:
@@ -149,7 +155,7 @@ class Barrier(OutputBuffer):
         return batch
 
     def _in_order(self, limit: bytes) -> Columns:
-        """What is below `limit`, while everything came in order."""
+        """Take out the items below `limit` from runs that do not overlap."""
         runs = self._runs
         places: list[Orders] = []
         parts: list[Sequence[Any]] = []
@@ -164,10 +170,11 @@ class Barrier(OutputBuffer):
         return joined(places), concat(parts)
 
     def _merged(self, limit: bytes) -> Columns:
-        """What is below `limit`, of runs that overlap.
+        """Take out the items below `limit` from runs that may overlap.
 
         Raises:
-            DuplicateItemError, OrderViolationError: Two items have one order, and no tombstone has come for either.
+            DuplicateItemError: Two items have one identity.
+            OrderViolationError: Two valid items have one order.
         """
         batch: list[tuple[bytes, Any]] = []
         rest: deque[Held] = deque()
@@ -179,16 +186,16 @@ class Barrier(OutputBuffer):
                 self._crossed |= orders[end] <= self._latest
                 self._latest = max(self._latest, orders[-1])
                 rest.append((orders[end:], trace, payloads[end:]))
-        batch.sort(key=_ORDER)  # a merge: runs are found and kept together
+        batch.sort(key=_ORDER)  # the sort detects runs, so it is a merge
         released = list(map(_ORDER, batch))
         if any(map(eq, released, released[1:])):
-            self._buffer_all()  # finds a second item of one identity
-            return self._sorted(limit)  # and this two valid ones
+            self._buffer_all()  # raises if two items have one identity
+            return self._sorted(limit)  # raises if two valid items have one order
         self._runs = rest
         return released, [payload for _, payload in batch]
 
     def _sorted(self, limit: bytes) -> Columns:
-        """What is below `limit`, of items that came in any order.
+        """Take out the items below `limit`, which came in any order.
 
         Raises:
             OrderViolationError: Two valid items have one order.
@@ -213,10 +220,10 @@ class Barrier(OutputBuffer):
 
 
 class Outlet(Operator):
-    """The end of a stream where the barrier is off: what comes leaves with the next flush.
+    """The end of a stream without a barrier: items leave with the next flush.
 
     Attributes:
-        items: (order, payload) of what has come.
+        items: (order, payload) of the items so far.
     """
 
     def __init__(self, vertex: Sink, site: Site) -> None:
@@ -232,5 +239,5 @@ class Outlet(Operator):
 
 
 def sink_operator(vertex: Sink, site: Site) -> Operator:
-    """Return what takes the items of a sink."""
+    """Return the operator of a sink: a barrier, or an outlet without one."""
     return Barrier(vertex.name) if site.barrier else Outlet(vertex, site)

@@ -1,8 +1,7 @@
-"""From the graph to the steps of one worker.
+"""The compiler from the graph to the steps of one worker.
 
-The graph is walked from its sinks back; each vertex becomes a step that calls the step of its successor, so a chain
-of maps is a chain of calls. Only here do routes, cycles and barriers meet. How a kind of vertex is computed is not
-known here: the table says it.
+The graph is walked from its sinks back; each vertex becomes a step that calls the step of its successor, so a chain of
+maps is a chain of calls. Routes, cycles and barriers meet only here. The table says how to compute each kind of vertex.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from flamecore.runtime.operators.strict import early_orders, strict_vertex
 from flamecore.runtime.operators.table import OPERATORS, Operators
 
 _FRAMES: Final = 500
-"""How deep calls may be where a chain of operations begins, and in functions of the flow at its end."""
+"""Call depth reserved for the start of a chain of operations, and for functions of the flow at its end."""
 
 _FRAMES_OF_STATE, _FRAMES_OF_MAP = 16, 4
-"""How much deeper they may be for each operation: the deepest, a state that meets a late item, needs fewer."""
+"""Call depth reserved for each operation: the deepest, a state that repairs after a late item, needs less."""
 
 _FRAMES_MOST: Final = 10_000
-"""What is nested as deep as calls may be is decoded on the machine's own stack: from some 20,000 levels on that is too
-small, and the process dies."""
+"""Values nested as deep as calls may be are decoded on the C stack: it overflows at some 20,000 levels, and kills the
+process."""
 
 
 @dataclass(slots=True)
@@ -52,15 +51,15 @@ class Compiled:
         entries: For each source, the step its records enter.
         runs: For each source, the run its records enter.
         behind: For each source with a prefix, the trace of what comes out of that, and the run that this enters.
-        arrivals: For each vertex index, the step for items that come from another worker.
-        arriving_runs: For each vertex index that is on no cycle, the run for the same.
-        barriers: For each sink, what holds its items.
-        outlets: For each sink, what it is to be sent at once when the barrier is off.
+        arrivals: For each vertex index, the step for items from other workers.
+        arriving_runs: For each vertex index on no cycle, the run for the same.
+        barriers: For each sink, its barrier.
+        outlets: For each sink, the items to send at once if there is no barrier.
         stateful: The operations that keep history, by name of their vertex.
-        waiting: Where items wait to go into stateful operations, upstream ones first.
-        timed: For each segment, the operators to be told whenever the minimum time inbound to it has risen.
-        shares: What rebalances go by, as far as they go by how busy workers are; None: there are none.
-        early: While there are first records, whose functions check their results, the order below which they are.
+        waiting: Buffers before stateful operations, upstream ones first.
+        timed: For each segment, the operators to notify when the minimum time inbound to it rises.
+        shares: Shares of rebalances that follow the load of workers; None: there are no such rebalances.
+        early: The order below which records are first ones, whose functions check their results; empty after them.
     """
 
     entries: dict[str, Step] = field(default_factory=dict)
@@ -78,7 +77,7 @@ class Compiled:
 
 
 class Compiler:
-    """The walk over the graph that makes the steps of one worker. Arguments: see `compile_worker`."""
+    """The walk over the graph for `compile_worker`, which documents the arguments."""
 
     def __init__(
         self,
@@ -106,25 +105,25 @@ class Compiler:
         self.compiled.early[:] = early_orders(plan)
 
     def successor(self, vertex: Vertex) -> Way:
-        """Return the way of what `vertex` emits, which has one successor."""
+        """Return the way to the only successor of `vertex`."""
         (only,) = self.plan.graph.successors(vertex)
         return self.way(vertex, only)
 
     def way(self, start: Vertex, end: Vertex) -> Way:
-        """Return the step and the run that an edge stands for."""
+        """Return the step and the run of an edge."""
         return self.cycles.edge(start, end, self.input_of)
 
     def input_of(self, vertex: Vertex) -> Way:
-        """Return what takes items for `vertex` from this worker: its route and what is behind it."""
+        """Return the way into `vertex` from this worker: its route and its operator."""
         if vertex not in self.inputs:
             self.inputs[vertex] = self.arrange(vertex, self.operator_of(vertex))
         return self.inputs[vertex]
 
     def operator_of(self, vertex: Vertex) -> Operator:
-        """Make the operator of a vertex on this worker, with what is behind it, and note what the worker needs of it.
+        """Make the operator of a vertex on this worker, and register it in `compiled`.
 
         Raises:
-            TypeError: The table has no row for its class.
+            TypeError: The table has no row for the vertex's class.
         """
         if type(vertex) not in self.operators:
             raise TypeError(f"{vertex!r} has no operator")
@@ -155,7 +154,7 @@ class Compiler:
         return operator
 
     def choose(self, operator: BroadcastOperator, ends: Sequence[Vertex]) -> None:
-        """Join a broadcast with its two filters, if they part what comes between them."""
+        """Join a broadcast with its two filters, if they are complements of each other."""
         if len(ends) != 2 or self.operators[Map] is not OPERATORS[Map]:
             return
         for one, other in (ends, ends[::-1]):
@@ -170,7 +169,7 @@ class Compiler:
                 return
 
     def arrange(self, vertex: Vertex, operator: Operator) -> Way:
-        """Make an operator reachable: for what arrives from other workers, and by the vertex's route."""
+        """Return the way into an operator by its route; register it for arrivals."""
         way = Way(operator.step, operator.run or each(operator.step))
         alone = len(self.outboxes) == 1
         strict = self.strict(vertex) if self.checks else vertex
@@ -200,7 +199,10 @@ class Compiler:
         )
 
     def shares_for(self, vertex: Vertex) -> LoadShares | None:
-        """What a rebalance goes by whose items come once, straight from the fronts; None: it must go by their times."""
+        """Return the shares of a rebalance whose items come once, straight from fronts.
+
+        Returns None for other vertices, and where the rebalance must follow the times of items.
+        """
         if not (isinstance(vertex.route, ByTime) and len(self.outboxes) > 1):
             return None
         before = self.plan.graph.upstream_of(vertex)
@@ -212,11 +214,11 @@ class Compiler:
         return self.compiled.shares
 
     def ident_of(self, vertex: Vertex) -> int:
-        """The 64-bit id of a vertex's instance on this worker.
+        """Return the 64-bit id of a vertex's instance on this worker.
 
-        It is random, so that two recomputations of an item that came by different workers have different traces. Where
-        an item's order alone says which worker it goes to, or it is never recomputed, there are no such two: there all
-        workers have one id, and what comes from several of them stays one run.
+        It is random, so that recomputations of an item by different workers have different traces. If the order of an
+        item determines its worker, or if it is never recomputed, there are no such recomputations: then all workers
+        have one id, and items from several of them stay one run.
         """
         if vertex not in self.idents:
             self.idents[vertex] = self.new_ident(vertex)
@@ -228,18 +230,20 @@ class Compiler:
         return self.random.getrandbits(64)
 
     def placed_by_order(self) -> frozenset[Vertex]:
-        """The vertices whose items go to the worker that their order says, of their front or of their time; or whose
-        items come once, and may go anywhere."""
+        """Return the vertices whose items go to a worker determined by their order.
+
+        The order determines it by the front or the time; items that come once may go to any worker, and count too.
+        """
         graph = self.plan.graph
         placed: set[Vertex] = set()
-        for vertex in graph.vertices:  # upstream ones first, but for what comes back in a cycle, which is not placed
+        for vertex in graph.vertices:  # upstream ones first, except feedback of cycles, which is not placed
             follows = vertex.route is None and all(start in placed for start in graph.predecessors(vertex))
             if not vertex.stateful and (follows or isinstance(vertex.route, ByTime)):
                 placed.add(vertex)
         return frozenset(placed)
 
     def parts(self, ends: Sequence[Vertex]) -> bool:
-        """Whether what goes these ways never meets again, so that one may be ahead of the other."""
+        """Return whether items on these ways never meet again, so one may be ahead."""
         reached = [self.plan.graph.reach_of(end) for end in ends]
         return len(frozenset().union(*reached)) == sum(map(len, reached))
 
@@ -256,14 +260,14 @@ def compile_worker(
 
     Args:
         plan: The job's plan.
-        worker: Which worker.
-        random: Draws the 64-bit ids of physical instances.
-        outboxes: What is to be sent to each worker; steps put it there.
-        fail_at: Gives the step a vertex calls when user code fails.
-        operators: Those of plugins, besides the engine's.
+        worker: Number of the worker.
+        random: Source of the 64-bit ids of physical instances.
+        outboxes: Outbox of each worker, which steps fill.
+        fail_at: Function that returns the failure handler of a vertex.
+        operators: Operators of plugins, besides the engine's.
     """
     compiler = Compiler(plan, worker, random, outboxes, fail_at, {**OPERATORS, **operators})
-    # Each step calls the next, and each operator is made with those behind it: a long chain must not be walked so.
+    # Each step calls the next, and making an operator makes its successors first: long chains need deep stacks.
     frames = _FRAMES + plan.graph.longest_way(lambda vertex: _FRAMES_OF_STATE if vertex.stateful else _FRAMES_OF_MAP)
     if frames > _FRAMES_MOST:
         raise GraphError(
@@ -281,5 +285,5 @@ def compile_worker(
         if prefix := plan.graph.prefix_of(source):
             trace = reduce(xor, map(compiler.ident_of, prefix))
             compiler.compiled.behind[source.name] = trace, compiler.successor(prefix[-1]).run
-    compiler.compiled.waiting.sort(key=lambda one: one.segment or 0)  # what leads to another is of a lower segment
+    compiler.compiled.waiting.sort(key=lambda one: one.segment or 0)  # buffers upstream have lower segments
     return compiler.compiled

@@ -1,7 +1,7 @@
-"""Steps of what lies on cycles and behind them: where an item waits for its turn, how it comes in, and how it leaves.
+"""The compiler of steps on cycles and behind them: waiting, entry and exit.
 
-The walk over the graph (`flamecore.runtime.operators.compiler`) asks here at each edge and before each vertex. Which
-agenda a vertex has, whether its turns are numbered, and whether keys are noted, is known nowhere else.
+The walk over the graph (`flamecore.runtime.operators.compiler`) asks here at each edge and before each vertex. Only
+this module knows the agenda of a vertex, whether its turns are numbered, and whether keys are noted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ class CycleCompiler:
     Args:
         plan: The job's plan.
         worker: The number of the worker.
-        fail_at: Gives the step a vertex calls when user code fails.
-        numbers: Whether turns may be numbered: not with operators of plugins, which may take back what came in order.
+        fail_at: Function that returns the failure handler of a vertex.
+        numbers: Whether turns may be numbered: not with operators of plugins, which may retract items that came in
+            order.
 
     Attributes:
-        agenda: Orders what is at no cycle with a home.
-        fail_of: Gives the step for items that a vertex fails on; one each: a repair must fail as what it repairs.
-        waiting: The agendas where items wait for what leads there, if this is one of several workers.
+        agenda: Agenda of all vertices without one of their own.
+        fail_of: Function that returns the failure handler of a vertex, cached: a repair must meet the same handler.
+        waiting: Agendas whose items wait for minimum times, if this is one of several workers.
     """
 
     def __init__(self, plan: Plan, worker: int, fail_at: Callable[[Vertex], Fail], *, numbers: bool) -> None:
@@ -54,15 +55,15 @@ class CycleCompiler:
         return vertex in self._on_cycles
 
     def is_head(self, vertex: Vertex) -> bool:
-        """Return whether a cycle goes back to a vertex."""
+        """Return whether a vertex is the head of a cycle."""
         return vertex in self._heads
 
     def edge(self, start: Vertex, end: Vertex, input_of: Callable[[Vertex], Way]) -> Way:
-        """Return the step and the run that an edge stands for; into a cycle the items go one by one.
+        """Return the step and the run of an edge; items enter a cycle one by one.
 
         Args:
             start, end: The edge.
-            input_of: Gives what takes items for a vertex.
+            input_of: Function that returns the way into a vertex.
         """
         if (start, end) in self._feedback:
             step = self._heads[end].feed_back
@@ -74,7 +75,7 @@ class CycleCompiler:
             step = keyed.going_on(step)
         enters = any(end in cycle and start not in cycle for cycle in self._cycles)
         if start in self._numbered:
-            # One by one, so that what is emitted is in order: a run of failures and outputs has these behind those.
+            # One by one, so that outputs are in order: a run would emit its failures before its outputs.
             numbers, region = self._numbered[start]
             fail = numbers.turn_to_fail(fail)
             if enters:
@@ -90,9 +91,9 @@ class CycleCompiler:
         return Way(step, each(step))
 
     def before(self, vertex: Vertex, way: Way) -> Way:
-        """Return the way of items to a vertex, from the one inside: those that have to wait get their turn there."""
+        """Return the way to a vertex, with a queue before `way` for items that must wait."""
         keyed = self._keyed.get(vertex)
-        if vertex in self._heads:  # a merge
+        if vertex in self._heads:  # a head is a merge
             self._heads[vertex].inside = way.step if keyed is None else keyed.going_on(way.step)
         elif self._is_gated(vertex):
             if keyed is not None:
@@ -103,12 +104,14 @@ class CycleCompiler:
         return way
 
     def keyed_way(self, vertex: Vertex, strict: Vertex, way: Way) -> Way | None:
-        """Return the way to a vertex by the key of its loop, which items must still have; None: it has another route.
+        """Return the way to a vertex routed by the key of its loop; None: other routes.
+
+        It checks that items still have the key.
 
         Args:
             vertex: The vertex.
-            strict: The one whose key function is to be asked.
-            way: The way without a look at the key.
+            strict: The vertex with the key function to call.
+            way: The way without the check.
         """
         keyed = self._keyed.get(vertex)
         if keyed is None or not isinstance(strict.route, ByKey):
@@ -120,22 +123,23 @@ class CycleCompiler:
         """Return the step of items from other workers to a vertex on a cycle."""
         return self._agenda_of(vertex).entrance(way.step)
 
-    # -- what there is here ----------------------------------------------------------------------------------------
+    # -- agendas of this worker -------------------------------------------------------------------------------------
 
     def _agenda_of(self, vertex: Vertex) -> Agenda:
-        """Return what orders the items of a vertex, if it is on a cycle or behind one."""
+        """Return the agenda of a vertex on a cycle or behind one."""
         return self._homes.get(vertex, self.agenda)
 
     def _homes_here(self) -> dict[Vertex, Agenda]:
-        """Return what orders each cycle with keyed state on this worker, one of several.
+        """Return the agenda of each cycle with keyed state, if there are several workers.
 
-        It is at home on one of them; or, a loop by key, on each with the keys that it owns. What another worker takes
-        in goes there before it can come back, and is not numbered here: some of it would be, and some not.
+        Such a cycle is at home on one worker; a loop by key is at home on each, with the keys that it owns. Items that
+        enter on another worker go to the home before they can come back; the other worker does not number them, because
+        its numbers would cover only some of them.
         """
         homes: dict[Vertex, Agenda] = {}
         for cycle in () if self._alone else self._graph.keyed_cycles():
             agenda = Agenda()
-            first = next(iter(cycle))  # they are of one segment
+            first = next(iter(cycle))  # all vertices of a cycle are in one segment
             if self._worker in self._plan.owners_of(first):
                 agenda = self._kind(self._plan.segments.of[first.index], cycle_name(cycle))
                 self.waiting.append(agenda)
@@ -143,9 +147,9 @@ class CycleCompiler:
         return homes
 
     def _numbered_here(self) -> dict[Vertex, tuple[NumberedAgenda, frozenset[Vertex]]]:
-        """Return, for each vertex whose items get their orders by turns, what numbers these, and for which vertices.
+        """Return agenda and region of each vertex whose items are ordered by turns.
 
-        They are those of a cycle, and the filters that lead out of it: what these leave out needs no turn to leave.
+        A region is a cycle and the filters that lead out of it: items that these drop need no turn to leave.
         """
         numbered: dict[Vertex, tuple[NumberedAgenda, frozenset[Vertex]]] = {}
         for cycle in self._cycles:
@@ -162,7 +166,10 @@ class CycleCompiler:
         return numbered
 
     def _keyed_agendas(self) -> dict[Vertex, KeyedAgenda]:
-        """Return, for each vertex of a loop by key, what notes the key there; loops inside of one share it."""
+        """Return the keyed agenda of each vertex of a loop by key.
+
+        Loops inside of one share its agenda.
+        """
         keyed: dict[Vertex, KeyedAgenda] = {}
         loops = self._graph.keyed_loops()
         for head in sorted(loops, key=lambda head: -len(loops[head])):
@@ -172,7 +179,7 @@ class CycleCompiler:
         return keyed
 
     def _head_of(self, head: Vertex) -> LoopHead:
-        """Make the head of a cycle."""
+        """Make the head operator of a cycle."""
         most, fail, agenda = self._plan.max_rounds, self.fail_of(head), self._agenda_of(head)
         keyed = self._keyed.get(head)
         if keyed is not None and isinstance(head, KeyedLoop):
@@ -184,7 +191,7 @@ class CycleCompiler:
         return self._numbered[vertex][0].turn_to_fail(fail) if vertex in self._numbered else fail
 
     def _is_gated(self, vertex: Vertex) -> bool:
-        """Return whether items of a vertex get their turn before it."""
+        """Return whether items wait for their turn before a vertex."""
         if not vertex.stateful:
             return False
         if vertex not in self._on_cycles:
@@ -192,7 +199,7 @@ class CycleCompiler:
         return vertex not in self._numbered or not self._comes_alone(vertex)
 
     def _comes_alone(self, vertex: Vertex) -> bool:
-        """Return whether an item that gets to a vertex on a cycle is all that has come of the one whose turn it is."""
+        """Return whether an item at a vertex on a cycle is the only output of its turn."""
         (start,) = self._graph.predecessors(vertex)
         while isinstance(start, Map) and start.shape != "many" and start.route is None:
             (start,) = self._graph.predecessors(start)

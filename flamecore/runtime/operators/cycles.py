@@ -1,7 +1,7 @@
-"""The head of a cycle: where what comes back goes round once more, or is stopped.
+"""The head of a cycle, where items go round once more or are stopped.
 
-In a loop by key all that comes of an item has the key that the item has entered with. Nothing is noted of items for
-that: the key is that of what is at work, and what waits for its turn is put down together with it.
+In a loop by key, everything derived from an item has the key with which the item entered. Items do not carry the key:
+it is the key of the current work, and waiting items are stored together with it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from flamecore.model.meta import GLOBAL_TIME_BYTES, TRACE_MASK
 from flamecore.runtime.operators.agenda import Agenda, NumberedAgenda
 
 _ROUNDS_PER_BYTE: Final = 15
-"""Where child ids grow with the rounds they may take a byte for so many of the most rounds: as a round takes a few
-bytes, that is far fewer rounds. What is noted of them takes memory with the square of the rounds."""
+"""Growing child ids may take one byte for every 15 rounds of `max_rounds`. A round takes a few bytes, so this allows
+far fewer rounds; the memory for them grows with the square of the rounds."""
 
 
 class KeyedAgenda:
-    """An agenda as the operations of a loop by key see it: what waits keeps the key of what it came of.
+    """An agenda of a loop by key, whose waiting items keep their key.
 
     Args:
-        name: The loop's.
-        agenda: Where items wait for their turn.
+        name: Name of the loop.
+        agenda: Agenda of the waiting items.
 
     Attributes:
-        key: The key that what is at work has entered with.
+        key: Key with which the item at work has entered.
     """
 
     def __init__(self, name: str, agenda: Agenda) -> None:
@@ -38,7 +38,7 @@ class KeyedAgenda:
         self._agenda = agenda
 
     def keeping(self, step: Step) -> Step:
-        """Return a step that puts an item down for another one, which goes on, with the key of what is at work."""
+        """Return a step that stores an item with the current key for later."""
 
         def keep(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             step(order, trace, alive, (self.key, payload))
@@ -46,7 +46,7 @@ class KeyedAgenda:
         return keep
 
     def going_on(self, step: Step) -> Step:
-        """Return a step that goes on with what has waited."""
+        """Return a step that continues with a stored item, and sets its key."""
 
         def go_on(order: bytes, trace: int, alive: bool, kept: Any) -> None:
             self.key, payload = kept
@@ -55,14 +55,14 @@ class KeyedAgenda:
         return go_on
 
     def gate(self, way: Way) -> Way:
-        """Return a way that gives everything its turn."""
+        """Return a way that queues every item for its turn."""
         agenda, go_on = self._agenda, self.going_on(way.step)
         wait = agenda.turn(go_on) if isinstance(agenda, NumberedAgenda) else partial(agenda.put, go_on)
         step = self.keeping(wait)
         return Way(step, each(step))
 
     def checked(self, vertex: str, key_of: Callable[[Any], Any], step: Step, fail: Fail) -> Step:
-        """Return a step before a vertex that lets pass what still has its key."""
+        """Return a step before a vertex that passes items with the current key."""
 
         def check(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             try:
@@ -76,7 +76,7 @@ class KeyedAgenda:
         return check
 
     def refusal(self, vertex: str, key: Any, payload: Any) -> LoopKeyError:
-        """Make the error of an item that has another key."""
+        """Return the error of an item with another key."""
         where = "comes back" if vertex == self.name else f"comes to {vertex!r}"
         return LoopKeyError(
             f"in the loop by key {self.name!r} an item {where} with key {shorten_repr(key)}, and what it came of has "
@@ -91,14 +91,14 @@ class KeyedAgenda:
 
 
 class LoopHead:
-    """Where a cycle begins: lets an item go round, with all that comes of it, before the next one.
+    """The head of a cycle: an item and all derived ones finish before the next begins.
 
     Args:
-        name: The merge that the cycle goes back to.
-        most: How often an item may go round, and how many may wait.
-        fail: Where an item goes that exceeds it.
-        agenda: Where items wait for their turn.
-        keyed: Notes the key, in a loop by key or in a cycle inside of one.
+        name: Name of the merge that the cycle goes back to.
+        most: Most rounds of an item, and most waiting items.
+        fail: Failure handler of items beyond that.
+        agenda: Agenda of the waiting items.
+        keyed: Keyed agenda of a loop by key, or of a cycle inside of one.
     """
 
     def __init__(self, name: str, most: int, fail: Fail, agenda: Agenda, keyed: KeyedAgenda | None = None) -> None:
@@ -109,38 +109,38 @@ class LoopHead:
         self.feed_back = self._numbered(agenda) if isinstance(agenda, NumberedAgenda) else self._feed_back
 
     def letting_in(self, step: Step, fail: Fail) -> Step:
-        """Return a step by which items come in, where keys are noted.
+        """Return a step for items that enter, which stores their key if keys are noted.
 
         Args:
-            step: Takes an item with its key.
-            fail: Where an item goes whose key cannot be had.
+            step: Step that takes an item with its key.
+            fail: Failure handler of items whose key function fails.
         """
         return step if self._keyed is None else self._keyed.keeping(step)
 
     def _feed_back(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Take an item that has gone round once more.
+        """Queue an item that has gone round once more, or fail it.
 
-        Its trace is turned by one bit: the rounds of a trace must not be exchangeable, or two recomputations that saw
-        the same workers in another sequence would have one identity.
+        Its trace is rotated by one bit: the rounds of a trace must not commute, or two recomputations that visited the
+        same workers in another sequence would have one identity.
         """
         if len(order) > self._most_bytes + GLOBAL_TIME_BYTES:
             counted = f"its order has grown by {self._most_bytes:,} bytes, the most that job.max_rounds allows"
             return self._fail(order, trace, alive, payload, self._endless(counted, payload))
         if len(self._agenda) > self._most:
             raise self._crowded(payload)
-        # Not at once: what made it has perhaps more to emit, and a repair must not overtake what it repairs.
+        # Not at once: its producer may have more to emit, and a repair must not overtake what it repairs.
         kept = payload if self._keyed is None else (self._keyed.key, payload)
         self._agenda.put(self.inside, order, (trace << 1 | trace >> 63) & TRACE_MASK, alive, kept)
         return None
 
     def _numbered(self, agenda: NumberedAgenda) -> Step:
-        """Return the same for an agenda whose orders do not grow, and which knows the rounds of an item."""
+        """Return `feed_back` for an agenda that numbers turns and counts rounds."""
         most, waiting, emitted, keyed = self._most, agenda.inside, agenda.emitted, self._keyed
 
         def feed_back(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             rounds = agenda.rounds + 1
             if rounds > most:
-                agenda.abandon()  # each of the others might go as far, and come to twice as many
+                agenda.abandon()  # each of the others might go as far, and double in number
                 counted = f"more than {most:,} rounds, the most that job.max_rounds allows"
                 return self._fail(order, trace, alive, payload, self._endless(counted, payload))
             if len(waiting) > most:
@@ -170,15 +170,15 @@ class LoopHead:
 
 
 class KeyedLoopHead(LoopHead):
-    """Where a loop by key begins: notes the key of what it lets in, and refuses what comes back with another one.
+    """The head of a loop by key, which refuses items that come back with another key.
 
     Args:
-        name: The merge that the cycle goes back to.
-        most: How often an item may go round, and how many may wait.
-        fail: Where an item goes that exceeds it, or has another key.
-        agenda: Where items wait for their turn.
-        keyed: Notes the key.
-        key_of: Tells the key of an item.
+        name: Name of the merge that the cycle goes back to.
+        most: Most rounds of an item, and most waiting items.
+        fail: Failure handler of items beyond that, or with another key.
+        agenda: Agenda of the waiting items.
+        keyed: Keyed agenda of the loop.
+        key_of: Function that returns the key of an item.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
 """Drifting state: reduce, fold, stateful map (paper 004, section 2.7).
 
-What it means is the paper's cycle, drawn by `flamecore.model.drift`: a grouping of window 2 meets each entry with
-the state that its predecessor left, a combining map makes the new state and the outputs, and the state goes round to be
+Its meaning is the paper's cycle, drawn by `flamecore.model.drift`: a grouping of window 2 pairs each entry with the
+state that its predecessor left, a combining map makes the new state and the outputs, and the state goes round to be
 grouped with the next entry. `DriftOperator` runs that pattern as one operation that keeps, for each key, the states
-where the bucket would hold them. Outputs, their orders and their repair are the same.
+that the bucket would hold. Outputs, their orders and their repair are the same.
 
-The place of what the cycle emits, relative to the entry: combine appends 0 for the state and 1, 2, … for outputs; the
+The places of the cycle's outputs, relative to the entry: combine appends 0 for the state and 1, 2, … for outputs; the
 broadcast behind it appends 0 on the way out and 1 on the way back; the maps that part the two append 0.
 """
 
@@ -39,14 +39,14 @@ Entry = tuple[bytes, int, Any, Any]
 """(order, trace, payload, the state before it)."""
 
 Result = tuple[bytes, int, Any, list[Any], Exception | None]
-"""(order, trace, payload, outputs, failure): what an entry gives."""
+"""(order, trace, payload, outputs, failure): the result of an entry."""
 
 Work = Callable[[Orders, int, Sequence[Any]], int]
-"""Works on a run that is in order, up to an item that a user function fails on; returns how many it has done."""
+"""Processes a run in order, up to an item that a user function fails on; returns the number of items processed."""
 
 
 class InOrder(NamedTuple):
-    """A run that came in order, or single items of one trace, with the key of each item, and the state before it."""
+    """Items of one trace in order, each with its key and the state before it."""
 
     orders: Orders
     trace: int
@@ -56,17 +56,17 @@ class InOrder(NamedTuple):
 
 
 OpenNote = tuple[int, list[bytes], list[Any], list[Any], list[Any]]
-"""(trace, orders, payloads, keys, states) of an `InOrder` that grows."""
+"""(trace, orders, payloads, keys, states) of a growing `InOrder`."""
 
 
 class DriftOperator(StatefulOperator):
-    """A drifting state at work on one worker: the state of each key, and what it takes to repair it.
+    """The operator of a drifting state: states by key, and their history for repair.
 
-    Items in order only move the states on, and are noted as they came. With the first late item or tombstone the notes
-    are sorted into histories: for each key its entries in order, from the minimum time on.
+    Items in order only advance the states, and are noted as they came. The first late item or tombstone sorts the notes
+    into histories: for each key its entries in order, from the minimum time on.
 
     Args:
-        vertex: What the state is.
+        vertex: The drifting state.
         site: Its place on the worker.
     """
 
@@ -94,7 +94,7 @@ class DriftOperator(StatefulOperator):
         return self._advancing(vertex.advance) if vertex.accumulate is None else self._accumulating(vertex.accumulate)
 
     def _single(self, accumulate: Callable[[Any, Any], Any] | None) -> Step:
-        """Return the step: the way of one item, which is that of a run of one, without what only runs need."""
+        """Return the step of one item, like a run of one, but without its overhead."""
         layered, load, key_of, early = self.states, self.states.load, self._key_of, self._early
         advance, strict_advance, emit, ident = self.advance, self._strict_advance, self._emit, self._ident
         strict_accumulate = self._strict_accumulate
@@ -116,7 +116,7 @@ class DriftOperator(StatefulOperator):
                     after = (strict_accumulate if strict else accumulate)(state, payload)
                     outputs = [(key, after)]
                 states[key] = after
-            except Exception:  # noqa: BLE001 - it is seen to where failing items are worked on
+            except Exception:  # noqa: BLE001 - the repair reports failing items
                 return self._repair((order,), trace, alive, (payload,))
             self._latest = order
             note = self._open
@@ -135,7 +135,7 @@ class DriftOperator(StatefulOperator):
         return step
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Take several live items of one trace, in ascending order."""
+        """Process several live items of one trace, in ascending order."""
         work, early = self._work, self._early
         if early and orders[0] < early[0]:
             work = self._strict_work
@@ -149,10 +149,12 @@ class DriftOperator(StatefulOperator):
         return None
 
     def undo(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Take several tombstones of one trace, in ascending order: what follows them is run again once, not for each.
+        """Process several tombstones of one trace, in ascending order.
+
+        Later entries run again once for all of them, not once for each.
 
         Raises:
-            NoInvalideeError: The victim of one is not there.
+            NoInvalideeError: The victim of a tombstone is not there.
         """
         self._repair(orders, trace, False, payloads)
 
@@ -162,13 +164,13 @@ class DriftOperator(StatefulOperator):
         for order, payload in zip(orders, payloads, strict=True):
             try:
                 history = self.histories.get(self._key_of(payload), ())
-            except Exception:  # noqa: BLE001 - it fails where it is worked on, and is told of there
+            except Exception:  # noqa: BLE001 - processing it reports the failure
                 continue
             count += len(history) - bisect_left(history, (order,))
         return count
 
     def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
-        """The way of items in order, where every item gives one output: its key and the new state."""
+        """Return the processing of items with one output each: key and new state."""
         layered, load, key_of = self.states, self.states.load, self._key_of
 
         def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
@@ -187,7 +189,7 @@ class DriftOperator(StatefulOperator):
                     keys.append(key)
                     before.append(state)
                     afters.append(after)
-            except Exception:  # noqa: BLE001 - the item that fails is worked on alone, where that is seen to
+            except Exception:  # noqa: BLE001 - the failing item is processed alone, which reports it
                 orders, payloads = orders[: len(before)], payloads[: len(before)]
             self._note(orders, trace, payloads, keys, before)
             if keys:
@@ -197,7 +199,7 @@ class DriftOperator(StatefulOperator):
         return work
 
     def _advancing(self, advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]]) -> Work:
-        """The way of items in order, with any number of outputs for each."""
+        """Return the processing of items with any number of outputs each."""
         layered, load, key_of = self.states, self.states.load, self._key_of
 
         def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
@@ -248,11 +250,14 @@ class DriftOperator(StatefulOperator):
 
     @property
     def _noted(self) -> int:
-        """Items in the notes: they are counted when they leave these, so that no item pays for it."""
+        """Return the number of items in the notes.
+
+        They are counted when they leave the notes, so that no item pays for it.
+        """
         return sum([len(note.orders) for note in self._notes])
 
     def _open_note(self, trace: int) -> OpenNote:
-        """Begin a note that single items of one trace are added to."""
+        """Begin a note for single items of one trace."""
         note: OpenNote = trace, [], [], [], []
         _, orders, payloads, keys, states = note
         self._notes.append(InOrder(orders, trace, payloads, keys, states))
@@ -260,7 +265,7 @@ class DriftOperator(StatefulOperator):
         return note
 
     def _sort_notes(self) -> None:
-        """Sort what came in order into the histories of its keys."""
+        """Sort the notes into the histories of their keys."""
         self.worked += self._noted
         for orders, trace, payloads, keys, states in self._notes:
             for order, payload, key, state in zip(orders, payloads, keys, states, strict=True):
@@ -269,7 +274,7 @@ class DriftOperator(StatefulOperator):
         self._open = None
 
     def _repair(self, orders: Orders, trace: int, alive: bool, payloads: Sequence[Any]) -> None:
-        """Put items in their places, or take victims out: retract what comes after them, and run that again.
+        """Insert late items or remove victims; retract later outputs, and redo them.
 
         Raises:
             DuplicateItemError: An item of the same identity is there.
@@ -288,7 +293,7 @@ class DriftOperator(StatefulOperator):
                 changes.setdefault(key, []).append((order, trace, payload))
             except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
                 self._fail(order, trace, alive, payload, error)
-        # First everything is worked out and put right, then it is sent: what is sent may come back here.
+        # Send only when all histories are repaired: what is sent may come back here.
         gone: list[Result] = []
         come: list[Result] = []
         for key, items in changes.items():
@@ -300,7 +305,7 @@ class DriftOperator(StatefulOperator):
             self._send(result, alive=True)
 
     def _repair_key(self, key: Any, items: list[Item], alive: bool, gone: list[Result], come: list[Result]) -> None:
-        """Change the history of one key; adds to what is to be retracted, and to what comes anew."""
+        """Change the history of one key; add retracted results to `gone`, new to `come`."""
         history = self.histories.setdefault(key, [])
         place = bisect_left(history, items[0][:2])
         old = history[place:]
@@ -327,7 +332,7 @@ class DriftOperator(StatefulOperator):
         return self._strict_advance if self._early and order < self._early[0] else self.advance
 
     def _changed(self, entries: list[Item], items: list[Item], alive: bool) -> list[Item]:
-        """The entries with live items among them, or without the victims of tombstones."""
+        """Return the entries with live items inserted, or with victims removed."""
         identities = {entry[:2] for entry in entries}
         for item in items:
             if alive and item[:2] in identities:
@@ -348,7 +353,7 @@ class DriftOperator(StatefulOperator):
         )
 
     def _send(self, result: Result, *, alive: bool) -> None:
-        """Emit what one entry gives, or gave."""
+        """Emit or retract the outputs of one entry."""
         order, trace, payload, outputs, failure = result
         if failure is not None:
             return self._fail(order, trace, alive, payload, failure)
@@ -358,14 +363,17 @@ class DriftOperator(StatefulOperator):
         return None
 
     def on_time(self, minimum: bytes) -> None:
-        """Drop the history that no repair can reach. Where snapshots are taken it goes with them, not before."""
+        """Drop the history that no repair can reach.
+
+        If snapshots are taken, they drop it instead.
+        """
         if not self._snapshots:
             self._forget(minimum)
 
     def _forget(self, before: bytes) -> None:
-        """Drop the history below the time `before` (encoded): nothing there will be repaired."""
+        """Drop the history below the encoded time `before`, which no repair can reach."""
         notes = self._notes
-        self._open = None  # a note goes as a whole, so it must end somewhere
+        self._open = None  # a note is dropped as a whole, so it must not grow forever
         while notes and notes[0].orders[-1] < before:
             self.worked += len(notes.popleft().orders)
         for key, history in list(self.histories.items()):
@@ -382,10 +390,12 @@ class DriftOperator(StatefulOperator):
         self.states.trim()
 
     def cut(self, before: bytes) -> list[Mapping[Any, Any]]:
-        """Return the state that the last entry of each key below the time `before` has left, if any came since the
-        last cut. Forgets these entries."""
+        """Return the state of each changed key at the time `before`; forget its entries.
+
+        A key has changed if it had entries since the last cut.
+        """
         self._forget(before)
-        since: dict[Any, Any] = {}  # for each key the state before the first of its entries from that time on
+        since: dict[Any, Any] = {}  # for each key, the state before its first entry at or after `before`
         for note in reversed(self._notes):
             keys, states = note.keys, note.states
             if note.orders[0] < before:
@@ -404,14 +414,14 @@ class DriftOperator(StatefulOperator):
 
 
 def _places_of(count: int) -> Sequence[bytes]:
-    """Return the codes to append to the order of an entry for so many outputs."""
+    """Return the codes to append to an entry's order for `count` outputs."""
     if count <= len(_OUTPUTS):
         return _OUTPUTS[:count]
     return [child + _WAY_OUT for child in child_codes(count + 1)[1:]]
 
 
 def _places(orders: Orders, counts: Sequence[int]) -> Orders:
-    """The orders of so many outputs of each entry."""
+    """Return the orders of the outputs of all entries, given their counts."""
     if set(counts) == {1}:
         return extended(orders, _FIRST_OUTPUT)
     if not all(counts):
@@ -422,7 +432,10 @@ def _places(orders: Orders, counts: Sequence[int]) -> Orders:
 def _run(
     advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]], state: Any, payload: Any
 ) -> tuple[Any, list[Any], Exception | None]:
-    """One turn of the user's function: the state after it and the outputs; a failure leaves the state as it was."""
+    """Call the user's function; return new state, outputs and failure.
+
+    A failure leaves the state as it was.
+    """
     try:
         after, outputs = advance(state, payload)
         return after, list(outputs), None

@@ -1,7 +1,8 @@
-"""Routes: which worker goes on with an item (paper 004, section 2.3). A route is a step like any other.
+"""Routes: the choice of the worker for an item (paper 004, section 2.3).
 
-On one worker there is nothing to route, and an operation's input is its own step. On several, an item either goes on
-here or is put into the outbox of the worker that owns its hash; that is all a step knows of other workers.
+A route is a step like any other. On one worker there is nothing to route, and an operation's input is its own step. On
+several, an item is either processed here or put into the outbox of the worker that owns its hash; steps know nothing
+else of other workers.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from flamecore.runtime.operators.rebalance import DealingByLoad, DealingByTime, 
 
 _PLACES_KEPT: Final = 65_536
 _LONGEST_TEXT: Final = 64
-"""Places are remembered of so many keys and payloads, and of no longer texts: what is remembered takes little."""
+"""Most keys and payloads whose places are cached, and the longest cached text: the cache stays small."""
 
 
 class Outbox:
-    """What is to be sent to one worker, in the order it was put in."""
+    """Pieces to send to one worker, in the order in which they were put."""
 
     __slots__ = ("_single", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
-        self._single: tuple[list[bytes], list[Any]] | None = None  # the last of them, if it may be added to
+        self._single: tuple[list[bytes], list[Any]] | None = None  # the last piece, if it may grow
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def put(self, index: int, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Add one item for the vertex of that index."""
+        """Add one item for the vertex with that index."""
         if self._single is not None:
             last_index, last_trace, last_alive, _, _ = self.pieces[-1]
             orders, payloads = self._single
@@ -49,12 +50,12 @@ class Outbox:
         self.pieces.append((index, trace, alive, *self._single))
 
     def put_run(self, index: int, trace: int, orders: Orders, payloads: Sequence[Any]) -> None:
-        """Add a run for the vertex of that index."""
+        """Add a run for the vertex with that index."""
         self._single = None
         self.pieces.append((index, trace, True, orders, payloads))
 
     def take(self) -> list[Piece]:
-        """Empty it. What follows straight is one piece."""
+        """Take out all pieces, with consecutive ones joined."""
         pieces, self.pieces, self._single = self.pieces, [], None
         if len(pieces) < 2:
             return pieces
@@ -70,11 +71,11 @@ class Outbox:
 
 
 Outboxes = Sequence[Outbox]
-"""For each worker, what is to be sent to it."""
+"""The outbox of each worker."""
 
 
 Place = Callable[[bytes, Any], int]
-"""(order, payload) → the worker that is to go on with the item."""
+"""(order, payload) → the worker that processes the item."""
 
 
 def routed(
@@ -89,17 +90,17 @@ def routed(
     shares: LoadShares | None = None,
     stays: bool = False,
 ) -> Way:
-    """Return the step and the run that take items for `vertex` to where they are to be processed.
+    """Return the step and the run that bring items of `vertex` to their workers.
 
     Args:
-        vertex: Whose input it is; its `route` says how.
-        here, run_here: The vertex's own on this worker.
-        worker: This worker.
-        owners: Which worker owns each key group.
-        outboxes: What is to be sent to each worker.
-        fail: Where items go whose key or hash cannot be taken.
-        shares: What a rebalance goes by whose items come once; None: it goes by their times.
-        stays: Whether what is here stays here, unless its key says otherwise: in a cycle that is at home on one worker.
+        vertex: The vertex; its `route` decides.
+        here, run_here: Step and run of the vertex on this worker.
+        worker: Number of this worker.
+        owners: Owner of each key group.
+        outboxes: Outbox of each worker.
+        fail: Failure handler of items whose key or hash function fails.
+        shares: Shares of a rebalance whose items come once; None: it follows their times.
+        stays: Whether items stay here, unless routed by key: in a cycle that is at home on one worker.
     """
     route = vertex.route
     workers = len(outboxes)
@@ -108,7 +109,7 @@ def routed(
         return Way(step, each(step))
     if route is None or (isinstance(route, ByTime) and (workers == 1 or stays)):
         return Way(here, run_here)
-    # A stateful vertex asks for the key itself. A map does not, but a key that fails must fail on one owner too.
+    # A stateful vertex calls the key function itself. A map does not, but a failing key must fail on one owner too.
     if not isinstance(route, ByTime) and vertex.stateful and len(set(owners)) == 1:
         return Way(here, run_here) if owners[0] == worker else _to_one(vertex.index, outboxes[owners[0]])
     place = place_finder(route, owners, workers)
@@ -127,7 +128,7 @@ def routed(
 
 
 def _to_one(index: int, outbox: Outbox) -> Way:
-    """All of it goes to one other worker, and nobody asks here for what key it has."""
+    """Return the way of items that all go to one other worker; it needs no key."""
 
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         outbox.put(index, order, trace, alive, payload)
@@ -139,7 +140,7 @@ def _to_one(index: int, outbox: Outbox) -> Way:
 
 
 def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
-    """The function that finds the worker of an item. Keys that were seen are remembered."""
+    """Return a function that finds the worker of an item; it caches known keys."""
     if isinstance(route, ByTime):
         return lambda order, payload: dealt(decode_time(order)) % workers
     if isinstance(route, ByHash):
@@ -193,12 +194,12 @@ def _run_to_place(index: int, here: Run, worker: int, outboxes: Outboxes, part: 
 
 
 class _Parting:
-    """Parts a run among the workers, item by item.
+    """A partition of runs among the workers, item by item.
 
     Args:
-        place: Finds the worker of an item.
-        fail: Where items go that have none.
-        workers: How many there are.
+        place: Function that finds the worker of an item.
+        fail: Failure handler of items without one.
+        workers: Number of workers.
     """
 
     def __init__(self, place: Place, fail: Fail, workers: int) -> None:
@@ -220,13 +221,16 @@ class _Parting:
 
 
 class _PartingTexts(_Parting):
-    """Parts a run by key. Equal texts have equal keys, so where payloads are texts their places are remembered: a flow
-    that counts words asks for the key of each word once, not each time. Arguments as for `_Parting`."""
+    """A partition of runs by key that caches the places of texts.
+
+    Equal texts have equal keys: a flow that counts words calls the key function once for each word. Arguments as for
+    `_Parting`.
+    """
 
     def __init__(self, place: Place, fail: Fail, workers: int) -> None:
         super().__init__(place, fail, workers)
         self._places: dict[str, int] = {}
-        self._asked = 0  # since they were forgotten the last time
+        self._asked = 0  # lookups since the cache was last cleared
         self._helps = True
 
     def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
@@ -252,7 +256,7 @@ class _PartingTexts(_Parting):
         return parts
 
     def _find(self, found: list[Any], orders: Orders, payloads: Sequence[str]) -> bool:
-        """Find the places that are missing; False: one has none."""
+        """Find the missing places; return False if a payload has none."""
         places, place = self._places, self.place
         at = -1
         for _ in range(found.count(None)):
@@ -262,7 +266,7 @@ class _PartingTexts(_Parting):
             if owner is None:
                 try:
                     owner = place(orders[at], payload)
-                except Exception:  # noqa: BLE001 - it is asked for again, item by item
+                except Exception:  # noqa: BLE001 - the item-by-item path repeats the call, and reports it
                     return False
                 if len(payload) <= _LONGEST_TEXT:
                     places[payload] = owner
@@ -278,12 +282,12 @@ Parting = _Parting | DealingByTime | DealingByLoad
 
 
 def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int, Run]) -> None:
-    """Process what another worker has sent, in its order.
+    """Process pieces from another worker, in their order.
 
     Args:
-        pieces: What has come.
-        steps: For each vertex index, its step.
-        runs: For each vertex index that takes them from outside, its run.
+        pieces: The received pieces.
+        steps: Step of each vertex, by index.
+        runs: Run of each vertex that accepts runs from other workers, by index.
     """
     for index, trace, alive, orders, payloads in pieces:
         run = runs.get(index)

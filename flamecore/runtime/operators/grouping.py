@@ -1,6 +1,6 @@
-"""Grouping at work: buckets by key, what comes of each item, and what snapshots hold of it (paper 004, section 3).
+"""The operator of groupings: buckets by key, their outputs and snapshots.
 
-The rules of a single bucket are those of `flamecore.runtime.operators.windows`.
+See paper 004, section 3. The rules of a single bucket are in `flamecore.runtime.operators.windows`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from flamecore.runtime.operators.windows import Bucket, Windows
 
 
 class GroupingOperator(StatefulOperator):
-    """A grouping at work on one worker: its buckets, and its compiled step and run.
+    """The operator of a grouping: its buckets, and its compiled step and run.
 
     Args:
-        vertex: The rules.
-        site: Its place on the worker. Where snapshots are taken every bucket that changes is noted, not only those that
-            can shrink.
+        vertex: The grouping, with its rules.
+        site: Its place on the worker. With snapshots every changed bucket is noted, not only those that can shrink.
     """
 
     def __init__(self, vertex: Grouping, site: Site) -> None:
@@ -82,7 +81,10 @@ class GroupingOperator(StatefulOperator):
         return step
 
     def _compile_run(self, name_of: Callable[[Any], Any], ident: int, emit: Run, step: Step) -> Run:
-        """The way of items that come after all of their bucket; the others, and those that fail, are for the step."""
+        """Return the run of items that come after all others of their bucket.
+
+        Late items, and those that fail, take the step.
+        """
         rules, buckets, touched = self.rules, self.buckets, self._touched
         window, least = rules.window, self._least
         names, notes_names = self.names, self._notes_names
@@ -101,7 +103,7 @@ class GroupingOperator(StatefulOperator):
                         bucket = buckets[name] = Bucket()
                         if notes_names:
                             names.append(name)
-                except Exception:  # noqa: BLE001 - the step fails as well, and tells of it
+                except Exception:  # noqa: BLE001 - the step fails too, and reports it
                     bucket = None
                 if bucket is None or (bucket.entries and bucket.entries[-1][0] >= order):
                     if places:
@@ -124,7 +126,7 @@ class GroupingOperator(StatefulOperator):
         return run
 
     def followers(self, orders: Sequence[bytes], payloads: Sequence[Any]) -> int:
-        if self._names.are_given:  # to ask for one would give it
+        if self._names.are_given:  # a lookup would assign a name
             return len(orders) * self.rules.window
         count = 0
         for order, payload in zip(orders, payloads, strict=True):
@@ -132,14 +134,17 @@ class GroupingOperator(StatefulOperator):
             try:
                 name = self._names.name_of(payload)
                 bucket = self.buckets.get((start, name) if self.rules.undo_partial else name)
-            except Exception:  # noqa: BLE001 - it fails where it is worked on, and is told of there
+            except Exception:  # noqa: BLE001 - processing it reports the failure
                 continue
             if bucket is not None:
                 count += min(len(bucket.entries) - bisect_left(bucket.entries, (start,)), self.rules.window)
         return count
 
     def on_time(self, minimum: bytes) -> None:
-        """Drop the history that no repair can reach. Where snapshots are taken it goes with them, not before."""
+        """Drop the history that no repair can reach.
+
+        If snapshots are taken, they drop it instead.
+        """
         if not self._snapshots:
             self._forget(minimum)
 
@@ -168,8 +173,10 @@ class GroupingOperator(StatefulOperator):
         self._touched[:] = keep
 
     def trim(self, before: bytes) -> None:
-        """Drop all but the last window - 1 entries of each bucket below the time `before`: no snapshot needs more
-        (paper 000, "Fault tolerance")."""
+        """Drop all but the last window - 1 entries of each bucket below `before`.
+
+        No snapshot needs more (paper 000, "Fault tolerance").
+        """
         if self.rules.undo_partial or self.rules.window == 1:
             return self._forget(before)
         touched = self._touched.copy()
@@ -184,11 +191,12 @@ class GroupingOperator(StatefulOperator):
         return None
 
     def cut(self, before: bytes) -> list[Mapping[Any, Any]]:
-        """Return the last window - 1 entries of each bucket below the time `before`, if they may have changed since
-        the last cut. Forgets what is older.
+        """Return the last window - 1 entries below `before` of each changed bucket.
 
-        A bucket of one record has nothing to keep: its record is either done or comes again. Nor has one of a window of
-        one. In the others there is always something from their first entry on.
+        Forgets older entries. Some buckets that have not changed since the last cut may be included.
+
+        A bucket of one record has nothing to keep: its record is either done or comes again. The same holds for a
+        window of one. Other buckets have something to keep from their first entry on.
         """
         self.trim(before)
         self._limit = before
@@ -212,15 +220,16 @@ class GroupingOperator(StatefulOperator):
 
 
 def _below(bucket: Bucket, before: bytes) -> tuple[tuple[Any, ...], ...]:
-    """What a snapshot holds of a bucket that has been shrunk: (order, trace, payload) of its entries below a time."""
+    """Return (order, trace, payload) of a shrunk bucket's entries below a time."""
     entries = bucket.entries
     return tuple([entry[-3:] for entry in entries[: bisect_left(entries, (before,))]])
 
 
 class BucketNames:
-    """What tells the buckets of a grouping apart.
+    """The names of a grouping's buckets.
 
-    The key itself; or, for a hash with an equality, the hash and the rank among unequal payloads of that hash.
+    A name is the key itself; or, for a hash with an equality, the hash and the rank among unequal payloads of that
+    hash.
     """
 
     def __init__(self, vertex: Grouping) -> None:
@@ -229,7 +238,7 @@ class BucketNames:
         self._by_key = isinstance(route, ByKey)
         self._equal = vertex.equal
         self.are_given = not self._by_key and self._equal is not None
-        """True if a payload has its name from the first that asks: the hash says too little."""
+        """Whether the first lookup of a payload assigns its name, because the hash is not enough."""
         self._ranked: dict[int, list[Any]] = {}
         self.name_of: Callable[[Any], Any] = route.key if isinstance(route, ByKey) else self._hashed(route.function)
 
@@ -250,7 +259,7 @@ class BucketNames:
         return name_of
 
     def restore(self, name: Any, payload: Any) -> None:
-        """A bucket of that name, from a snapshot, holds that payload."""
+        """Assign a bucket's name from a snapshot to the payload that it holds."""
         if not self.are_given:
             return
         number, rank = name
@@ -259,7 +268,7 @@ class BucketNames:
         unequal[rank] = payload
 
     def groups_of(self, names: Sequence[Any]) -> list[int]:
-        """The key group of each bucket's name."""
+        """Return the key group of each bucket name."""
         if self._by_key:
             return key_groups(names)
         return [key_group(name if self._equal is None else name[0]) for name in names]

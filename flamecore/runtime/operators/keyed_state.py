@@ -1,7 +1,7 @@
-"""The states of a drifting state, by key, in layers: what has changed since the last snapshot lies on top.
+"""The states of a drifting state by key, in layers, with recent changes on top.
 
-So what a snapshot has to write is at hand when it is due, and to have it costs an item nothing: it reads and writes one
-dictionary, as it would anyway. Only the first item of a key since a snapshot finds nothing there, and looks below.
+So the changes for a snapshot are at hand when it is due, at no cost per item: an item reads and writes one dictionary,
+as it would anyway. Only the first item of a key since a snapshot misses there, and looks below.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any, Final
 from flamecore.model.hashing import check_key
 
 ABSENT: Final = object()
-"""In place of a state: it must be looked for further below."""
+"""Marks a state that is missing in a layer, and must be looked up below."""
 
 _SHARE: Final = 8
 _LEAST, _MOST = 1024, 32_768
-"""What a snapshot was given is moved below an eighth at a time, but so many keys."""
+"""The last cut is merged below by an eighth at a time, but by at least and at most so many keys."""
 
 
 class LayeredState:
-    """States by key.
+    """States by key, in three layers.
 
     Args:
         initial: The state of a key before its first item.
         snapshots: Whether snapshots are taken.
 
     Attributes:
-        top: States that have changed since the last cut. `load` finds the state of a key that is not there.
-        names: Where snapshots are taken: all keys that have a state, and perhaps some that have none any more.
+        top: States changed since the last cut. `load` finds the state of a key that is not there.
+        names: With snapshots, all keys with a state, and perhaps some that have lost theirs.
     """
 
     def __init__(self, initial: Any, *, snapshots: bool) -> None:
@@ -37,16 +37,16 @@ class LayeredState:
         self.names: list[Any] = []
         self._initial = initial
         self._snapshots = snapshots
-        self._cut: dict[Any, Any] = {}  # what had changed at the last cut, as it was then
-        self._old: dict[Any, Any] = {}  # what had changed before
-        self._unmoved = iter(self._cut.items())  # what is to be moved from there to here
+        self._cut: dict[Any, Any] = {}  # changes at the last cut, as they were then
+        self._old: dict[Any, Any] = {}  # earlier changes
+        self._unmoved = iter(self._cut.items())  # changes still to move from `_cut` to `_old`
         self._moved = 0
 
     def load(self, key: Any) -> Any:
         """Return the state of a key that is not in `top`; it may be a new key.
 
         Raises:
-            TypeError: It cannot be a key.
+            TypeError: The value cannot be a key.
         """
         state = self._old.get(key, ABSENT)
         if self._cut:
@@ -59,27 +59,27 @@ class LayeredState:
         return self._initial
 
     def get(self, key: Any) -> Any:
-        """The state of a key."""
+        """Return the state of a key."""
         for layer in (self.top, self._cut, self._old):
             if key in layer:
                 return layer[key]
         return self._initial
 
     def drop(self, key: Any) -> None:
-        """The key has its initial state, as if there had never been any item of it."""
+        """Reset a key to its initial state, as if it had no items."""
         if key in self._cut or key in self._old:
             self.top[key] = self._initial
         else:
             self.top.pop(key, None)
 
     def cut(self, since: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """What has changed between the last cut and this one.
+        """Return the changes between the last cut and this one.
 
         Args:
-            since: Of the keys that have changed since the time of this cut, the state they had then.
+            since: Keys changed since the time of this cut, with their states at that time.
 
         Returns:
-            The state of each key at that time. It stays as it is until the next cut.
+            The state of each changed key at that time. The mapping stays unchanged until the next cut.
         """
         self._old.update(self._unmoved)
         cut, old, initial = self.top, self._old, self._initial
@@ -94,7 +94,7 @@ class LayeredState:
         return cut
 
     def trim(self) -> None:
-        """Move some of what was cut below, so that it need not be done at once with the next cut."""
+        """Merge some of the last cut below, to save work at the next one."""
         if self._cut:
             some = min(max(len(self._cut) // _SHARE, _LEAST), _MOST)
             self._old.update(islice(self._unmoved, some))
@@ -103,12 +103,12 @@ class LayeredState:
                 self._cut = {}
 
     def snapshot_of(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
-        """Of some keys the states at the last cut, and which of them had one."""
+        """Return the state of each of `keys` at the last cut, if it had one."""
         cut, old, initial = self._cut, self._old, self._initial
         found = {key: cut[key] if key in cut else old.get(key, initial) for key in keys}
         return {key: state for key, state in found.items() if state is not initial}
 
     def restore(self, states: Mapping[Any, Any]) -> None:
-        """Start from the states of a snapshot."""
+        """Load the states of a snapshot."""
         self._old.update(states)
         self.names.extend(states)

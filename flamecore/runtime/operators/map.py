@@ -1,4 +1,7 @@
-"""Map, broadcast and merge: child ids are appended in the order of outputs (paper 000, "Ordering model")."""
+"""The operators of map, broadcast and merge.
+
+Child ids are appended in the order of outputs (paper 000, "Ordering model").
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ _ONLY = CHILD[0]
 Function = Callable[..., Any]
 
 _LONG: Final = 4096
-"""Outputs are sent on when there are more: a run must not take memory by what all its items make."""
+"""Number of outputs after which they are emitted: memory must not grow with all outputs of a run."""
 
 
 class MapOperator(Operator):
-    """A map at work: its compiled step and run."""
+    """The operator of a map: its compiled step and run."""
 
     def __init__(self, vertex: Map, site: Site) -> None:
         strict = site.strict if isinstance(site.strict, Map) else vertex
@@ -33,7 +36,10 @@ class MapOperator(Operator):
 
 
 class BroadcastOperator(Operator):
-    """A broadcast at work. Copies that may meet again go on one by one, so that they meet in order."""
+    """The operator of a broadcast.
+
+    Copies that may meet again are emitted one by one, so that they meet in order.
+    """
 
     def __init__(self, vertex: Broadcast, site: Site) -> None:
         self.step = broadcast_step([way.step for way in site.ways])
@@ -42,7 +48,7 @@ class BroadcastOperator(Operator):
 
 
 class MergeOperator(Operator):
-    """A merge at work: it changes nothing, so it is what comes behind it."""
+    """The operator of a merge: it changes nothing, so it is that of its successor."""
 
     def __init__(self, vertex: Merge, site: Site) -> None:
         self.step, self.run = site.emit, site.emit_run
@@ -56,10 +62,10 @@ def map_step(
     Args:
         vertex: The map.
         ident: The random id of this physical instance, folded into the trace.
-        emit: Takes what comes out.
-        fail: Takes items that the function fails on.
-        strict: What is called in the function's place for items of an order below the one in `early`.
-        early: See `Site.early`. To look into it costs less than a call.
+        emit: Step that takes the outputs.
+        fail: Failure handler of items that the function fails on.
+        strict: Function called instead for items whose order is below that in `early`.
+        early: See `Site.early`. Reading it costs less than a call.
     """
     shapes: Mapping[str, Callable[[Function, Function, Sequence[bytes], int, Step, Fail], Step]] = {
         "many": _many,
@@ -73,10 +79,10 @@ def map_step(
 
 def _many(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        # The outputs are complete before the first goes on: an error half-way leaves none of them behind.
+        # The outputs are complete before the first is emitted: an error half-way emits none of them.
         try:
             outputs = list((strict if early and order < early[0] else function)(payload))
-        except Exception as error:  # noqa: BLE001 - whatever user code raises is shown to the user
+        except Exception as error:  # noqa: BLE001 - errors of user code are shown to the user
             return fail(order, trace, alive, payload, error)
         trace ^= ident
         for child, output in zip(child_codes(len(outputs)), outputs, strict=True):
@@ -229,7 +235,10 @@ def _run_of_seen_metas(function: Callable[[Any, Meta], Any], ident: int, emit: R
 
 
 def broadcast_step(successors: Sequence[Step]) -> Step:
-    """Copy to every successor; the i-th copy appends child id i. The trace stays: the copies differ by child id."""
+    """Return a step that copies items to every successor.
+
+    The i-th copy appends child id i. The trace stays: copies differ by child id.
+    """
     ways = [(encode_child(number), emit) for number, emit in enumerate(successors)]
 
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
@@ -240,12 +249,12 @@ def broadcast_step(successors: Sequence[Step]) -> Step:
 
 
 class Leg(NamedTuple):
-    """A way from a broadcast through a filter to what is behind that.
+    """A way from a broadcast through a filter to its successor.
 
     Attributes:
-        code: What the two append to an order.
+        code: Codes that the two append to an order.
         ident: Id of the filter's instance.
-        emit: Takes what the filter lets pass.
+        emit: Step that takes the items that the filter passes.
     """
 
     code: bytes
@@ -256,12 +265,12 @@ class Leg(NamedTuple):
 def choice_step(
     plain: Step, predicate: Function, strict: Function, early: Sequence[bytes], kept: Leg, left: Leg
 ) -> Step:
-    """Send each item through one of two filters, of which the second lets pass what the first does not.
+    """Return a step that sends each item through one of two complementary filters.
 
-    The function of the first is asked once, and makes no copy of what goes nowhere.
+    It calls the function of the first once, and makes no copy that would be dropped.
 
     Args:
-        plain: The step of the broadcast: where an item goes that the function fails on, so that each filter fails.
+        plain: Step of the broadcast, for items that the function fails on, so that each filter fails.
         predicate, strict, early: See `map_step`.
         kept, left: The ways through the two.
     """
@@ -269,7 +278,7 @@ def choice_step(
     def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
         try:
             chosen = kept if (strict if early and order < early[0] else predicate)(payload) else left
-        except Exception:  # noqa: BLE001 - the filters fail as well, and tell of it
+        except Exception:  # noqa: BLE001 - the filters fail too, and report it
             return plain(order, trace, alive, payload)
         code, ident, emit = chosen
         return emit(order + code, trace ^ ident, alive, payload)
@@ -278,7 +287,7 @@ def choice_step(
 
 
 def broadcast_run(successors: Sequence[Run]) -> Run:
-    """Copy runs to every successor, to one after the other."""
+    """Return a run that copies runs to every successor, one after the other."""
     ways = [(encode_child(number), emit) for number, emit in enumerate(successors)]
 
     def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:

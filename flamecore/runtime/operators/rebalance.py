@@ -1,11 +1,11 @@
-"""Rebalances: items are dealt out among all workers (paper 004, section 2.3, "balancing").
+"""Rebalances, which deal out items among all workers.
 
-Which worker goes on with an item must follow from its order alone wherever the item may be taken back, or come again:
-its tombstone has to go the same way. There the times are dealt out evenly.
+See paper 004, section 2.3, "balancing". If an item may be retracted, or come again, its worker must follow from its
+order alone: its tombstone has to go the same way. Such items are dealt out evenly by time.
 
-What comes straight from the fronts comes once. There every worker gets a *share*, which follows how busy the workers
-are: one that also owns key groups, or is on a slower machine, is dealt less, down to nothing. Only the worker that
-deals, which hosts the front, keeps an even share at the least. Outputs do not depend on it.
+Items straight from the fronts come once. For them every worker has a *share*, which follows its load: a worker that
+also owns key groups, or runs on a slower machine, gets less, down to nothing. Only the dealing worker, which hosts the
+front, keeps at least an even share. Outputs do not depend on shares.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from flamecore.model.meta import MAX_TIME, decode_time, encode_time
 P = ParamSpec("P")
 
 Part = tuple[Orders, Sequence[Any]]
-"""(orders, payloads): what of a run goes to one worker."""
+"""(orders, payloads): the part of a run for one worker."""
 
 _SINGLY: Final = 1024
 _BLOCK: Final = 8
 """The first times are dealt out one by one, so that a few costly records keep all workers busy, and later ones in
-blocks: what comes of a block stays one run where it meets the rest again."""
+blocks: the outputs of a block stay one run where they meet the others again."""
 
 _MUCH: Final = 0.5
-"""As long as no worker is busier, all of them keep their shares."""
+"""Load below which shares do not change, if no worker is above it."""
 
 _CAUTION: Final = 0.7
-"""What is moved of what seems to be too much: it was measured in one short time."""
+"""Fraction of the measured imbalance that is moved, because one measurement is short."""
 
 _LITTLE: Final = 0.1
-"""What takes less of one processor is not measured well."""
+"""Smallest measurable load, in processors."""
 
 
 def dealt(time: int) -> int:
-    """The number of what the items of a time are dealt out with: to the worker of that number, modulo how many."""
+    """Return the number of the block of a time; its worker is that modulo workers."""
     return time if time < _SINGLY else time // _BLOCK
 
 
 class DealingByTime:
-    """Parts a run by time, a block at once. Nothing of it can fail."""
+    """A partition of runs by time, one block at a time; it cannot fail."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -67,7 +67,7 @@ class DealingByTime:
 
 
 class DealingByLoad:
-    """Parts a run by the shares of the workers: consecutive items for each."""
+    """A partition of runs by the shares of the workers: consecutive items for each."""
 
     def __init__(self, shares: LoadShares) -> None:
         self.shares = shares
@@ -82,11 +82,11 @@ class DealingByLoad:
 
 
 class LoadShares:
-    """What share of the items one worker deals out to each worker. All get the same at first.
+    """The share of each worker in the items that one worker deals out; even at first.
 
     Args:
-        workers: How many there are.
-        own: The one that deals.
+        workers: Number of workers.
+        own: Number of the dealing worker.
     """
 
     def __init__(self, workers: int, own: int) -> None:
@@ -94,13 +94,16 @@ class LoadShares:
         self._own = own
         self._busy = [0.0] * workers
         self._heard = False
-        self._owed = [0.0] * workers  # for each border between two workers, by how much it was rounded down
+        self._owed = [0.0] * workers  # for each border between two workers, the sum rounded down
         self._clock = STOPWATCH.get()
-        self._dealt = 0  # items that it has dealt out lately
-        self._spent = 0.0  # seconds that its own part of them took
+        self._dealt = 0  # items dealt out since its last report
+        self._spent = 0.0  # seconds of processing its own part of them
 
     def deal(self, count: int) -> list[int]:
-        """Where among the next `count` items each worker's end. What is rounded off is made up for later."""
+        """Return the end of each worker's items among the next `count`.
+
+        Later calls make up for rounding.
+        """
         self._dealt += count
         ends = []
         end = 0
@@ -113,7 +116,7 @@ class LoadShares:
         return ends
 
     def timed(self, work: Callable[P, None]) -> Callable[P, None]:
-        """The step or run of what it deals out to itself."""
+        """Return a step or run that measures the dealing worker's own part."""
         clock = self._clock
 
         def timed_work(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -124,25 +127,25 @@ class LoadShares:
         return timed_work
 
     def note(self, word: Busy) -> None:
-        """A worker has said how busy it is; the word of the one that deals is what shares are changed at."""
+        """Record a worker's load; at the dealing worker's report, shift the shares."""
         self._busy[word.worker] = word.worked_s / word.passed_s
         if word.worker == self._own:
             if self._heard and self._dealt and max(self._busy) >= _MUCH:
                 self._shift(self._spent / word.passed_s)
-            self._heard = True  # the first time not all others have been heard of yet
+            self._heard = True  # at the first report, those of other workers may be missing
             self._dealt, self._spent = 0, 0.0
 
     def _shift(self, own: float) -> None:
-        """Deal less to those who are busier than the mean of all, and more to others.
+        """Lower the shares of workers busier than the mean, and raise the others.
 
-        The worker that deals keeps an even share, at the least. What it has to do itself holds back what it lets in;
-        otherwise all of a source could lie with another worker before that has said that it is too much.
+        The dealing worker keeps at least an even share. Its own work limits the items that it lets in; otherwise all
+        items of a source could be at another worker before that one reports its load.
 
         Args:
-            own: How many processors the worker's own part of what it has dealt out has kept busy.
+            own: Load of the dealing worker's own part of the items, in processors.
         """
         workers = len(self.shares)
-        step = _CAUTION / max(own / self.shares[self._own], _LITTLE)  # all of what is dealt out keeps so many busy
+        step = _CAUTION / max(own / self.shares[self._own], _LITTLE)  # divided by the load of all dealt items
         mean = sum(self._busy) / workers
         both = zip(self.shares, self._busy, strict=True)
         shares = [max(share + step * (mean - busy), 0.0) for share, busy in both]

@@ -1,17 +1,16 @@
-"""The room before a stateful operation, where items wait until nothing can come before them any more.
+"""The buffer before a stateful operation, where items wait until they are sorted.
 
-Where workers share the work each is ahead of the others by what it has just read, so what comes to an operation by
-several ways is in no order. Once the minimum time inbound has passed a time, all of that time has come, and in its only
-version: what waits below it goes in sorted, and the operation has nothing to repair, on any number of workers.
+Each of several workers is ahead of the others by the items it has just read, so items that reach an operation by
+several ways are unsorted. Once the minimum time inbound has passed a time, all items of that time have come, in their
+only version: items below it go in sorted, and the operation has nothing to repair, on any number of workers.
 
-To wait costs a round of messages with the acker. So what waits may go in early, while it is little, on an advance: it
-counts as outstanding until it is known to be right, and if it was not, what it cost is charged for good. The advance
-grows by a tenth of the calls that are final. When it cannot pay a repair, all that is outstanding behind the late item
-is taken back at once and waits like the rest; so no interleaving, and no function of the user, causes more calls in
-vain.
+Waiting costs a round of messages with the acker. So a few items may go in early, on an advance: they count as
+outstanding until they are known to be right, and if one was not, its cost is charged for good. The advance grows by a
+tenth of the final calls. If it cannot pay a repair, all outstanding items behind the late one are taken back at once
+and wait like the rest; so no interleaving, and no user function, causes more wasted calls.
 
-What waits is in flight: the worker reports it as a hand-over to itself. What is outstanding is not: its outputs wait at
-the barrier, or at the next operation, for a minimum time that has passed whatever might come before it.
+Waiting items are in flight: the worker reports them as a hand-over to itself. Outstanding items are not: their outputs
+wait at the barrier, or at the next operation, for a minimum time beyond everything that might come before them.
 """
 
 from __future__ import annotations
@@ -30,17 +29,16 @@ from flamecore.model.meta import decode_time, encode_time
 
 _ADVANCE: Final = 32
 _SHARE: Final = 10
-"""Calls in vain are fewer than these, and one for each so many that were needed."""
+"""Wasted calls are at most `_ADVANCE`, plus one for every `_SHARE` final calls."""
 
 _CALLS: Final = 2
-"""Calls in vain for an item that is taken back: the one that was early, and one for what its outputs were."""
+"""Wasted calls for an item that is taken back: the early one, and one to retract its outputs."""
 
 _LITTLE: Final = 256
-"""No more items than these are outstanding: where more come in the time that it takes to know, waiting costs less than
-it does to put late ones among them."""
+"""Most outstanding items: if more come within a round with the acker, waiting costs less than inserting late ones."""
 
 _FINE: Final = 64
-"""What is cut into parts as small as that is spelled out before: it costs less than to note so many."""
+"""Size of parts below which a piece is spelled out first: that costs less than derived orders of many small parts."""
 
 _IDENTITY: Final = itemgetter(0, 1)
 _TRACE: Final = itemgetter(1)
@@ -54,12 +52,12 @@ Waiting = tuple[int, bool, Orders, Sequence[Any]]
 
 
 class ReorderBuffer:
-    """What waits to go into one operation of a worker.
+    """The buffer before one operation of a worker.
 
     Args:
-        name: That of the operation.
-        operator: The operation, a stateful one.
-        segment: Its own: what waits is in flight there, and waits for the minimum times inbound to it.
+        name: Name of the operation.
+        operator: The stateful operation.
+        segment: Its segment: waiting items are in flight there, and wait for the minimum times inbound to it.
         advance: Whether items may go in early.
     """
 
@@ -67,25 +65,25 @@ class ReorderBuffer:
         self.name = name
         self.segment = segment
         self.in_vain = 0
-        """Calls that were made in vain, at most."""
+        """Upper bound of the wasted calls so far."""
         self.is_ready = False
-        """True if something waits only because enough has gone in at once."""
+        """Whether items wait only because `drain` has reached its number of items."""
         self._operator, self._advance = operator, advance
         self._run: Run = operator.run or each(operator.step)
-        self._waiting: list[tuple[bytes, int, Waiting]] = []  # a heap of (lowest order, number of arrival, piece)
-        self._count = 0  # how many items that are, tombstones too
+        self._waiting: list[tuple[bytes, int, Waiting]] = []  # a heap of (lowest order, arrival number, piece)
+        self._count = 0  # number of waiting items, with tombstones
         self._arrivals = 0
-        self._backs = 0  # how many pieces have come back
-        self._single: tuple[int, bool, list[bytes], list[Any]] | None = None  # the last, if it may be added to
-        self._early: list[Waiting] = []  # what has gone in and is not known to be right
-        self._outstanding = 0  # how many items that are
-        self._final = 0  # how many have gone in that are
+        self._backs = 0  # number of pieces put back
+        self._single: tuple[int, bool, list[bytes], list[Any]] | None = None  # the last piece, if it may grow
+        self._early: list[Waiting] = []  # pieces that went in early and are unconfirmed
+        self._outstanding = 0  # number of their items
+        self._final = 0  # number of items that went in and are final
         self._passed = b""  # the greatest order that has gone in
 
-    # -- what comes in -----------------------------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------------------------
 
     def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
-        """Take one item."""
+        """Buffer one item."""
         self._count += 1
         if self._single is not None:
             last_trace, last_alive, orders, payloads = self._single
@@ -98,29 +96,29 @@ class ReorderBuffer:
         heappush(self._waiting, (order, self._arrivals, self._single))
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Take a run."""
+        """Buffer a run."""
         self._count += len(orders)
         self._arrivals += 1
         self._single = None
         heappush(self._waiting, (orders[0], self._arrivals, (trace, True, orders, payloads)))
 
-    # -- what goes on ------------------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return how many items wait."""
+        """Return the number of waiting items."""
         return self._count
 
     @property
     def lowest(self) -> bytes | None:
-        """The lowest order that waits."""
+        """Return the lowest waiting order, or None."""
         return self._waiting[0][0] if self._waiting else None
 
     def drain(self, known: bytes, most: int = maxsize) -> None:
-        """Let go in what nothing can come before any more, and what may go in early.
+        """Process items that are complete, and items that may go in early.
 
         Args:
-            known: Nothing below it (encoded time) is to come any more.
-            most: How many items, about: what is made of one record goes in together.
+            known: Encoded time below which nothing more is to come.
+            most: Approximate number of items; items derived from one record go in together.
         """
         passed = known
         if self._waiting and self._waiting[0][0] < known:
@@ -138,9 +136,9 @@ class ReorderBuffer:
             self.is_ready = bound is not None and not left
 
     def _bound(self, limit: bytes | None, most: int) -> bytes | None:
-        """Return the order below which about so many items wait, and below a limit; the limit if no more do.
+        """Return the time below which about `most` items wait, at most `limit`.
 
-        It is a time, so that what is made of a record is not parted.
+        The bound is a time, so that items derived from one record stay together.
         """
         if self._count <= most:
             return limit
@@ -156,10 +154,10 @@ class ReorderBuffer:
         return limit
 
     def _put_in(self, ready: Sequence[Waiting], *, final: bool) -> list[Waiting]:
-        """Let go in what is ready, sorted; what is behind something that is in already has that repaired.
+        """Process ready items in order, as repairs if later ones were processed early.
 
         Returns:
-            What the advance is not enough for.
+            The pieces that the advance cannot pay for.
         """
         if self._early:
             late, ready = _parted(ready, self._passed + b"\0")
@@ -177,7 +175,7 @@ class ReorderBuffer:
             trace, alive, orders, payloads = piece
             if orders[0] != self._passed:
                 self._pass(trace, alive, orders, payloads)
-            elif final or self._affords(piece, count):  # another version of what has just gone in: by another worker
+            elif final or self._affords(piece, count):  # another version of the last item, by another worker
                 self._repair(*piece)
             else:
                 return [piece, *pieces]
@@ -186,7 +184,7 @@ class ReorderBuffer:
         return []
 
     def _affords(self, piece: Waiting, count: int) -> bool:
-        """Return whether the advance is enough to put a piece among what is in, and to take back `count` items."""
+        """Return whether the advance pays for inserting a piece and undoing `count` items."""
         _, _, orders, payloads = piece
         again = self._operator.followers(orders, payloads)
         return self._allows(count + (self._outstanding if again is None else again))
@@ -202,19 +200,20 @@ class ReorderBuffer:
             self._outstanding += len(orders)
 
     def _allows(self, items: int) -> bool:
-        """Return whether the advance is enough to work again on so many, or to take them back."""
+        """Return whether the advance pays for repeating or undoing so many items."""
         return self.in_vain + _CALLS * items <= _ADVANCE + self._final // _SHARE
 
     def _confirm(self, known: bytes) -> None:
-        """Note that what is early and below an order has proved right."""
+        """Count early items below an order as final."""
         right, self._early = _parted(self._early, known)
         self._outstanding -= _live(right)
         self._final += _live(right)
 
     def _take_back(self, ready: Sequence[Waiting], known: bytes) -> list[Waiting]:
-        """Take out of the operation what is outstanding and behind any of what is ready; returns what is ready then.
+        """Undo outstanding items behind the lowest ready one; return all ready pieces.
 
-        What is before that may have left the job already: it is known to be right, only not here yet.
+        Outputs of earlier items may have left the job already: these items are known to be right, just not confirmed
+        here.
         """
         lowest = min([orders[0] for _, _, orders, _ in ready])
         self._early, back = _parted(self._early, lowest)
@@ -223,7 +222,7 @@ class ReorderBuffer:
             for trace, _, orders, payloads in back
             for order, payload in zip(orders, payloads, strict=True)
         ]
-        items.sort(key=_IDENTITY, reverse=True)  # the last first, so that nothing is worked on again
+        items.sort(key=_IDENTITY, reverse=True)  # the last first, so that nothing is repeated
         for trace, some in groupby(items, _TRACE):
             run = list(some)[::-1]
             self._undo([order for order, _, _ in run], trace, [payload for _, _, payload in run])
@@ -236,14 +235,17 @@ class ReorderBuffer:
         return ready if all(alive for _, alive, _, _ in ready) else _without_cancelled(ready)
 
     def _put_back(self, pieces: Sequence[Waiting]) -> None:
-        """Let pieces wait that have come before all that waits."""
+        """Queue pieces again, before all waiting ones."""
         for piece in reversed(pieces):
             self._backs += 1
             self._count += len(piece[2])
             heappush(self._waiting, (piece[2][0], -self._backs, piece))
 
     def _take(self, limit: bytes | None) -> list[Waiting]:
-        """Take out what waits below an order, or all of it, as it came, but for what tombstones have met."""
+        """Take out the pieces below an order, or all, without cancelled items.
+
+        They stay in the sequence in which they came.
+        """
         self._single = None
         waiting = self._waiting
         if limit is None:
@@ -264,17 +266,17 @@ class ReorderBuffer:
         return ready if all(alive for _, alive, _, _ in ready) else _without_cancelled(ready)
 
     def _repair(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[Any]) -> None:
-        """Put in what is late, and charge what it makes the operation do again."""
+        """Process a late piece, and charge the repeated calls that it causes."""
         operator = self._operator
         repeated, retracted = operator.repeated, operator.retracted
         self._pass(trace, alive, orders, payloads)
-        # Where it does not count what it repeats, its outputs tell: they may be fewer than the calls, or more.
+        # An operator that does not count repeats counts retracted outputs: there may be fewer or more of them.
         self.in_vain += (operator.repeated - repeated) or (operator.retracted - retracted)
         if not alive:
             self._drop(trace, orders)
 
     def _drop(self, trace: int, orders: Orders) -> None:
-        """What is of these identities is no longer outstanding: its tombstone has come."""
+        """Remove items from the outstanding ones: their tombstones have come."""
         gone = frozenset(orders)
         early, self._early = self._early, []
         for piece in early:
@@ -303,12 +305,12 @@ class ReorderBuffer:
 
 
 def _live(pieces: Iterable[Waiting]) -> int:
-    """Return how many live items there are."""
+    """Return the number of live items in pieces."""
     return sum([len(orders) for _, alive, orders, _ in pieces if alive])
 
 
 def _parted(pieces: Sequence[Waiting], limit: bytes) -> tuple[list[Waiting], list[Waiting]]:
-    """Return what is below an order, and the rest."""
+    """Split pieces into those below an order, and the rest."""
     below: list[Waiting] = []
     rest: list[Waiting] = []
     for piece in pieces:
@@ -325,10 +327,10 @@ def _parted(pieces: Sequence[Waiting], limit: bytes) -> tuple[list[Waiting], lis
 
 
 def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
-    """Yield the items of pieces in the order of all, in as few pieces as there can be of one trace each.
+    """Yield the items of all pieces in order, in as few pieces as possible.
 
-    What is of one order stays in the sequence in which it came, but for tombstones. They go first: what they cancel is
-    in already, and another version that went in before would be worked on twice.
+    Each piece has one trace. Items of one order keep the sequence in which they came, except tombstones. These go
+    first: their victims have gone in already, and a new version that went in before them would be processed twice.
     """
     if len(pieces) < 2:
         yield from pieces
@@ -341,10 +343,10 @@ def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
     pieces = sorted(pieces, key=_ALIVE)
     heads = [(orders[0], number, 0) for number, (_, _, orders, _) in enumerate(pieces)]
     heapify(heads)
-    kind: tuple[int, bool] | None = None  # what follows straight, of one trace, goes in together
+    kind: tuple[int, bool] | None = None  # consecutive items of one trace go in together
     places: list[Orders] = []
     parts: list[Sequence[Any]] = []
-    last: tuple[list[bytes], list[Any]] | None = None  # of these, if they are lists that were cut out here
+    last: tuple[list[bytes], list[Any]] | None = None  # the last part, if it is a list sliced here
     while heads:
         _, number, start = heappop(heads)
         trace, alive, orders, payloads = pieces[number]
@@ -377,18 +379,18 @@ def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
 
 
 def _mixed(pieces: Sequence[Waiting]) -> bool:
-    """Return whether some of them begin before others end."""
+    """Return whether some pieces begin before others end."""
     ranges = sorted([(orders[0], orders[-1]) for _, _, orders, _ in pieces])
     return any(later[0] <= earlier[1] for earlier, later in pairwise(ranges))
 
 
 def _without_cancelled(waiting: Sequence[Waiting]) -> list[Waiting]:
-    """What is left when tombstones have met the items they cancel, as far as these wait here too.
+    """Return pieces without cancelled items and their tombstones, if both wait here.
 
-    Where one operation repairs and repairs again what it has sent, all versions but the last go no further. Without
-    this every stateful operation in a row would multiply them.
+    If one operation repairs its outputs repeatedly, all versions but the last stop here. Otherwise every stateful
+    operation in a row would multiply them.
     """
-    places: dict[tuple[bytes, int], tuple[int, int]] = {}  # of live items
+    places: dict[tuple[bytes, int], tuple[int, int]] = {}  # places of live items
     gone: list[set[int]] = [set() for _ in waiting]
     for number, (trace, alive, orders, _) in enumerate(waiting):
         for at, order in enumerate(orders):

@@ -1,8 +1,8 @@
-"""Functions of a flow held to what they promise: results of the declared type, arguments left as they are.
+"""Checks of user functions: declared result types, unchanged arguments.
 
-A strict vertex is a copy whose functions check. The records of the first times of a run meet it in every job; where a
-job asks for checks, all records do. Which records these are depends on nothing but their times, so whether a mistake is
-found is the same on every number of workers, and after every fault.
+A strict vertex is a copy whose functions check. In every job, the records of a run's first times go through it; if a
+job asks for checks, all records do. The choice of records depends on their times only, so a mistake is found on any
+number of workers, and after every fault.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ from flamecore.model.types import TypeMatcher, element, hint_text, returned
 from flamecore.model.vertices import ByKey, Map, Vertex
 
 _FIRST: Final = 100
-"""So many records of each source are the first ones, where times are a count; of each of its partitions a part of them,
-and one at the least."""
+"""Number of first records of each source, if times are a count; each partition has its part of them, at least one."""
 _FIRST_US: Final = 100_000
-"""For so long from the start of a worker records are the first ones, where times are those of the wall clock."""
+"""Microseconds from the start of a worker with first records, if times are those of the wall clock."""
 
 _UNFINISHED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 _PLAIN: Final = frozenset((str, bytes, int, float, bool, complex, type(None)))
 """Classes whose values cannot be changed."""
 
 _CLASSES: Final = 100
-"""So many classes are remembered of a function's results."""
+"""Most classes of a function's results that are cached."""
 
 Function = Callable[..., Any]
 
 
 def early_orders(plan: Plan) -> list[bytes]:
-    """Return the order below which the first records of a run are; nothing if there are none."""
+    """Return the order below which records are first ones; empty if there are none."""
     if plan.check_types or plan.check_mutation:
         return []  # all records meet strict vertices
     if plan.clock == "sequence":
@@ -53,8 +52,10 @@ def early_orders(plan: Plan) -> list[bytes]:
 
 
 def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
-    """Return a copy of a vertex whose functions check what the plan asks for: by default results, as far as a look
-    tells."""
+    """Return a copy of a vertex whose functions check what the plan asks for.
+
+    By default they check the types of results, without their contents.
+    """
     depth = 1 if plan.check_types else 0
     made: Any = copy.copy(vertex)
     if isinstance(vertex, Map):
@@ -80,15 +81,15 @@ def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
 
 
 class ResultTest:
-    """Test that says why a value is not of a declared type, and nothing if it is.
+    """A test that returns why a value is not of a declared type; empty if it is.
 
     Args:
         hint: The type.
-        depth: How deep a look goes.
-        what: What the value is to the function, in words.
+        depth: Depth of the check.
+        what: Role of the value, for errors.
 
     Attributes:
-        passed: Classes all values of which are known to pass: what has such a class need not be asked about.
+        passed: Classes whose values all pass, and need no test.
     """
 
     __slots__ = ("_fits", "_hint", "_what", "passed")
@@ -102,7 +103,7 @@ class ResultTest:
         if isinstance(value, _UNFINISHED):
             kind = type(value).__name__.replace("_", " ")
             if isinstance(value, CoroutineType | GeneratorType):
-                value.close()  # or Python would say, much later, that nobody has awaited it
+                value.close()  # otherwise Python warns, much later, that it was never awaited
             return f"its {self._what} is a {kind}, which nobody awaits or runs through"
         if self._fits is None:
             if len(self.passed) < _CLASSES:
@@ -116,7 +117,7 @@ class ResultTest:
 
 
 def _checked(function: Function, test: ResultTest) -> Function:
-    """Return a function that refuses results."""
+    """Return a function that refuses wrong results."""
     passed = test.passed
 
     @wraps(function, updated=())
@@ -167,7 +168,7 @@ def _advancing(advance: Function, state: ResultTest, output: ResultTest, named: 
 
 
 def _place_of(function: Function) -> str:
-    """Where a function of the user's is, in words; empty for those of the engine and of C."""
+    """Return the location of a user's function as text; empty for engine and C code."""
     code = getattr(function, "__code__", None)
     if code is None or getattr(function, "__module__", "").startswith("flamecore."):
         return ""
@@ -178,11 +179,11 @@ def _place_of(function: Function) -> str:
 
 
 def unchanging(function: Function, named: Function) -> Function:
-    """Return a function that refuses to change its arguments.
+    """Return a function that refuses changes of its arguments.
 
     Args:
-        function: What is called.
-        named: The function of the user's that it stands for.
+        function: Function to call.
+        named: The user's function, for errors.
     """
 
     @wraps(function, updated=())
@@ -190,7 +191,7 @@ def unchanging(function: Function, named: Function) -> Function:
         before = [_image_of(argument) for argument in arguments]
         result = function(*arguments)
         if isinstance(result, GeneratorType):
-            result = list(result)  # it may change them on the way
+            result = list(result)  # a generator may change them while it runs
         for argument, image in zip(arguments, before, strict=True):
             if image and image != _image_of(argument):
                 raise FlowMistake(
@@ -203,12 +204,15 @@ def unchanging(function: Function, named: Function) -> Function:
 
 
 def _image_of(value: Any) -> bytes:
-    """Return bytes that are others once a value has changed; none for what cannot change or be told."""
+    """Return bytes that differ once a value has changed; empty if unknown.
+
+    They are also empty for values that cannot change.
+    """
     if type(value) in _PLAIN:
         return b""
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)  # compared only, and never read
-    except Exception:  # noqa: BLE001 - what cannot be written cannot be told, and is as good as unchanged
+    except Exception:  # noqa: BLE001 - values that cannot be pickled are not checked
         return b""
 
 
@@ -216,7 +220,10 @@ def _image_of(value: Any) -> bytes:
 
 
 def early_run(strict: Run, plain: Run, early: Sequence[bytes]) -> Run:
-    """Return the run that sends the first records one way, and all others the other. See `Site.early`."""
+    """Return a run that sends first records to `strict` and all others to `plain`.
+
+    See `Site.early`.
+    """
 
     def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
         if not early or orders[0] >= early[0]:

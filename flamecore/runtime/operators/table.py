@@ -1,4 +1,7 @@
-"""The table of operators: one row for each kind of vertex. Plugins add theirs when a job is put together."""
+"""The table of operators: one row for each kind of vertex.
+
+Plugins add theirs when a job is put together.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.operators.map import BroadcastOperator, MapOperator, MergeOperator
 
 Operators = Mapping[type[Vertex], Build]
-"""For each class of vertices, what computes one."""
+"""Class of vertices → function that builds its operator."""
 
 OPERATORS: Final[Operators] = {
     Map: MapOperator,

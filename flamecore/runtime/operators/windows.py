@@ -1,10 +1,10 @@
-"""Windows over ordered buckets: what an item that comes, or is taken back, does to those of its key.
+"""Windows over ordered buckets: the effect of insertion and removal of an item.
 
 Sources: paper 004, section 3; paper 000, "Ordering model".
 
 A bucket is a list of entries sorted by bucket order. The output of an entry is the list of the last `window` payloads
-ending with it, identified by that entry. An item that arrives in order adds one window. One that arrives late, and a
-tombstone, change some windows: the old ones are retracted first, then the new ones emitted, both in ascending order.
+ending with it, identified by that entry. An item in order adds one window. A late item, or a tombstone, changes some
+windows: the old ones are retracted first, then the new ones emitted, both in ascending order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from flamecore.model.vertices import Grouping
 
 
 class Window(NamedTuple):
-    """One output of a grouping: new (`alive`) or retracted, with the order and trace of its last entry."""
+    """One output of a grouping, new (`alive`) or retracted.
+
+    It has the order and trace of its last entry.
+    """
 
     alive: bool
     order: bytes
@@ -27,24 +30,25 @@ class Window(NamedTuple):
 
 
 class Bucket:
-    """The entries of one key, sorted by bucket order: global time, then the custom order if there is one, then meta.
+    """The entries of one key, sorted by bucket order.
 
-    An entry is the tuple of what it is sorted by, then its payload; order, trace and payload are its last three parts.
+    The bucket order is global time, then the custom order if there is one, then meta. An entry is the tuple of its sort
+    key and its payload; order, trace and payload are its last three parts.
     """
 
     __slots__ = ("entries", "shortened", "touched")
 
     def __init__(self) -> None:
         self.entries: list[tuple[Any, ...]] = []
-        self.shortened = False  # history was dropped: what is left is not the start of the bucket
+        self.shortened = False  # history was dropped: the first entry left is not the start of the bucket
         self.touched = False
 
 
 class Windows:
-    """The rules of one grouping vertex: what an insertion or removal does to a bucket, and emits.
+    """The rules of one grouping vertex for insertion into a bucket and removal.
 
     Args:
-        vertex: Window, custom order and treatment of partial windows.
+        vertex: The grouping: window, custom order and treatment of partial windows.
     """
 
     def __init__(self, vertex: Grouping) -> None:
@@ -54,17 +58,17 @@ class Windows:
         self.custom = vertex.order
 
     def place_of(self, order: bytes, trace: int, payload: Any) -> tuple[Any, ...]:
-        """What an entry is sorted by."""
+        """Return the sort key of an entry."""
         if self.custom is None:
             return (order, trace)
         return (order[:GLOBAL_TIME_BYTES], self.custom(payload), order, trace)
 
     def insert(self, bucket: Bucket, key: tuple[Any, ...], payload: Any) -> list[Window]:
-        """Put an item in its place, which is what `place_of` says; returns what to emit, in order.
+        """Insert an item at its sort key from `place_of`; return outputs in order.
 
         Raises:
             DuplicateItemError: An item of the same identity is there.
-            OrderViolationError: A custom order puts the item before its own ancestor, or is none.
+            OrderViolationError: A custom order puts the item before its own ancestor, or cannot compare sort keys.
         """
         entries = bucket.entries
         place = self._find(entries, key, payload)
@@ -83,7 +87,9 @@ class Windows:
         return out
 
     def remove(self, bucket: Bucket, key: tuple[Any, ...], payload: Any) -> list[Window]:
-        """Take out the victim of a tombstone; returns what to emit, in order. The tombstone itself ends here.
+        """Remove the victim of a tombstone; return outputs in order.
+
+        The tombstone itself ends here.
 
         Raises:
             NoInvalideeError: The victim is not there.
@@ -103,7 +109,7 @@ class Windows:
         return out
 
     def _find(self, entries: list[tuple[Any, ...]], key: tuple[Any, ...], payload: Any) -> int:
-        """Index of the first entry that does not sort before `key`."""
+        """Return the index of the first entry that does not sort before `key`."""
         if self.custom is None:
             return bisect_left(entries, key)
         try:
@@ -118,7 +124,7 @@ class Windows:
             ) from error
 
     def _windows(self, bucket: Bucket, first: int, end: int, *, alive: bool) -> list[Window]:
-        """The windows whose last entry has an index in [first, end), as the bucket stands."""
+        """Return the windows whose last entry has an index in [first, end)."""
         window, entries = self.window, bucket.entries
         size = len(entries)
         end = min(end, size)
@@ -135,7 +141,10 @@ class Windows:
         return out
 
     def _check_ancestors(self, entries: list[tuple[Any, ...]], place: int, order: bytes, payload: Any) -> None:
-        """Of the items of the same global time, none behind may be an ancestor and none before a descendant."""
+        """Refuse a custom order that puts an item before its ancestor.
+
+        Among items of the same global time, no ancestor may be behind it, and no descendant before it.
+        """
         moment = order[:GLOBAL_TIME_BYTES]
         for entry in entries[place:]:
             if entry[0] != moment:
@@ -157,7 +166,10 @@ class Windows:
         )
 
     def forget(self, bucket: Bucket, before: bytes) -> None:
-        """Drop what no repair can reach: all but the last window - 1 entries older than `before` (an encoded time)."""
+        """Drop all but the last window - 1 entries older than encoded time `before`.
+
+        No repair can reach them.
+        """
         old = bisect_left(bucket.entries, (before,))
         drop = old - self.window + 1
         if drop > 0:

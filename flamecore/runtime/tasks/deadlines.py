@@ -1,9 +1,8 @@
-"""How long sources and sinks are waited for: long, but not for ever.
+"""Deadlines of calls to sources and sinks: long, but finite.
 
-A driver may hang: on a server that says nothing, on a disk that is gone. Whoever waits for it learns so after a while
-from a warning, and in the end from an error that says what was waited for, for how long, and what is known of the
-output. What was given up is asked for nothing more, for nobody knows what it is at. That is safe: a sink that stores a
-batch and its time in one step is asked by the next run what it holds, and lets the former run write no more.
+A driver may hang: on a server that does not answer, on a disk that is gone. The job then warns, and later fails. A call
+that timed out is not retried: its effect is unknown. This is safe: a sink that stores a batch and its time in one step
+tells the next run what it holds, and accepts nothing more from the former run.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from flamecore.runtime.tasks.event_loop import give_up
 T = TypeVar("T")
 
 _WARN_S: Final = 30.0
-"""After how long there is a warning, if the limit is not close to that; and again whenever that has doubled."""
+"""Time until the first warning, at most a quarter of the limit; later warnings come after twice the time each."""
 
 
 class CallDeadline:
-    """Watches the calls of one sink or reader, one at a time.
+    """The deadline of the calls of one sink or reader, one at a time.
 
     Args:
         job: Name of the job, for the log.
-        error: Makes the error of a call that takes too long, of what has happened.
-        who: The source or sink, in words.
-        limit_s: How long a call may take.
+        error: Function that makes the error of a call that takes too long, from a description.
+        who: Description of the source or sink.
+        limit_s: Longest time of a call, in seconds.
 
     Attributes:
-        known: Says what is known of its output.
-        overdue: Told of the error.
+        known: Function that describes its known output.
+        overdue: Function called with the error.
         error: The error, once a call has taken too long.
     """
 
@@ -56,11 +55,11 @@ class CallDeadline:
         self._given_up: asyncio.Future[None] | None = None
 
     def begin(self, doing: str, size: int = 0) -> None:
-        """A call begins. Cheap: it is said of every batch.
+        """Start the clock of a call; cheap, since every batch does it.
 
         Args:
-            doing: What is to be done, in words that follow "to".
-            size: How many payloads are concerned, if any.
+            doing: Description of the call, in words that follow "to".
+            size: Number of payloads, if any.
         """
         loop = asyncio.get_running_loop()
         self._doing, self._size, self._since = doing, size, loop.time()
@@ -69,11 +68,11 @@ class CallDeadline:
             self._timer = loop.call_later(self._warn_s, self._look)
 
     def end(self) -> None:
-        """It has ended."""
+        """Stop the clock of the call."""
         self._since = None
 
     def shorten(self, limit_s: float) -> None:
-        """From now on no call may take longer than this. One that is under way is given so much more, at most."""
+        """Limit all further calls to `limit_s`, and the current one to as much from now."""
         self._limit_to(min(self._limit_s, limit_s))
         if self._since is None:
             return
@@ -83,7 +82,7 @@ class CallDeadline:
         self._look_by(now + self._warn_s)
 
     def restore(self) -> None:
-        """A call may take as long as ever, also one that is under way."""
+        """Restore the configured limit, also for the current call."""
         self._limit_to(self._configured_s)
         if self._since is not None:
             self._due, self._more = self._since + self._limit_s, ""
@@ -97,14 +96,14 @@ class CallDeadline:
         self._timer = asyncio.get_running_loop().call_at(min(time, self._due), self._look)
 
     def aclose(self) -> None:
-        """Cancel what is scheduled."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     @property
     def pending(self) -> str:
-        """What is being waited for, and for how long, in words; empty if nothing is."""
+        """Return a description of the current call and its duration; empty if none."""
         if self._since is None:
             return ""
         waited_s = asyncio.get_running_loop().time() - self._since
@@ -115,14 +114,16 @@ class CallDeadline:
         return f"{self._doing} of {self._size} payloads" if self._size else self._doing
 
     async def call(self, work: Coroutine[Any, Any, T], doing: str) -> T:
-        """Do something, in time. If this is cancelled, so is the work, which is given the same time to heed it.
+        """Await a driver's call, and return its result, before the deadline.
+
+        If this is cancelled, so is the call, which gets the same time to end.
 
         Args:
-            work: A call of the driver.
+            work: The call of the driver.
             doing: See `begin`.
 
         Raises:
-            SinkError, SourceError: It takes too long.
+            SinkError, SourceError: The call takes too long.
         """
         task = asyncio.ensure_future(work)
         self.begin(doing)
@@ -139,10 +140,10 @@ class CallDeadline:
         return task.result()
 
     async def wait_cancelled(self, task: asyncio.Future[Any], doing: str) -> None:
-        """Wait for something that was cancelled to heed it.
+        """Wait for a cancelled task to end.
 
         Raises:
-            SinkError, SourceError: It takes too long.
+            SinkError, SourceError: The task takes too long.
         """
         self.begin(doing)
         try:
@@ -151,7 +152,7 @@ class CallDeadline:
             self.end()
 
     async def wait_done(self, done: asyncio.Future[Any]) -> None:
-        """Wait for something that the present call may keep from ending. How it ends is of no account here.
+        """Wait for a future that may depend on the current call; ignore its outcome.
 
         Raises:
             SinkError, SourceError: The call takes too long.
@@ -196,10 +197,10 @@ class Deadlines:
     """The deadlines of one job.
 
     Args:
-        job: Its name.
-        sink_s: How long a sink may take to do what it is asked for.
-        source_s: How long a source may take to heed that it is to stop.
-        grace_s: How long either may take once the job ends with an error.
+        job: Name of the job.
+        sink_s: Seconds that a call of a sink may take.
+        source_s: Seconds that a source may take to stop.
+        grace_s: Seconds that either may take once the job ends with an error.
     """
 
     def __init__(self, job: str = "", sink_s: float = 1800.0, source_s: float = 60.0, grace_s: float = 30.0) -> None:
@@ -216,14 +217,14 @@ class Deadlines:
         return cls(settings.name, settings.sink_timeout_s, settings.source_timeout_s, settings.grace_s)
 
     def shorten(self) -> None:
-        """The job ends with an error: from now on nobody is waited for longer than the grace."""
+        """Shorten all deadlines to the grace, because the job ends with an error."""
         if not self._shortened:
             self._shortened = True
             for deadline in self._deadlines:
                 deadline.shorten(self.grace_s)
 
     def restore(self) -> None:
-        """It goes on: everybody is waited for as long as ever."""
+        """Restore all deadlines, because the job continues."""
         if self._shortened:
             self._shortened = False
             for deadline in self._deadlines:
@@ -231,7 +232,7 @@ class Deadlines:
 
     @property
     def pending(self) -> str:
-        """What is being waited for, and for how long, in words; empty if nothing is."""
+        """Return a description of all current calls and durations; empty if none."""
         return "; ".join(deadline.pending for deadline in self._deadlines if deadline.pending)
 
     def _deadline(self, who: str, limit_s: float, error: Callable[[str], FlameError]) -> CallDeadline:
@@ -248,7 +249,7 @@ class Deadlines:
         return f"{look} If it is only slow: {limit}."
 
     def sink(self, name: str) -> CallDeadline:
-        """Return the deadline of a sink: always the same."""
+        """Return the deadline of a sink, always the same."""
 
         def error(what: str) -> SinkError:
             look = (
@@ -262,7 +263,10 @@ class Deadlines:
         return self._sinks[name]
 
     def source(self, front: FrontId, *, apart: bool = False) -> CallDeadline:
-        """Return the deadline of a reader: always the same, or one for calls that others may be under way beside."""
+        """Return the deadline of a reader.
+
+        It is always the same; with `apart` a new one, for calls beside others.
+        """
 
         def error(what: str) -> SourceError:
             hint = self._hint("Look at what it reads from.", "source_timeout_s", self._source_s)
@@ -285,11 +289,13 @@ class Deadlines:
         return self._deadline(f"store {name!r}", limit_s, error)
 
     async def close(self, deadline: CallDeadline, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Close a source, sink or store, unless it has been given up: it may still be at something.
+        """Close a source, sink or store, unless a call of it has timed out.
+
+        Such a call may still be running.
 
         Raises:
-            SinkError, SourceError, StoreError: It takes too long.
-            FlameError: As the driver's.
+            SinkError, SourceError, StoreError: Closing takes too long.
+            FlameError: As the driver raises.
         """
         if deadline.error is None:
             await deadline.call(aclose(), "close")

@@ -1,6 +1,7 @@
-"""The door of a part: messages that no part of a job says to it are refused, counted, and told of with their sender.
+"""A filter of received messages.
 
-A process with the job's token may send anything. A part acts on what it understands, and goes on without the rest.
+Messages that a part does not understand are refused, counted, and logged with their sender. A process with the job's
+token may send anything. A part acts on the messages that it understands, and ignores the rest.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from flamecore.events import MESSAGE_REFUSED
 from flamecore.logs import logger
 
 Fits = Callable[[Any], bool]
-"""Tells whether a message of a known kind is about something that there is."""
+"""Function that returns whether a message of a known kind refers to existing things."""
 
 _SENDERS: Final = 1000
-"""Most senders that are counted one by one."""
+"""Most senders that are counted separately."""
 _OTHERS: Final = "others"
 
 
@@ -26,15 +27,15 @@ def anything(_: Any) -> bool:
 
 
 class Door:
-    """Lets in the messages that a part understands.
+    """The filter of the messages to one part.
 
     Args:
         address: Address of the part.
-        kinds: Classes of the messages, and which of each are understood.
+        kinds: Classes of messages that the part understands, with a check of each.
 
     Attributes:
-        refused: How many messages of each sender were refused.
-        plain: Classes of messages that are understood, whatever they say: nobody has to ask.
+        refused: Number of refused messages of each sender.
+        plain: Classes of messages without a check, which need no call.
     """
 
     def __init__(self, address: str, kinds: Mapping[type, Fits]) -> None:
@@ -44,7 +45,7 @@ class Door:
         self.plain = frozenset(kind for kind, fits in kinds.items() if fits is anything)
 
     def admits(self, sender: str, message: Any) -> bool:
-        """Return whether a message is for this part; one that is not is counted, the first of a sender is logged."""
+        """Return whether a message is understood; refuse it if not."""
         fits = self._kinds.get(type(message))
         if fits is not None and fits(message):
             return True
@@ -52,7 +53,7 @@ class Door:
         return False
 
     def refuse(self, sender: str, message: Any) -> None:
-        """Count a message that is not understood, and log the first of its sender."""
+        """Count a message that is not understood; log the first of its sender."""
         known = sender in self.refused
         self.refused[sender if known or len(self.refused) < _SENDERS else _OTHERS] += 1
         if not known and len(self.refused) <= _SENDERS:

@@ -1,8 +1,8 @@
-"""Addresses of one epoch: the same parts, in every new start, under names that nobody has used before.
+"""Addresses of one epoch: the same parts under new names after each restart.
 
-After a fault every part starts anew. What is still on its way between the parts of before, and what a process that was
-taken for dead goes on sending, must not reach those of now. So in an epoch `worker/3` is `worker/3@EPOCH` to the
-transport: a message for an address of before finds nobody, and the parts need not know.
+After a fault every part starts anew. Messages still under way between the earlier parts, and those of a process that
+was taken for dead, must not reach the new parts. So in an epoch `worker/3` is `worker/3@EPOCH` to the transport: a
+message for an earlier address reaches nobody, and parts need not know.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _MARK = "@"
 
 
 def plain(address: str) -> str:
-    """The address without its epoch."""
+    """Return the address without its epoch."""
     return address.partition(_MARK)[0]
 
 
 class EpochTransport:
-    """Binds addresses of one epoch.
+    """A transport for the addresses of one epoch.
 
     Args:
-        transport: Carries the messages.
-        name: Of the epoch; never used before in this job.
+        transport: Transport that carries the messages.
+        name: Name of the epoch, never used before in this job.
     """
 
     def __init__(self, transport: Transport, name: str) -> None:
@@ -32,7 +32,7 @@ class EpochTransport:
         self._suffix = f"{_MARK}{name}"
 
     async def bind(self, address: str) -> Endpoint:
-        """Open an address of this epoch. Raises as `Transport.bind`."""
+        """Open an address of this epoch; raises as `Transport.bind`."""
         return _Scoped(address, self._suffix, await self._transport.bind(address + self._suffix))
 
 

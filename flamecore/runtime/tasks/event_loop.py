@@ -1,4 +1,4 @@
-"""The event loop of a job: its clock, how it is run and ended, and the tasks and threads that it does not wait for."""
+"""The event loop of a job: its clock, its end, and tasks that nobody awaits."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from flamecore.logs import logger
 
 
 def monotonic() -> float:
-    """Return the time of the event loop in seconds: that of the machine, or of a simulation."""
+    """Return the time of the event loop in seconds: real or simulated."""
     return asyncio.get_running_loop().time()
 
 
 class BackgroundTasks:
-    """Tasks that nobody waits for."""
+    """Tasks that nobody awaits."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, task: asyncio.Task[None]) -> None:
-        """Let a task end in its own time. How it ends is of no account."""
+        """Keep a task until it ends, and ignore its outcome."""
         self.keep(task)
         task.add_done_callback(_heed)
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """The same; what is unexpected is shown by asyncio."""
+        """Keep a task until it ends; asyncio reports its unexpected errors."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def cancel(self) -> None:
-        """End them all."""
+        """Cancel all tasks."""
         for task in tuple(self._tasks):
             task.cancel()
 
@@ -54,8 +54,8 @@ T = TypeVar("T")
 
 _LIMIT_S: Final = 30.0
 _GRACE_S: Final = 1.0
-"""How long what is left may take to end; and if something has been given up already. If it takes longer than the latter
-there is a warning."""
+"""Seconds that remaining tasks and threads may take to end; the second if a call has timed out already. After the
+second there is a warning."""
 
 _given_up: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 _left = False
@@ -78,15 +78,15 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def give_up() -> None:
-    """Something that runs in the present loop has been waited for long enough."""
+    """Note that a call in this loop has timed out, and may never end."""
     _given_up.add(asyncio.get_running_loop())
 
 
 def in_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Call a function that may never return, in a thread of its own, which nobody waits for in the end.
+    """Call a function that may never return in a daemon thread.
 
     Returns:
-        What it returns or raises, in the present loop.
+        A future of the current loop with its result or exception.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
@@ -98,7 +98,7 @@ def in_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
     def call() -> None:
         try:
             say = partial(outcome.set_result, function())
-        except BaseException as error:  # noqa: BLE001 - it is whoever waits for it that is told
+        except BaseException as error:  # noqa: BLE001 - the future carries it to its waiter
             say = partial(outcome.set_exception, error)
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(tell, say)
@@ -108,7 +108,7 @@ def in_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
 
 
 def exit_without_waiting(end: object) -> None:
-    """Have this process end, if something was left behind in it that would keep it from that.
+    """End this process, if something left behind would keep it from ending.
 
     Args:
         end: The exit code, as `SystemExit` has it; or the exception that ends the program, to be shown as Python does.
@@ -118,7 +118,7 @@ def exit_without_waiting(end: object) -> None:
         if isinstance(code, BaseException):
             sys.excepthook(type(code), code, code.__traceback__)
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # whoever reads it is gone
+            with suppress(OSError, ValueError):  # its reader is gone
                 stream.flush()
         os._exit(code if isinstance(code, int) else int(code is not None))
 
@@ -130,9 +130,9 @@ def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseExce
     for task in tasks:
         task.cancel()
     limit_s = _GRACE_S if loop in _given_up else _LIMIT_S
-    before, _left = _left, True  # as it is, too, if a signal breaks this off
+    before, _left = _left, True  # the value if a signal interrupts this
     if loop.run_until_complete(_ended(tasks, threads, limit_s, failed)):
-        _left = before or loop in _given_up  # which may be in threads that are not known here
+        _left = before or loop in _given_up  # a timed out call may be in a thread unknown here
         runner.close()
         return
     asyncio.set_event_loop(None)
@@ -142,13 +142,16 @@ def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseExce
 async def _ended(
     tasks: set[asyncio.Task[Any]], threads: ThreadPoolExecutor, limit_s: float, failed: BaseException | None
 ) -> bool:
-    """Wait for all of them, and say so. Returns whether they have ended."""
+    """Wait for tasks and threads; return whether all have ended.
+
+    Warns if they take long.
+    """
     loop = asyncio.get_running_loop()
     returned = loop.create_future()
 
     def join() -> None:
         threads.shutdown(cancel_futures=True)
-        with suppress(RuntimeError):  # it was not waited for any longer
+        with suppress(RuntimeError):  # the wait is over, and the loop closed
             loop.call_soon_threadsafe(returned.set_result, None)
 
     threading.Thread(target=join, name="joining", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Feeds fronts: reads their partitions within their credit, and lets time go on while nothing comes."""
+"""The tasks of fronts: reading within their credit, and heartbeats."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from flamecore.runtime.tasks.worker_task import WorkerTask
 
 _STEP_S: Final = 0.005
 _LONG_STEP_S: Final = 0.02
-"""How long one batch should keep the event loop: what follows waits that long at most. Long while the source has more
-than is asked for: what it has waits for longer anyway, and larger batches cost less."""
+"""Seconds that one batch should keep the event loop, which others wait for. The longer one holds while the source has
+more records than asked for: these wait longer anyway, and larger batches cost less."""
 
 _LEAST: Final = 1
 _MOST: Final = 1024
 
 
 class Ended(Reader):
-    """A partition that was read to its end before."""
+    """A reader of a partition that had ended before."""
 
     async def read(self, limit: int) -> Batch | None:
         return None
 
 
 class FrontTask:
-    """Reads one partition and admits its records.
+    """The task that reads one partition and admits its records.
 
     Args:
-        front: Stamps the records.
-        reader: Reads them.
-        worker_task: The worker that hosts the front.
-        plan: Says what becomes of malformed records.
-        room: Says how many records the front may read.
-        stop: Set when no more is to be read.
-        deadline: Of the reader.
+        front: Front of the partition.
+        reader: Reader of the partition.
+        worker_task: Task of the worker that hosts the front.
+        plan: The job's plan, with the policies for malformed records.
+        room: Credit of the worker's fronts.
+        stop: Event that stops reading.
+        deadline: Deadline of the reader.
     """
 
     def __init__(
@@ -67,22 +67,22 @@ class FrontTask:
         self._given_up = False
         self._limit = 16
         self.held_back = False
-        """Whether it stands still until there is credit again."""
+        """Whether it waits for credit."""
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Some of what was admitted has been delivered, or is in a snapshot: go on if there is room."""
+        """Continue if there is room, after records were delivered or committed."""
         if self.held_back and self._may_read():
             self._woken.set()
 
     async def run(self) -> None:
-        """To the end of the partition, or until stopped.
+        """Run to the end of the partition, or until stopped.
 
         Raises:
-            SourceError: The partition cannot be read, or its reader does not leave off.
+            SourceError: The partition cannot be read, or its reader does not stop.
         """
         front, worker_task = self.front, self._worker_task
-        if self._snapshots:  # it may go on from a later time than others
+        if self._snapshots:  # it may continue from a later time than others
             worker_task.worker.heartbeat(front.number)
             worker_task.flush()
         # One task reads from the first batch to the last: a task for each read costs more than a small batch does.
@@ -99,7 +99,7 @@ class FrontTask:
                 reading.cancel()
                 await self._deadline.wait_cancelled(reading, "leave off reading")
             elif not reading.cancelled():
-                reading.exception()  # told of by whoever ends this, as after a second Ctrl-C
+                reading.exception()  # reported by the canceller, as after a second Ctrl-C
             del worker_task.open_fronts[front.number]
         if not reading.cancelled():
             reading.result()
@@ -109,14 +109,17 @@ class FrontTask:
         worker_task.sender.send(CONTROL, FrontEnded(front.number, end, stopped))
 
     async def _read_to_the_end(self) -> None:
-        """Read and admit, until nothing more is to be read, or until cancelled. User code cannot end the program."""
+        """Read and admit to the end, or until cancelled.
+
+        User code that raises `SystemExit` cannot end the program.
+        """
         try:
             await self._read_on()
         except SystemExit as error:
             raise ending_error(error, f"the work of a {type(self).__name__}") from error
 
     async def _read_on(self) -> None:
-        # What a reader returns that does not heed a cancellation is admitted, too.
+        # A batch that a reader returns in spite of cancellation is admitted, too.
         front, reader, room = self.front, self._reader, self._room
         while not self._stop.is_set() and not front.ended:
             left = front.records_left
@@ -137,7 +140,7 @@ class FrontTask:
             self._admit(batch)
 
     async def _turn(self) -> int:
-        """Return how many records may be read, once everyone else has had a turn and there is room for some."""
+        """Return the number of records to read, once others had a turn and there is room."""
         while True:
             if self._may_read():
                 await asyncio.sleep(0)
@@ -155,7 +158,7 @@ class FrontTask:
     def _admit(self, batch: Batch) -> None:
         start = monotonic()
         self._worker_task.admit(self.front.number, batch, start, self._policy)
-        # As many records at a time as fit the step, so that a costly flow does not keep the others waiting.
+        # The limit follows the step, so that a costly flow does not keep others waiting.
         took = monotonic() - start
         full = len(batch.values) >= self._limit
         step = _LONG_STEP_S if full else _STEP_S
@@ -166,20 +169,20 @@ class FrontTask:
 
 
 class Heartbeats:
-    """Lets the time of a worker's fronts go on while nothing comes: others wait for it.
+    """The heartbeats of a worker's fronts, whose time others wait for.
 
-    Only the wall clock needs it. The sequence clock counts records: its time stands still without them.
+    Only the wall clock needs them. The sequence clock counts records: its time stands still without them.
 
     Args:
-        worker_task: The worker that hosts the fronts.
-        interval_s: How often.
+        worker_task: Task of the worker that hosts the fronts.
+        interval_s: Seconds between heartbeats.
     """
 
     def __init__(self, worker_task: WorkerTask, interval_s: float) -> None:
         self._worker_task, self._interval_s = worker_task, interval_s
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         worker_task = self._worker_task
         while True:
             await asyncio.sleep(self._interval_s)

@@ -1,4 +1,4 @@
-"""Messages that are too large to be sent: in which parts they go, or which of their items is too large alone."""
+"""The splitting of messages that are too large to send."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flamecore.model.meta import decode_time
 
 
 def is_too_large(error: FlameError) -> bool:
-    """Return whether an error says that less of the same message could be sent."""
+    """Return whether an error means that less of the same message could be sent."""
     return isinstance(error, TooLargeError) or (isinstance(error, FrameError) and error.reason == "oversized")
 
 
 def parted(message: Any) -> list[Any]:
-    """Return two messages that say the same one after the other; none if there are no two items in it."""
+    """Split a message into two equivalent ones; return none if it has no two items."""
     if type(message) is Items:
         return _parted_items(message)
     if type(message) is Released and len(message.payloads) > 1:
@@ -27,7 +27,7 @@ def parted(message: Any) -> list[Any]:
 
 
 def told(error: FlameError, message: Any) -> FlameError:
-    """Return the error of a message that cannot be parted, with the item that is too large."""
+    """Return the error of a message with a single item, with that item added."""
     orders, payloads = _items(message)
     if len(payloads) != 1:
         return error
@@ -48,7 +48,10 @@ def _items(message: Any) -> tuple[Orders, Sequence[Any]]:
 
 
 def _parted_items(message: Items) -> list[Items]:
-    """Part the items in the middle. The acks go with the last: the receiver owes them once it has processed all."""
+    """Split the items in the middle.
+
+    The acks go with the last message: the receiver owes them once it has processed all.
+    """
     counts = [len(piece[3]) for piece in message.pieces]
     half = sum(counts) // 2
     if not half:
@@ -66,9 +69,10 @@ def _parted_items(message: Items) -> list[Items]:
 
 
 def _parted_release(message: Released) -> list[Released]:
-    """Part the items in the middle. The first part goes no further than the earliest time of what is still to come.
+    """Split the payloads in the middle.
 
-    A record that ends the job is told with the first: nothing behind it may be delivered.
+    The first message's time is at most the earliest time in the second. A record that ends the job goes with the first:
+    nothing behind it may be delivered.
     """
     worker, time, orders, payloads, failures = message
     half = len(payloads) // 2

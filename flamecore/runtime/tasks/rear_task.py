@@ -1,4 +1,4 @@
-"""Brings a rear to life: what workers release is merged, given to the sink, and told of."""
+"""The task of a rear: merges releases, writes to the sink, reports deliveries."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from flamecore.runtime.tasks.event_loop import monotonic
 from flamecore.runtime.tasks.sender import Sender
 
 _PATIENCE_S: Final = 0.005
-"""How long word of what is delivered may wait for more, on its way to another process."""
+"""Seconds that the report of a delivery to another process may wait for more."""
 
 _BATCH: Final = 16_384
-"""Most payloads to which the rest of what is there is added before they are given to a sink."""
+"""Number of payloads at which a batch is written, even if more releases are there."""
 
 _PLENTY: Final = 1024
-"""A front with that much credit never stands still for the wait."""
+"""Credit with which a front never pauses for this wait."""
 
 
 class RearTask:
-    """Runs a rear: releases in, merged batches to the sink, word of it back to the fronts.
+    """The task of a rear: releases in, batches to the sink, reports to the fronts.
 
     Args:
-        collector: Merges the releases.
-        sink: Takes the batches.
-        sender: Its endpoint.
-        listeners: Addresses told of what is delivered.
-        away: Addresses in other processes told of it a little later, of several deliveries at once.
-        delivered: Called with (rear, time, count) after each delivery.
-        translate: Turns what is collected into what the sink takes; for dead letters.
-        deadline: Of the sink.
+        collector: Merge of the releases.
+        sink: Sink of the batches.
+        sender: Sender of its endpoint.
+        listeners: Addresses that get a report of each delivery.
+        away: Addresses in other processes, which get one report of several deliveries a little later.
+        delivered: Function called with (rear, time, count) after each delivery.
+        translate: Function that turns collected payloads into the sink's, for dead letters.
+        deadline: Deadline of the sink.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class RearTask:
         self.door = Door(sender.endpoint.address, {Released: lambda released: 0 <= released.worker < collector.workers})
         self.count = 0
         self.reached = collector.delivered_up_to
-        """Everything below this time is in the sink."""
+        """Time below which everything is in the sink."""
         self.delivered_up_to = collector.delivered_up_to
-        """The time that the sink was told last, or that it has told when it was opened."""
+        """Last time given to the sink, or returned by it when it was opened."""
         self._writing = asyncio.Lock()
         self._halting: asyncio.Task[Any] | None = None
         self._failed: Exception | None = None
@@ -78,13 +78,13 @@ class RearTask:
         self._store = sink.write_encoded if self._encoded else sink.write
 
     async def run(self) -> None:
-        """Until cancelled, or a failed record is reached."""
+        """Run until cancelled, or until a failed record is reached."""
         endpoint = self.sender.endpoint
         while True:
             parts: list[Complete] = []
             size = 0
             delivery: Delivery | None = await endpoint.receive()
-            # What has come while the last batch was written makes one batch: a slow sink has fewer and larger ones.
+            # Releases that came while the last batch was written make one batch: a slow sink gets fewer, larger ones.
             while delivery is not None:
                 part = self._receive(delivery)
                 if part is not None:
@@ -101,7 +101,7 @@ class RearTask:
                 if self._translate is not None:
                     payloads = [self._translate(payload) for payload in payloads]
                 elif not self._encoded or type(payloads) is not Lines:
-                    payloads = list(payloads)  # a driver is given what it has made: lines are made by none unawares
+                    payloads = list(payloads)  # only a sink whose encoder makes lines gets lines
                 async with self._writing:
                     await self._write(complete.until, complete.orders, payloads)
                 self.count += len(payloads)
@@ -140,18 +140,20 @@ class RearTask:
         return f"its output is stored below time {self.reached}" if self.reached > MIN_TIME else "it has stored nothing"
 
     async def sync(self, time: int) -> None:
-        """Make durable what is below `time`, between two batches."""
+        """Make outputs below `time` durable, between two batches."""
         async with self._writing:
-            # Before it is done: all that is below is in the sink, and a sync that is broken off may have told it so.
+            # Set before the sync: all outputs below are in the sink, and a sync that fails may have given it the time.
             self.delivered_up_to = max(self.delivered_up_to, time)
             await self.deadline.call(self.sink.sync(time), "make its output durable")
 
     async def halt(self) -> None:
-        """Wait for the batch that is being written. No other will be. Several times, also at once, is once.
+        """Wait for the batch being written, and let no other follow.
+
+        Repeated and concurrent calls count as one.
 
         Raises:
-            SinkError: A batch has failed, or takes too long. It may be there all the same: only opening the sink anew
-                can tell.
+            SinkError: A batch has failed, or takes too long. It may be stored all the same: only reopening the sink
+                shows it.
         """
         if self._halting is None:
             self._halting = asyncio.create_task(self._writing.acquire())
@@ -160,7 +162,7 @@ class RearTask:
             raise self._failed
 
     def _tell(self) -> None:
-        """Tell those in other processes what they have not been told yet."""
+        """Report the pending deliveries to other processes."""
         self._timer = None
         now = monotonic()
         word = Delivered(self.collector.name, self._untold[-1][0], tuple([(t, now - at) for t, at in self._untold]))
@@ -172,11 +174,11 @@ class RearTask:
             self.sender.fail(error)
 
     def aclose(self) -> None:
-        """Cancel what is scheduled."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
 
 def patient(plan: Plan) -> bool:
-    """Whether fronts have so much credit that word of what is delivered may wait a little."""
+    """Return whether fronts have enough credit for delayed reports of deliveries."""
     return plan.max_in_flight >= _PLENTY * len(plan.fronts)

@@ -1,7 +1,7 @@
-"""Sends what the parts of a job have to say, and never waits for room.
+"""The sender of a part, which never waits for room.
 
-What finds no room is kept in order and sent by a task of its own, so a cycle of workers cannot block itself; the credit
-of the fronts bounds how much that is.
+Messages without room are kept in order and sent by a task of their own, so a cycle of workers cannot block itself; the
+credit of the fronts bounds their number.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from flamecore.runtime.config.guard import check_sent
 from flamecore.runtime.tasks.parting import is_too_large, parted, told
 
 _BACKLOG: Final = 1_000_000
-"""Most messages kept for one address that gives no room."""
+"""Most messages kept for one address."""
 
 
 class Sender:
-    """Sends from one endpoint without waiting, each channel in order.
+    """A sender on one endpoint that does not wait, and keeps each channel in order.
 
     Args:
-        endpoint: Where from.
-        fail: Told of an error in what happens later.
+        endpoint: The endpoint.
+        fail: Function called with errors of later sends.
     """
 
     def __init__(self, endpoint: Endpoint, fail: Callable[[Exception], None]) -> None:
@@ -37,12 +37,12 @@ class Sender:
         self._senders: set[asyncio.Task[None]] = set()
 
     def send(self, to: str, message: Any) -> None:
-        """Send now if there is room, later if not; never before what was sent to that address earlier.
+        """Send a message now if there is room, otherwise later, in order per address.
 
-        What is too large for one message is sent in parts.
+        A message that is too large is sent in parts.
 
         Raises:
-            JobError: The receiver has given no room for too much.
+            JobError: Too many messages wait for the receiver.
             TooLargeError: An item alone is too large.
             TransportError: As `Endpoint.send_nowait`.
         """
@@ -85,22 +85,22 @@ class Sender:
                         raise _on_the_way(error, to, message) from error
                     self.sent[type(message).__name__] += len(parts) - 1
                     waiting.extend(parts)
-                    waiting.rotate(len(parts))  # to the front, before the one they are parts of
+                    waiting.rotate(len(parts))  # to the front, before the message they replace
                     del waiting[len(parts)]
                 else:
                     waiting.popleft()
         except Exception as error:  # noqa: BLE001 - handed to the job, which ends with it
             self.fail(error)
-        finally:  # after an error this is not for whoever has the address next
+        finally:  # after an error the backlog must not reach a new owner of the address
             del self._backlog[to]
 
     def send_all(self, outgoing: Outgoing) -> None:
-        """Send in order."""
+        """Send messages in order."""
         for to, message in outgoing:
             self.send(to, message)
 
     async def aclose(self) -> None:
-        """Stop sending what still waits, and close the endpoint."""
+        """Drop waiting messages, and close the endpoint."""
         for task in tuple(self._senders):
             task.cancel()
         if self._senders:
@@ -109,7 +109,10 @@ class Sender:
 
 
 def _on_the_way(error: CodecError | FrameError, to: str, message: Any) -> FlameError:
-    """The error of a message that cannot be encoded, with where its payload was to go, if it does not say so itself."""
+    """Return the error of a message that cannot be encoded, with its destination.
+
+    An error that already has a vertex, and one without a sink as destination, stays as it is.
+    """
     known = told(error, message) if is_too_large(error) else error
     kind, _, name = to.partition("/")
     if isinstance(known, CodecError) and known.vertex is None and kind == "rear":

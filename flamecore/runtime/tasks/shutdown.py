@@ -1,8 +1,7 @@
-"""How a job ends before its time: soon, and with the first error there is.
+"""The early end of a job: soon, and with the first error.
 
-Once it is known that a job ends with an error, its sources and sinks are waited for no longer than `job.grace_s` for
-each thing they are at. If the end takes a while all the same, the error is told meanwhile, with what is waited for.
-What else goes wrong on the way out becomes a note of the error.
+Once a job is known to end with an error, each call of its sources and sinks may take `job.grace_s` at most. If the end
+still takes a while, the error is logged meanwhile, with the pending calls. Further errors become notes of the first.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from flamecore.model.failure import describe
 from flamecore.runtime.tasks.deadlines import Deadlines
 
 _TELL_S: Final = 1.0
-"""An end that takes longer is told of."""
+"""Seconds after which a slow end is logged."""
 
 
 class Shutdown:
     """The end of one job.
 
     Args:
-        job: Its name, for the log.
-        deadlines: Of the job, with its sources and sinks.
+        job: Name of the job, for the log.
+        deadlines: The job's deadlines.
     """
 
     def __init__(self, job: str, deadlines: Deadlines) -> None:
@@ -38,12 +37,12 @@ class Shutdown:
         self._over = False
 
     def expect(self, error: BaseException) -> None:
-        """The job is going to end with an error: with this one, if nothing worse comes."""
+        """Prepare for an end with this error, if nothing worse comes."""
         self._expected = error
         self._shorten_deadlines()
 
     def withdraw(self) -> None:
-        """The job goes on after all, as if nothing had been expected."""
+        """Cancel an expected end, and restore all deadlines."""
         self._expected = None
         self._deadlines.restore()
         if self._timer is not None:
@@ -66,10 +65,10 @@ class Shutdown:
 
     @asynccontextmanager
     async def scope(self) -> AsyncIterator[AsyncExitStack]:
-        """Within the block the job runs; what it holds is closed behind it.
+        """Run the job within the block, and close its resources behind it.
 
         Raises:
-            BaseException: What the block has raised, if anything, with what has gone wrong in closing as notes.
+            BaseException: The block's error, if any, with errors of closing as notes.
         """
         try:
             async with AsyncExitStack() as stack:

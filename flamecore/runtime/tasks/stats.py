@@ -1,4 +1,7 @@
-"""The counts of nodes and jobs, and release latency, which ends at the delivery, not when word of it comes back."""
+"""The counts of nodes and jobs, and release latency.
+
+Release latency is measured at the delivery, not when its report arrives.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from flamecore.model.messages import Delivered
 
 
 class DeliveryTimes:
-    """When what was delivered: the deliveries of all rears, as the rears told of them.
+    """Delivery times of all rears, from their reports.
 
     Args:
         rears: Names of all rears.
@@ -23,15 +26,17 @@ class DeliveryTimes:
         self._steps: dict[str, deque[tuple[int, float]]] = {rear: deque() for rear in rears}
 
     def note(self, word: Delivered, now: float) -> None:
-        """A rear has told of deliveries. `now` is of a monotonic clock, in seconds."""
+        """Record the deliveries of a report that arrived at `now`, in monotonic seconds."""
         steps = word.steps or ((word.time, 0.0),)
         self._steps[word.rear].extend([(time, now - ago) for time, ago in steps])
 
     def until(self, delivered: int) -> list[tuple[int, float]]:
-        """(time, when everything below it had been delivered by every rear), up to `delivered`.
+        """Return the steps of delivery up to `delivered`, and forget them.
+
+        Each is (time, when every rear had delivered everything below it).
 
         Args:
-            delivered: Every rear has told that it has delivered what is below. Never less than before.
+            delivered: Time below which every rear has reported everything as delivered; it never falls.
         """
         rears = self._steps.values()
         found = []
@@ -54,24 +59,27 @@ _FLOOR_S: Final = 1e-6
 
 
 RATE_LOOKS: Final = 5
-"""Over so many seconds a rate is taken, or since the job began."""
+"""Seconds over which a rate is measured, or since the job began."""
 
 
 class Histogram:
-    """Latencies in buckets that grow by 7 %: a percentile is right to within that. Constant memory."""
+    """Latencies in buckets that grow by 7 %, in constant memory.
+
+    Percentiles are right to within 7 %.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._buckets: dict[int, int] = {}
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Count `count` latencies of that many seconds."""
+        """Count `count` latencies of `seconds`."""
         bucket = _bucket(seconds)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + count
         self.count += count
 
     def buckets(self) -> dict[int, int]:
-        """The counts by bucket: what another histogram can `merge`."""
+        """Return the counts by bucket, which another histogram can `merge`."""
         return dict(self._buckets)
 
     def merge(self, buckets: Mapping[int, int]) -> None:
@@ -81,7 +89,7 @@ class Histogram:
             self.count += count
 
     def percentile(self, share: float) -> float | None:
-        """The latency in seconds below which `share` (0 … 1) of all lie; None if there are none."""
+        """Return the latency in seconds below which `share` (0 … 1) lies; None if empty."""
         if not self.count:
             return None
         wanted = share * self.count
@@ -101,26 +109,26 @@ def _bucket(seconds: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class JobStats:
-    """A look at a job.
+    """The counts of a job at one moment.
 
     Attributes:
         items_in: Records read, without malformed ones.
         items_out: Outputs delivered, for each sink of the flow.
         dead_letters: Dead letters delivered.
-        in_flight: Records admitted, and not yet delivered with all that came of them.
-        held_back: Fronts that stand still because their credit is used up: a sink or a worker is slower than they are.
-        min_time: The least minimum time any worker knows.
-        waiting: Items that wait to go into a stateful operation until nothing can come before them, by its name.
-        replays: Tombstones that operations have made: outputs taken back because something came late.
-        calls: How often a stateful operation has worked on an item, the first time or again, by its name.
-        calls_in_vain: How many of these were made in vain, at most; all others are final, or will prove so.
+        in_flight: Records admitted, and not yet delivered with all their outputs.
+        held_back: Fronts that pause because their credit is used up: a sink or a worker is slower than they are.
+        min_time: The least minimum time known to any worker.
+        waiting: Items that wait before a stateful operation until nothing can come before them, by its name.
+        replays: Tombstones that operations have made: outputs retracted because an item came late.
+        calls: Calls of each stateful operation, first ones and repeats, by its name.
+        calls_in_vain: Upper bound of the wasted calls among these, by name; all others are final, or will be.
         rejected: Malformed records.
         failed: Records a user function failed on that did not end the job, each counted once.
-        first_failed: The earliest of them, by its time: at which operation, why, and where it stood.
-        latency_p50_ms, latency_p99_ms: From a record's admission to the delivery of all that came of it.
-        elapsed_s: Since the job started.
+        first_failed: The earliest of them, by its time: operation, reason and position.
+        latency_p50_ms, latency_p99_ms: Time from a record's admission to the delivery of all its outputs.
+        elapsed_s: Seconds since the job started.
         messages: Messages between parts of the job, for each kind.
-        where: Where workers are, in the words of what they were started on; empty for processes of this machine.
+        where: Locations of workers, in the terms of their host; empty for processes of this machine.
     """
 
     items_in: int = 0
@@ -144,48 +152,48 @@ class JobStats:
 
     @property
     def total_out(self) -> int:
-        """Outputs delivered to all sinks."""
+        """Return the outputs delivered to all sinks."""
         return sum(self.items_out.values())
 
     @property
     def records(self) -> int:
-        """Records read, malformed ones among them."""
+        """Return the records read, with malformed ones."""
         return self.items_in + self.rejected
 
     @property
     def left_out(self) -> int:
-        """Records that failed without ending the job: skipped, or dead letters."""
+        """Return the records that failed without ending the job: skipped, or dead letters."""
         return self.rejected + self.failed
 
     @property
     def total_calls(self) -> int:
-        """The number of times that stateful operations have worked on an item."""
+        """Return the number of calls of all stateful operations."""
         return sum(self.calls.values())
 
     @property
     def total_in_vain(self) -> int:
-        """The number of these calls that were in vain, at most."""
+        """Return an upper bound of the wasted calls among these."""
         return sum(self.calls_in_vain.values())
 
     def rows(self) -> Iterator[tuple[str, object]]:
-        """Names and values, for tables and JSON."""
+        """Return names and values, for tables and JSON."""
         return ((name, getattr(self, name)) for name in self.__slots__)
 
 
 class Rates:
-    """Records read and outputs delivered a second, over the last seconds of a job."""
+    """Records read and outputs delivered per second, over the last seconds of a job."""
 
     def __init__(self) -> None:
         self._looks: deque[JobStats] = deque(maxlen=RATE_LOOKS + 1)
 
     async def watch(self, look: Callable[[], JobStats]) -> None:
-        """Look at the job every second, until cancelled."""
+        """Take the counts of the job every second, until cancelled."""
         while True:
             self._looks.append(look())
             await asyncio.sleep(1)
 
     def described(self, now: JobStats) -> dict[str, Any]:
-        """The rates up to a look, for programs and people."""
+        """Return the rates up to `now` as JSON-like values."""
         before = self._looks[0] if self._looks else JobStats()
         passed = max(now.elapsed_s - before.elapsed_s, 1e-9)
         return {
@@ -201,8 +209,8 @@ class NodeStats:
     """The share of one node in the counts of a job; fields as in `JobStats`.
 
     Attributes:
-        at: When it was taken, in seconds since the epoch.
-        min_times: For each worker of the node, the minimum time it knows.
+        at: Time of the counts, in seconds since the epoch.
+        min_times: Minimum time known to each worker of the node.
         latency: Release latencies of records that the node's fronts admitted, by bucket of `Histogram`.
     """
 
@@ -225,12 +233,12 @@ class NodeStats:
 
 
 def earliest(firsts: Iterable[Mapping[int, str]]) -> dict[int, str]:
-    """Return the one with the least time of what there is for each of several workers; empty if there is nothing."""
+    """Return the entry with the least time in several mappings, or none."""
     return dict(sorted((time, text) for first in firsts for time, text in first.items())[:1])
 
 
 def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
-    """The counts of a job from those of its nodes."""
+    """Return the counts of a job, summed over its nodes."""
     nodes = list(nodes)
     latency = Histogram()
     messages: Counter[str] = Counter()
@@ -260,31 +268,31 @@ def summed(nodes: Iterable[NodeStats], elapsed_s: float) -> JobStats:
 
 
 WASTE_CALLS: Final = 1_000
-"""Fewest calls in vain that are worth a word: a short job may spend what each state may in any case."""
+"""Fewest wasted calls that are worth a warning: a short job may spend the free advance of each state."""
 
 
 def wasteful(stats: JobStats) -> str | None:
-    """Return the operation with most calls in vain, where more than half of all calls were; None: they were not."""
+    """Return the operation with most wasted calls; None unless they are over half."""
     if stats.total_in_vain < WASTE_CALLS or 2 * stats.total_in_vain <= stats.total_calls:
         return None
     return max(stats.calls_in_vain, key=stats.calls_in_vain.__getitem__)
 
 
 _FEW: Final = 100
-"""Fewest records of which no more than half may fail."""
+"""Number of records from which on no more than half may fail."""
 
 
 def check_left_out(job: str, stats: JobStats, limit: float | None) -> None:
-    """Refuse that a job ends well which has left out too many records.
+    """Raise an error if a job has left out too many records.
 
     Args:
-        job: Its name.
+        job: Name of the job.
         stats: Its last counts.
         limit: Most records, as an `int`; the largest share of them, as a `float`; None: see
             `flamecore.abc.config.JobTable`.
 
     Raises:
-        TooManyFailedError: It has.
+        TooManyFailedError: Too many records failed.
     """
     count, records = stats.left_out, stats.records
     if limit is None:
@@ -309,11 +317,11 @@ def check_left_out(job: str, stats: JobStats, limit: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """How a job ended.
+    """The end of a job.
 
     Attributes:
-        stats: The last look.
-        drained: It was asked to stop and ended early; everything admitted was delivered.
+        stats: The last counts.
+        drained: Whether it was asked to stop and ended early; everything admitted was delivered.
     """
 
     stats: JobStats

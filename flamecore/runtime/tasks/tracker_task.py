@@ -1,4 +1,4 @@
-"""Brings a tracker to life on a transport: the task that receives reports and sends minimum times."""
+"""The task of a tracker: receives reports and sends minimum times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flamecore.runtime.tasks.sender import Sender
 
 
 class TrackerTask:
-    """Runs a tracker: reports in, news out to every subscriber."""
+    """The task of a tracker: reports in, news out to every subscriber."""
 
     def __init__(self, tracker: Tracker, sender: Sender) -> None:
         self.tracker = tracker
@@ -18,7 +18,7 @@ class TrackerTask:
         self.door = Door(sender.endpoint.address, {Report: anything})
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         tracker, sender, plain = self.tracker, self.sender, self.door.plain
         while True:
             delivery: Delivery | None = await sender.endpoint.receive()
@@ -26,7 +26,7 @@ class TrackerTask:
             while delivery is not None:
                 known = type(delivery.message) in plain or self.door.admits(*delivery)
                 for news in tracker.receive(delivery.message) if known else ():
-                    if news.vector:  # its listeners must hear of every step
+                    if news.vector:  # its listeners need every step
                         self._tell(news)
                     else:
                         latest = news

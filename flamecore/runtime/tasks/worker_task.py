@@ -1,4 +1,4 @@
-"""Brings a worker to life on a transport: the task that receives, calls the worker, and sends.
+"""The task of a worker: receives messages, calls the worker, and sends.
 
 The worker itself is plain state, driven by calls.
 """
@@ -24,21 +24,21 @@ from flamecore.runtime.tasks.stats import DeliveryTimes, Histogram
 
 _BURST: Final = 64
 _BURST_S: Final = 0.005
-"""Most messages handled before what they cause is sent, and the longest that this may take: others wait for it."""
+"""Most messages handled before their outputs are sent, and most seconds for this: others wait for it."""
 
 _STEP_S: Final = 0.02
-"""Most seconds that a worker runs what has waited before others have a turn."""
+"""Most seconds that a worker runs waiting items before others have a turn."""
 
 _STEPS: Final = 2
-"""The time of one step is looked at so often: a function may be a thousand times as slow as the one before it."""
+"""Number of time checks in one step: a function may be a thousand times slower than the one before it."""
 
 _FEWEST_ITEMS: Final = 16
 _MOST_ITEMS: Final = 16_384
-"""Items that go on before the time is looked at: first, and at most."""
+"""Items that run before the time is checked: at first, and at most."""
 
 
 class SnapshotParticipant(Protocol):
-    """A worker's side of snapshots, as its task sees it (`flamecore.runtime.engine.snapshots.participant`)."""
+    """A worker's side of snapshots (`flamecore.runtime.engine.snapshots.participant`)."""
 
     def prepare(self, message: Prepare) -> None: ...
 
@@ -48,13 +48,13 @@ class SnapshotParticipant(Protocol):
 
 
 class WorkerTask:
-    """Runs a worker: messages in, calls, messages out.
+    """The task of a worker: messages in, calls, messages out.
 
     Args:
-        worker: What is run.
-        sender: Its endpoint.
-        latency: Told how long each record took from its admission to the delivery of all that came of it.
-        advanced: Called with (worker, minimum time) whenever more has been delivered.
+        worker: The worker.
+        sender: Sender of its endpoint.
+        latency: Histogram of the time from a record's admission to the delivery of all its outputs.
+        advanced: Function called with (worker, minimum time) after each delivery.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class WorkerTask:
         self._advanced = advanced
         self.snapshots: SnapshotParticipant | None = None
         self.open_fronts: dict[int, None] = {}
-        """Numbers of the fronts that are read."""
+        """Numbers of the fronts being read."""
         self._several = len(worker.fronts) > 1
         self._soon: asyncio.Handle | None = None
         self._seen = MIN_TIME
@@ -87,7 +87,7 @@ class WorkerTask:
         self._working = self._load or nullcontext()
 
     def greet(self) -> None:
-        """Have the ways to the other workers opened, so that nothing waits for that which others wait for."""
+        """Open the channels to the other workers, so that no item waits for that."""
         plan = self.worker.plan
         if all(vertex.route is None for vertex in plan.graph.vertices):
             return
@@ -96,7 +96,7 @@ class WorkerTask:
                 self.sender.send(f"worker/{index}", Items([], ()))
 
     def flush(self) -> None:
-        """Send what the worker has to send, and see to it that what it keeps back is sent when it is due."""
+        """Send the worker's messages, and schedule the next flush when it is due."""
         now = monotonic()
         worker = self.worker
         if worker.has_steps:
@@ -115,7 +115,7 @@ class WorkerTask:
             self._timer = asyncio.get_running_loop().call_later(max(due - now, 0), self._flush_due)
 
     def _step(self, start: float) -> None:
-        """Run what has waited, as much as fits the time of a step: others wait meanwhile, and are to be heard."""
+        """Run waiting items, within the time of a step, in which others wait."""
         worker, begun = self.worker, start
         while True:
             more = worker.step()
@@ -129,9 +129,9 @@ class WorkerTask:
             begun = now
 
     def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
-        """Have the worker admit records of a front it hosts, and send what comes of them. See `Worker.admit`.
+        """Admit records of a front it hosts, and send their outputs; see `Worker.admit`.
 
-        Records of several fronts go together: small batches would cost a message each.
+        Records of several fronts are sent together: small batches would cost a message each.
         """
         with self._working:
             self.worker.admit(number, batch, at, policy)
@@ -141,7 +141,7 @@ class WorkerTask:
                 self._soon = asyncio.get_running_loop().call_soon(self._flush_due)
 
     def _tell_load(self, worked_s: float, passed_s: float) -> None:
-        """Tell those who deal out items, the hosts of fronts, how busy this worker is."""
+        """Report this worker's load to the hosts of fronts, which deal out items."""
         plan, word = self.worker.plan, Busy(self.worker.index, worked_s, passed_s)
         try:
             self.worker.receive(self.sender.endpoint.address, word)
@@ -158,7 +158,7 @@ class WorkerTask:
             self.sender.fail(ending_error(error, f"the work of a {type(self).__name__}"))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         endpoint, plain = self.sender.endpoint, self.door.plain
         while True:
             delivery: Delivery | None = await endpoint.receive()
@@ -175,7 +175,7 @@ class WorkerTask:
                 self.flush()
                 self._return_credit()
             if taken == _BURST or now >= end:
-                await asyncio.sleep(0)  # there may be more; but first what has been sent is to go
+                await asyncio.sleep(0)  # more may be there, but first the sent messages must leave
 
     def _handle(self, delivery: Delivery) -> None:
         kind = type(delivery.message)
@@ -189,7 +189,7 @@ class WorkerTask:
             self.worker.receive(*delivery)
 
     def _return_credit(self) -> None:
-        """Give back the credit of what has been delivered."""
+        """Return the credit of delivered records."""
         delivered = self.worker.delivered()
         if delivered <= self._seen:
             return
@@ -201,7 +201,7 @@ class WorkerTask:
         self._advanced(self.worker.index, self.worker.min_time)
 
     def aclose(self) -> None:
-        """Cancel what is scheduled."""
+        """Cancel all timers."""
         for scheduled in (self._soon, self._timer):
             if scheduled is not None:
                 scheduled.cancel()
@@ -210,19 +210,20 @@ class WorkerTask:
 
 
 _PERIOD_S: Final = 0.1
-"""How often a worker that has work says how busy it is."""
+"""Seconds between load reports of a worker that has work."""
 
 _QUIET: Final = 0.02
-"""Whose work has taken a smaller share of the time says nothing, but once."""
+"""Share of the time below which a worker reports its load only once."""
 
 
 class LoadMeter:
-    """Tells how long a worker has worked, for as long as there is work. Enter it for each piece of work.
+    """A meter of a worker's load, entered for each piece of work.
 
-    Work is what keeps others waiting: also a user's function that waits for a database.
+    It reports as long as there is work. Time in which a user's function waits, say for a database, is work too: it
+    keeps others waiting.
 
     Args:
-        tell: Told (seconds worked, seconds passed) of each period.
+        tell: Function called with (seconds worked, seconds passed) of each period.
     """
 
     def __init__(self, tell: Callable[[float, float], None]) -> None:
@@ -256,6 +257,6 @@ class LoadMeter:
             self._tell(worked, passed)
 
     def aclose(self) -> None:
-        """Cancel what is scheduled."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""One epoch of a job on several processes, as the supervisor runs it: from binding its parts to their end."""
+"""One epoch of a job on several processes, run by the supervisor."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class FaultError(Exception):
-    """A part is gone, and the epoch with it: the job can go on in another.
+    """A part is gone, and the epoch with it; the job can continue in another epoch.
 
     Args:
-        error: What the job ends with if it does not go on.
-        blob: What of the state is damaged, if that is the fault.
+        error: The error of the job if it does not continue.
+        blob: The damaged blob of the state, if that is the fault.
     """
 
     def __init__(self, error: FlameError, blob: str = "") -> None:
@@ -43,22 +43,22 @@ class FaultError(Exception):
 
 
 class ReconfigureSignal(Exception):
-    """An epoch ends on purpose: the job goes on in another shape."""
+    """An epoch ends on purpose; the job continues with another shape."""
 
 
 class Epoch:
     """One epoch, as the supervisor runs it.
 
     Args:
-        name: Of the epoch; no other of this job has it.
-        plan: The job's, from where this epoch goes on.
-        spec: The job's.
-        transport: Carries messages; it outlives the epoch.
-        observers: Told of events.
-        deadlines: Of the job, with its sinks.
-        failing: Told of the error when a record is known to end the job: there is no use in reading on. Twice, perhaps:
-            the second time it is what the epoch ends with.
-        taken: Told of every snapshot.
+        name: Name of the epoch, unique in this job.
+        plan: The job's plan, from the start of this epoch.
+        spec: The job's specification.
+        transport: The started transport, which outlives the epoch.
+        observers: Observers of events.
+        deadlines: The job's deadlines.
+        failing: Function called with the error when a record is known to end the job, so reading on is useless. It may
+            be called twice: the second time with the error that ends the epoch.
+        taken: Function called with every snapshot.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Epoch:
         self.name = name
         self.plan = plan
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.outcome.add_done_callback(_heed)  # an epoch that is over already may fail once more
+        self.outcome.add_done_callback(_heed)  # an epoch that is over may fail again
         self.created = time.monotonic()
         self.moved = asyncio.Event()
-        """Set when something has been delivered in this epoch."""
+        """Event set once an output has been delivered in this epoch."""
         self.node = Node(
             plan, EpochTransport(transport, name), fail=self.fail, observers=observers, deadlines=deadlines
         )
@@ -98,12 +98,12 @@ class Epoch:
     async def open(
         self, sinks: Mapping[str, Sink], delivered_up_to: Mapping[str, int], history: History | None
     ) -> None:
-        """Bind everything, and listen.
+        """Bind the control, the rears and perhaps the trackers, and start listening.
 
         Args:
-            sinks: By name, open.
-            delivered_up_to: Up to which time each holds its outputs.
-            history: Of the job's state.
+            sinks: The open sinks, by name.
+            delivered_up_to: For each sink the time up to which it holds its outputs.
+            history: History of the job's state; None: it keeps none.
         """
         spec, plan, node = self._spec, self.plan, self.node
         sender = self._sender = Sender(await self._epoch_transport.bind(CONTROL), self.fail)
@@ -123,7 +123,7 @@ class Epoch:
         node.listen()
 
     def begin(self) -> None:
-        """The fronts have begun: take snapshots."""
+        """Begin to take snapshots, because the fronts have begun."""
         self.begun = True
         if self._coordinator is not None:
             self._start(self._coordinator.run())
@@ -139,7 +139,7 @@ class Epoch:
             self.fail(error)
 
     async def _hear(self, sender: Sender) -> None:
-        """Hear of fronts, rears and snapshots: of the job's progress to its end, and beyond, for the last snapshot."""
+        """Process messages about progress, to the job's end and its last snapshot."""
         completion, failing = self._completion, False
         while True:
             if not self.outcome.done() and not self._finishing:
@@ -168,14 +168,14 @@ class Epoch:
     async def commit(self, *, first: bool = False) -> None:
         """Take a snapshot now, if state is kept and there is anything new.
 
-        It is the epoch's own, whoever has asked for it: if it fails, so does the epoch; if that ends meanwhile, it is
-        not taken.
+        The snapshot belongs to the epoch, whoever asked for it: if it fails, so does the epoch; if the epoch ends
+        meanwhile, it is not taken.
 
         Args:
-            first: Whether there is to be one even if nothing has been done yet: it says which operations keep state.
+            first: Whether to take the first one even without progress: it records which operations keep state.
 
         Raises:
-            FlameError: It fails.
+            FlameError: The snapshot fails.
         """
         if self._coordinator is not None:
             taking = self._start(self._coordinator.commit(first=first))
@@ -184,16 +184,18 @@ class Epoch:
                 taking.result()
 
     def begin_reconfiguration(self) -> bool:
-        """Nothing more is to be read: once all is delivered and in a snapshot, go on in another shape.
+        """Note that the epoch ends with a change of shape, once all is in a snapshot.
+
+        The caller stops reading.
 
         Returns:
-            Whether there is time for that still: it has not come to its end.
+            Whether this is still possible: the epoch is neither over nor finishing.
         """
         self._reconfiguring = not self._finishing and not self.outcome.done()
         return self._reconfiguring
 
     async def _finish(self) -> None:
-        """It ends well: what was delivered is in a snapshot. Until then it can fail as before."""
+        """Take the last snapshot, and end well; until then the epoch can still fail."""
         if self._coordinator is not None:
             await self._coordinator.finish()
         if self._reconfiguring and self._completion.stopped:
@@ -202,19 +204,22 @@ class Epoch:
             self.outcome.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """It cannot go on. If a part is out of reach, the job may, in another epoch."""
+        """End the epoch with an error.
+
+        If a part is out of reach, it is a `FaultError`, and the job may continue in another epoch.
+        """
         if self.outcome.done():
             return
         self.outcome.set_exception(FaultError(error) if isinstance(error, TransportError) else error)
 
     async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> dict[str, int]:
-        """End before its time. Returns up to which time each sink holds its outputs.
+        """End early; return the time up to which each sink holds its outputs.
 
         Args:
-            rest: Given what is still to be done for endpoints whose other side may be gone.
+            rest: Function that takes the closing tasks of endpoints, whose peers may be gone.
 
         Raises:
-            SinkError: Nobody knows what a sink holds now.
+            SinkError: The contents of a sink are not known now.
         """
         await self._cancel()
         try:
@@ -225,7 +230,7 @@ class Epoch:
         return {rear.collector.name: rear.delivered_up_to for rear in self.node.rears}
 
     async def aclose(self) -> None:
-        """End."""
+        """End all parts, and close their endpoints."""
         await self._cancel()
         await self.node.aclose()
         if self._sender is not None:
@@ -240,7 +245,7 @@ class Epoch:
 
 
 def _door(plan: Plan) -> Door:
-    """Return the door of what hears of a job's progress."""
+    """Return the filter of messages about a job's progress."""
     rears = frozenset(plan.rears)
     return Door(
         CONTROL,

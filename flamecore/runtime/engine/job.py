@@ -1,8 +1,8 @@
-"""A job: workers, ackers, fronts and rears of one run, from opening the sources to closing the sinks.
+"""A job: workers, ackers, fronts and rears of one run, in one process.
 
-The order of things matters. Sources are opened first (a missing file must not empty an output), then sinks, then the
-parts are bound to the transport; fronts begin when everybody listens. A job ends well when every front has ended and
-every rear has stored all they admitted. Whatever fails ends the job with its error; nothing is left running.
+The order matters. Sources are opened first (a missing file must not empty an output), then sinks, then the parts are
+bound to the transport; fronts begin when all parts listen. A job ends well when every front has ended and every rear
+has stored all outputs. Any failure ends the job with its error; nothing is left running.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from flamecore.runtime.tasks.stats import JobReport, JobStats, check_left_out, s
 
 
 class AnyJob(Protocol):
-    """The face of a job, wherever it runs: in one process (`Job`), or on several (`flamecore.runtime.cluster.job`).
+    """A job in one process (`Job`), or on several (`flamecore.runtime.cluster.job`).
 
     Attributes:
-        begun: It has begun to read.
+        begun: Whether it has begun to read.
     """
 
     begun: bool
@@ -60,14 +60,14 @@ class Job:
     """One run of a graph.
 
     Args:
-        graph: Checked (`Flow.graph()`).
+        graph: The checked graph (`Flow.graph()`).
         sources, sinks: A driver for each source and sink of the graph.
-        acker: Builds the acker strategy.
-        transport: Builds the transport.
-        settings: How it runs.
-        observers: Told of events; see `flamecore.abc.hooks.ObserverSpecs`.
-        store: Where snapshots go, not open; None: none are taken.
-        operators: Those of plugins, besides the engine's.
+        acker: Function that makes the acker strategy.
+        transport: Function that makes the transport.
+        settings: Settings of the job.
+        observers: Observers of events; see `flamecore.abc.hooks.ObserverSpecs`.
+        store: Store of snapshots, not open; None: none are taken.
+        operators: Operators of plugins, besides the engine's.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Job:
 
         Raises:
             SourceError, SinkError: An edge failed.
-            TooManyFailedError: It has come to its end, and has left out more records than it may.
+            TooManyFailedError: It has ended, and has left out more records than it may.
             OperationError: A user function failed on a record.
             GraphError: The graph cannot run in this deployment.
             ConsistencyError: A law was broken: a bug.
@@ -133,13 +133,16 @@ class Job:
         return JobReport(self.stats(), drained=self._draining.is_set())
 
     def drain(self) -> None:
-        """Read no more, finish what was admitted, and end. May be called from a signal handler of the event loop."""
+        """Stop reading, finish all admitted records, and end.
+
+        Safe to call from a signal handler of the event loop.
+        """
         self._draining.set()
         if self._node is not None:
             self._node.stop.set()
 
     def stats(self) -> JobStats:
-        """A look at the job, now or when it ended. Cheap."""
+        """Return the counts of the job, now or at its end; cheap."""
         elapsed = (self._ended or time.monotonic()) - (self._started or time.monotonic())
         return summed([self._node.stats()] if self._node is not None else (), elapsed)
 
@@ -217,7 +220,7 @@ class Job:
         endpoint: Endpoint,
         outcome: asyncio.Future[None],
     ) -> None:
-        """Hear of the job's progress, to its end and beyond, for the last snapshot."""
+        """Process messages about progress, to the job's end and its last snapshot."""
         finishing: asyncio.Task[None] | None = None
         failing = False
         try:
@@ -248,7 +251,7 @@ class Job:
                 await asyncio.wait((finishing,))
 
     async def _finish(self, coordinator: SnapshotCoordinator | None, outcome: asyncio.Future[None]) -> None:
-        """It ends well: what was delivered is in a snapshot."""
+        """Take the last snapshot, and end well."""
         try:
             if coordinator is not None:
                 await coordinator.finish()
@@ -258,7 +261,7 @@ class Job:
             outcome.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
-        """End the job with the first error there is."""
+        """End the job with the first error."""
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(error)
 
@@ -271,10 +274,10 @@ async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 @contextmanager
 def relaxed_gc() -> Iterator[None]:
-    """Let the cyclic garbage collector look at the young rarely while a job runs.
+    """Run the cyclic garbage collector rarely on young objects within the block.
 
-    Long-lived state is many small containers that form no cycles; scanning them again and again can cost more than the
-    engine does. What is there already is left out of the scans, and the thresholds are put back in the end.
+    Long-lived state is many small containers that form no cycles; scanning them repeatedly can cost more than the
+    engine does. Existing objects are excluded from scans, and the thresholds are restored at the end.
     """
     before = gc.get_threshold()
     gc.freeze()

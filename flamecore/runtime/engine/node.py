@@ -1,7 +1,7 @@
 """A node: the parts of a job that live in one process, on one transport.
 
-Which parts these are is the placement's business; a node runs whatever it is given. An embedded job is one node with
-everything; on several processes each worker process is a node with a worker, and the supervisor one with the rears.
+The placement chooses these parts; a node runs the parts that it is given. An embedded job is one node with all parts;
+on several processes each worker process is a node with a worker, and the supervisor is one with the rears.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ from flamecore.runtime.tasks.worker_task import WorkerTask
 
 
 class Bindable(Protocol):
-    """What a node needs of its transport."""
+    """The part of a transport that a node needs."""
 
     async def bind(self, address: str) -> Endpoint: ...
 
 
 class Part(Protocol):
-    """A part: it has a task of its own."""
+    """A part with a task of its own."""
 
     async def run(self) -> None: ...
 
 
 class Node:
-    """Runs parts of a job.
+    """The parts of a job in one process, and their tasks.
 
     Args:
-        plan: What all nodes agree on.
-        transport: Carries their messages; it has been started.
-        fail: Told of the first error of any part.
-        observers: Told of events.
-        state_access: How state is kept, as far as that is known before workers are added; None: it is not.
-        encoders: Of the sinks, by name.
-        operators: Those of plugins, besides the engine's.
-        deadlines: Of the job, with its sources and sinks.
+        plan: The job's plan, the same for all nodes.
+        transport: The started transport.
+        fail: Function called with the errors of parts.
+        observers: Observers of events.
+        state_access: Access to state, set before workers are added; None: no state is kept.
+        encoders: Encoders of the sinks, by name.
+        operators: Operators of plugins, besides the engine's.
+        deadlines: The job's deadlines.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Node:
         self._tasks: dict[asyncio.Task[None], CallDeadline | None] = {}
         self._random = SystemRandom() if plan.seed is None else Random(plan.seed)
 
-    # -- putting together ------------------------------------------------------------------------------------------
+    # -- assembly ---------------------------------------------------------------------------------------------------
 
     async def open_sources(
         self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[Any, bool]] = ()
@@ -114,12 +114,12 @@ class Node:
         """Open the partitions whose fronts the given workers host.
 
         Args:
-            sources: By name.
-            workers: Their numbers.
-            states: For each front, where it goes on: (position, whether it has ended); default: from the start.
+            sources: Sources by name.
+            workers: Numbers of the workers.
+            states: For each front (position, whether it has ended) to continue from; default: from the start.
 
         Raises:
-            SourceError: One cannot be opened.
+            SourceError: A partition cannot be opened.
         """
         for number, (front, partition) in enumerate(zip(self.plan.fronts, self.plan.partitions, strict=True), 1):
             if self.plan.host_of(number) not in workers:
@@ -134,14 +134,14 @@ class Node:
             self._edges.push_async_callback(self._deadlines.close, self._deadlines.source(front), reader.aclose)
 
     async def add_tracker(self, acker: Acker, index: int) -> None:
-        """Run one of the acker's trackers. Every worker is told of its news."""
+        """Add one of the acker's trackers, which sends its news to every worker."""
         tracker = acker.tracker(index)
         for worker in range(self.plan.workers):
             tracker.subscribe(f"worker/{worker}")
         self.trackers.append(TrackerTask(tracker, await self._bind(f"acker/{index}")))
 
     async def add_worker(self, acker: Acker, index: int) -> None:
-        """Run one of the workers, with the fronts it hosts, whose partitions are open."""
+        """Add one of the workers, with its fronts, whose partitions are open."""
         plan = self.plan
         numbers = [number for number in range(1, len(plan.fronts) + 1) if plan.host_of(number) == index]
         fronts = await self._fronts(numbers)
@@ -168,7 +168,7 @@ class Node:
             self.front_tasks.append(
                 FrontTask(front, self._readers[front.name], worker_task, plan, room, self.stop, deadline)
             )
-        if plan.clock == "wall" and fronts and len(plan.fronts) > 1:  # an only front keeps nobody waiting
+        if plan.clock == "wall" and fronts and len(plan.fronts) > 1:  # a single front keeps no other waiting
             self.heartbeats.append(Heartbeats(worker_task, plan.heartbeat_interval_s))
 
     async def _fronts(self, numbers: Sequence[int]) -> list[Front]:
@@ -201,7 +201,7 @@ class Node:
         return fronts
 
     async def _add_state(self, state_access: StateAccess, worker: Worker, worker_task: WorkerTask) -> None:
-        """Give a worker the state it goes on from, and its side of snapshots."""
+        """Load a worker's state, and add its side of snapshots."""
         facts = state_schema(self.plan.graph)
         operations = {name: operation for name, operation in worker.compiled.stateful.items() if name in facts}
         manifest = await load_manifest(state_access.store, state_access.resume)
@@ -236,7 +236,10 @@ class Node:
         self.snapshot_writers.append(snapshot_writer)
 
     async def add_rear(self, name: str, sink: Sink, delivered_up_to: int) -> None:
-        """Run one of the rears. Its sink is open, and holds all below `delivered_up_to`. After the workers, if any."""
+        """Add one of the rears, after the workers, if any.
+
+        Its sink is open, and holds all outputs below `delivered_up_to`.
+        """
         plan = self.plan
         here = [f"worker/{worker_task.worker.index}" for worker_task in self.workers]
         hosts = {f"worker/{plan.host_of(number)}" for number in range(1, len(plan.fronts) + 1)}
@@ -267,20 +270,21 @@ class Node:
         self._start([*self.trackers, *self.workers, *self.rears, *self.snapshot_writers])
 
     def begin(self) -> None:
-        """Start the fronts: everybody listens."""
+        """Start the fronts; all other parts listen."""
         for worker_task in self.workers:
             worker_task.greet()
         self._start([*self.front_tasks, *self.heartbeats])
 
     async def halt(self, rest: Callable[[asyncio.Task[None]], None]) -> None:
-        """End every part at once, and close what was read, because an epoch ends before its time. What was sent and not
-        taken need not arrive; what is being written to a sink is written to its end.
+        """End every part at once, and close the readers, because an epoch ends early.
+
+        Messages sent but not received may be lost; a batch that is being written to a sink is written to its end.
 
         Args:
-            rest: Given what is still to be done for endpoints whose other side may be gone.
+            rest: Function that takes the closing tasks of endpoints, whose peers may be gone.
 
         Raises:
-            SinkError: Nobody knows what a sink holds now.
+            SinkError: The contents of a sink are not known now.
             SourceError: A reader cannot be closed.
         """
         written = await self._end_parts()
@@ -291,10 +295,12 @@ class Node:
             raise error
 
     async def _end_parts(self) -> list[BaseException]:
-        """End them all, the rears behind the batch that is being written. What was given up is left behind.
+        """End all parts; the rears finish the batch that is being written.
+
+        Calls that timed out are left behind.
 
         Returns:
-            Why it is not known what sinks hold.
+            The errors of sinks whose contents are not known.
         """
         for worker_task in self.workers:
             worker_task.aclose()
@@ -309,7 +315,7 @@ class Node:
                 await asyncio.wait((task,))
             else:
                 task.cancel()
-                with suppress(SinkError):  # which is known by now
+                with suppress(SinkError):  # already in `written`
                     await deadline.wait_done(task)
         return [error for error in written if error is not None]
 
@@ -334,10 +340,10 @@ class Node:
             front_task.wake()
 
     async def aclose(self) -> None:
-        """End every part, close every edge. Twice is once.
+        """End every part, and close every edge; a second call does nothing.
 
         Raises:
-            SinkError: Nobody knows what a sink holds now.
+            SinkError: The contents of a sink are not known now.
             FlameError: Something cannot be closed.
         """
         written = await self._end_parts()
@@ -348,7 +354,7 @@ class Node:
             raise error
 
     def stats(self) -> NodeStats:
-        """Counts of the parts of this node."""
+        """Return the counts of this node's parts."""
         workers = [worker_task.worker for worker_task in self.workers]
         delivered = {rear.collector.name: rear.count for rear in self.rears}
         messages: Counter[str] = Counter()
@@ -375,12 +381,15 @@ class Node:
 
 
 def _share(most: int, fronts: int, plan: Plan) -> int:
-    """Return the share that so many fronts have of what all fronts of a job have."""
+    """Return the share of some fronts in a limit of all fronts of a job."""
     return most * fronts // max(len(plan.fronts), 1)
 
 
 async def _run(part: Part) -> None:
-    """Run a part. User code that wants to end the program ends the job, like all else that it raises."""
+    """Run a part.
+
+    User code that raises `SystemExit` or `MemoryError` ends the job, like any other error.
+    """
     try:
         await part.run()
     except (SystemExit, MemoryError) as error:

@@ -1,4 +1,4 @@
-"""What a job opens before it runs, and what it finds there: its state, where its fronts go on, what its sinks hold."""
+"""The plan of a job, and the opening of its state and sinks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flamecore.runtime.tasks.deadlines import Deadlines
 
 
 def acker_plan(plan: Plan) -> AckerPlan:
-    """What an acker strategy must know of a plan."""
+    """Return the part of a plan that an acker strategy needs."""
     return AckerPlan(plan.workers, plan.segments.inbound, tuple(range(1, len(plan.fronts) + 1)), plan.start)
 
 
@@ -38,13 +38,13 @@ def make_plan(
     history: History | None = None,
     start: int = 0,
 ) -> Plan:
-    """The plan of a job: numbers its fronts.
+    """Return the plan of a job, with its fronts numbered.
 
     Args:
         graph, sources, settings: As for `Job`.
-        fronts: (source, partition number, partition) in the order of numbers, if another process has found them.
-        history: Of the state that the job goes on from, which has looked at its store.
-        start: The time fronts start from, if another process has found it.
+        fronts: (source, partition number, partition) in the order of front numbers, if another process found them.
+        history: History of the state to continue from, after its scan.
+        start: Time at which fronts start, if another process has found it.
 
     Raises:
         SourceError: A source cannot be found.
@@ -92,17 +92,17 @@ async def open_history(
     lost: Callable[[BaseException], None] | None = None,
     listed: bool = False,
 ) -> History | None:
-    """Open the store of a job that keeps state, take the state, and look what is there.
+    """Open the store of a job that keeps state, take its lease, and scan it.
 
     Args:
-        stack: Gives the state back, and closes the store.
-        store: The job's; None: it keeps no state.
-        graph, settings, deadlines: The job's.
-        lost: Told if another run has taken the state; None: the state is not taken, for there is no other run.
+        stack: Exit stack that releases the lease, and closes the store.
+        store: The job's store; None: it keeps no state.
+        graph, settings, deadlines: Those of the job.
+        lost: Function called if another run takes the state; None: no lease is taken, because there is no other run.
         listed: See `StateLease.acquire`.
 
     Raises:
-        HeldError: Another run of the job is at work.
+        HeldError: Another run of the job is active.
         StoreError, JobError: As `History.scan`.
     """
     if store is None:
@@ -132,22 +132,22 @@ async def open_history(
 async def open_sinks(
     stack: AsyncExitStack, sinks: Mapping[str, Sink], history: History | None, deadlines: Deadlines | None = None
 ) -> dict[str, int]:
-    """Open the sinks; returns up to which time each holds its output already.
+    """Open the sinks; return the time up to which each holds its outputs.
 
     Args:
-        stack: Closes them.
-        sinks: By name.
-        history: Of the job's state, if it keeps any.
-        deadlines: Of the job, with its sinks.
+        stack: Exit stack that closes them.
+        sinks: Sinks by name.
+        history: History of the job's state, if it keeps any.
+        deadlines: The job's deadlines.
 
     Raises:
-        SinkError: One cannot be opened, or not in time, or has lost what the state relies on.
+        SinkError: A sink cannot be opened in time, or has lost outputs that the state relies on.
     """
     deadlines = deadlines or Deadlines()
     delivered_up_to = {}
     for name, sink in sinks.items():
         snapshot = history.snapshot if history is not None else None
-        # One that is new has held nothing yet.
+        # A new sink has held nothing yet.
         known = history is None or snapshot is None or history.phases.of_sink(name) in snapshot.sinks
         if history is not None:
             sink.continues(history.identity, continued=history.continued and known)
@@ -167,10 +167,10 @@ async def open_sinks(
 
 
 def check_importable(graph: Graph, transport: Transport) -> None:
-    """Refuse a graph that the workers of this transport could not get hold of.
+    """Refuse a graph that workers in other processes could not import.
 
     Raises:
-        GraphError: They live in other processes, and the flow is not an attribute of a module they could import.
+        GraphError: Workers live in other processes, and the flow is not an attribute of an importable module.
     """
     if not transport.capabilities.multi_process or graph.reference is not None:
         return

@@ -1,15 +1,15 @@
-"""The right to write a job's state: one run has it, for as long as it gives signs of life.
+"""The lease of a job's state, held by one run as long as it sends heartbeats.
 
-A sign of life is a blob, `holder/N`, and the newest says who holds the state. The holder creates the next one three
-times in `lease_s`, and deletes the one before. A blob is created once, so of several that want the next number one gets
-it: two runs that start at once cannot both go on. No two clocks are compared.
+A heartbeat is a blob, `holder/N`, and the newest names the holder. The holder creates the next one three times in
+`lease_s`, and deletes the one before. A blob is created once, so only one of several runs gets the next number: two
+runs that start at once cannot both continue. Clocks are never compared.
 
-A newcomer that finds a holder waits to see whether that gives another sign. If it does, the newcomer is refused. A
-process of this host that is dead is known at once to be gone; one that is there and runs is not gone, however silent it
-is, for a function of the flow may keep it busy. Otherwise a holder is gone that has been silent for its lease.
+A new run that finds a holder waits for its next heartbeat. If it comes, the new run is refused. A dead process of this
+host is gone at once; a running one is not gone, however silent it is, because a function of the flow may keep it busy.
+Any other holder is gone once it has been silent for its lease.
 
-The lease only decides who goes on. Correctness does not rest on it: whoever has lost the state and does not know it
-yet can record nothing, since every epoch is created once too (`flamecore.runtime.state.history`).
+The lease only decides who continues. Correctness does not depend on it: a run that has lost the state unknowingly can
+record nothing, since every epoch is created once too (`flamecore.runtime.state.history`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ _TRIES: Final = 100
 
 
 class StateLease:
-    """A state that is this run's. Made by `StateLease.acquire`; an async context manager that gives it back.
+    """The lease of a state, held by this run; an async context manager releases it.
+
+    `StateLease.acquire` makes one.
 
     Attributes:
-        holder: The newest sign of life.
+        holder: The newest heartbeat.
     """
 
     def __init__(self, store: Store, holder: Holder, number: int, lost: Callable[[BaseException], None]) -> None:
@@ -44,7 +46,7 @@ class StateLease:
         self._store = store
         self._number = number
         self._lost = lost
-        self._awaited = ""  # the last sign of the run that it was taken from, while that ends
+        self._awaited = ""  # the last heartbeat of the former holder, while that ends
         self._renewing = asyncio.create_task(self._renew())
         self._renewing.add_done_callback(self._ended)
 
@@ -59,19 +61,19 @@ class StateLease:
         take_over: bool = False,
         listed: bool = False,
     ) -> Self:
-        """Take the state of a job. Waits for at most the lease of the run that has it.
+        """Take the lease of a job's state; wait for at most the lease of its holder.
 
         Args:
-            store: Where the state is, open.
+            store: The open store of the state.
             job: Name of the job.
-            lease_s: After how long without a sign of life others may take the state.
-            lost: Told once if another run has taken it: a FencedError.
-            take_over: Whether to take it from a run that is at work, too. That one is given time to end.
+            lease_s: Seconds without a heartbeat after which others may take the state.
+            lost: Function called once with the error if the lease is lost, a `FencedError` if another run took it.
+            take_over: Whether to take it even from an active run, which then gets time to end.
             listed: Whether this process holds the claim on the job in a registry that all hosts reach. A holder that
-                had it there has lost it.
+                had the claim has lost it.
 
         Raises:
-            HeldError: Another run has it.
+            HeldError: Another run holds it.
             StoreError: The store fails.
         """
         for _ in range(_TRIES):
@@ -81,7 +83,7 @@ class StateLease:
                 await _wait_for_end(store, number, last)
             holder = _made(job, lease_s=lease_s, listed=listed)
             if not await store.create(holder_blob(number + 1), msgspec.json.encode(holder)):
-                continue  # another was quicker, or the holder has renewed
+                continue  # another run was faster, or the holder has renewed
             lease = cls(store, holder, number + 1, lost)
             try:
                 if last is not None and held and take_over:
@@ -105,16 +107,16 @@ class StateLease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the state back. A store that does not answer is waited for no longer than the lease."""
+        """Release the lease, within the lease time even if the store does not answer."""
         self._renewing.cancel()
         await asyncio.wait((self._renewing,))
-        # Others see a process that is gone, or silence.
+        # On failure, others see a dead process, or silence.
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self.holder.lease_s):
                 await self._store.delete([holder_blob(self._number)])
 
     async def _renew(self) -> None:
-        """Give signs of life until another run has the state."""
+        """Send heartbeats until another run has the state."""
         lease_s = self.holder.lease_s
         while True:
             await asyncio.sleep(lease_s / 3)
@@ -124,20 +126,20 @@ class StateLease:
             except FencedError:
                 raise
             except (StoreError, TimeoutError):
-                continue  # those who write to the store hear of it; the next sign tells whether the state is lost
+                continue  # writers to the store get the error; the next heartbeat shows whether the state is lost
 
     async def renew(self) -> None:
-        """Give a sign of life.
+        """Send a heartbeat.
 
         Raises:
             FencedError: Another run has the state.
-            StoreError: The store fails; the sign may have been given.
+            StoreError: The store fails; the heartbeat may have been stored.
         """
         while True:
             names = await self._store.names(PREFIX)
             own = holder_blob(self._number)
             newest = await _read(self._store, names[-1]) if names and names[-1] != own else None
-            if newest is not None and newest.claim == self.holder.claim:  # it was given, and the answer was lost
+            if newest is not None and newest.claim == self.holder.claim:  # it was stored, and the answer was lost
                 self._number, own = _number_of(names[-1]), names[-1]
             if own not in names or own != names[-1]:
                 raise self._taken(newest)
@@ -159,7 +161,7 @@ class StateLease:
         )
 
     async def _see_off(self, last: Holder, blob: str) -> None:
-        """Wait until the run that the state was taken from has ended; one that says nothing is given two leases."""
+        """Wait until the former holder has ended; a silent one gets two leases."""
         self._awaited = blob
         clock = asyncio.get_running_loop().time
         until = clock() + 2 * last.lease_s
@@ -173,7 +175,7 @@ class StateLease:
 
 
 def _made(job: str, *, lease_s: float, listed: bool) -> Holder:
-    """Return the first sign of life of this run."""
+    """Return the first heartbeat of this run."""
     host, space, pid, born = this_process()
     now, claim = time.time(), secrets.token_hex(8)
     return Holder(
@@ -191,22 +193,25 @@ def _made(job: str, *, lease_s: float, listed: bool) -> Holder:
 
 
 async def _newest(store: Store) -> tuple[int, Holder | None]:
-    """Return number and content of the newest sign of life; 0 and None: there is none."""
+    """Return number and contents of the newest heartbeat; 0 and None if there is none."""
     names = await store.names(PREFIX)
     return (_number_of(names[-1]), await _read(store, names[-1])) if names else (0, None)
 
 
 async def _read(store: Store, blob: str) -> Holder | None:
-    """Return a sign of life; None if it is gone, or cannot be read: then it holds nobody up."""
+    """Return a heartbeat; None if it is gone, or cannot be read.
+
+    An unreadable one does not hold up others.
+    """
     data = await store.read(blob)
     return decode_holder(data) if data is not None else None
 
 
 async def _wait_for_end(store: Store, number: int, last: Holder) -> None:
-    """Wait until a run has given the state back, or is gone.
+    """Wait until a run has released the state, or is gone.
 
     Raises:
-        HeldError: It gives another sign of life; or it is a process of this host, and runs.
+        HeldError: It sends another heartbeat; or it is a running process of this host.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + last.lease_s

@@ -1,11 +1,11 @@
-"""Snapshots while the job runs (paper 000, "Fault tolerance"): the control's side.
+"""Snapshots while the job runs, on the control's side.
 
-Every so often the control takes the time T below which every rear has stored all, and tells the workers to prepare
-(`flamecore.runtime.engine.snapshots.participant`). When all parts are stored, and the sinks have made durable what is
-below T, the snapshot is recorded. Outputs never wait for any of this.
+At intervals the control takes the time T below which every rear has stored all outputs, and tells the workers to
+prepare (paper 000, "Fault tolerance"; `flamecore.runtime.engine.snapshots.participant`). When all parts are stored, and
+the sinks have made their outputs below T durable, the snapshot is recorded. Outputs never wait for this.
 
-Between two snapshots the control tells the workers, again and again, of a time that the next T will not be below. So a
-worker need not keep all that happens until then: what is older it sums up, a little at a time.
+Between two snapshots the control repeatedly sends the workers a lower bound of the next T. So a worker need not keep
+all history until then: it sums up older history, a little at a time.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ from flamecore.runtime.tasks.rear_task import RearTask
 from flamecore.runtime.tasks.sender import Sender
 
 _SETTLED_S: Final = 0.02
-"""How often workers are told what is settled, at most: what they hold until then is in no snapshot, and all of it has
-to be looked at once."""
+"""Fewest seconds between two such bounds. History kept until then is in no snapshot, and must be scanned as a whole."""
 
 
 class SnapshotCoordinator:
-    """The control's side: when a snapshot is taken, and when it is one.
+    """The control's side of snapshots: when to take one, and when it is complete.
 
     Args:
-        plan: The job's.
-        history: Records snapshots.
-        completion: Knows what is stored.
-        settings: How often, and how long one may take.
-        sender: Sends to the workers.
-        rears: Make durable what a snapshot relies on.
-        taken: Told of every snapshot.
+        plan: The job's plan.
+        history: History that records snapshots.
+        completion: Completion of the job, with the stored time.
+        settings: Interval and time limit of snapshots.
+        sender: Sender of the control.
+        rears: Rears whose sinks make outputs durable.
+        taken: Function called with every snapshot.
     """
 
     def __init__(
@@ -65,15 +64,17 @@ class SnapshotCoordinator:
         self._torn = False
 
     def receive(self, message: Prepared) -> None:
-        """A worker has stored its part."""
+        """Note that a worker has stored its parts."""
         if message.number == self._number:
             self._answers[message.worker] = message
             if len(self._answers) == self._plan.workers:
                 self._complete.set()
 
     def advance(self) -> None:
-        """The control has heard something. Tells the workers what is settled, if there is anything new, now and then:
-        every snapshot from now on is of that time or a later one."""
+        """Send the workers a new bound of snapshots, if it is due.
+
+        Called after each message to the control. Every snapshot from now on is of the bound or a later time.
+        """
         time = self._completion.stored
         if time <= self._settled:
             return
@@ -85,7 +86,7 @@ class SnapshotCoordinator:
             self._sender.send(f"worker/{worker}", Settled(time))
 
     async def run(self) -> None:
-        """A snapshot whenever it is due; until cancelled."""
+        """Take a snapshot whenever it is due, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.interval_s)
             await self.commit()
@@ -94,22 +95,23 @@ class SnapshotCoordinator:
         """Take a snapshot now, if there is anything new.
 
         Args:
-            first: Whether there is to be one even if nothing has been done yet.
+            first: Whether to take the first one even without progress.
 
         Raises:
-            JobError: The workers do not get ready in time.
-            StoreError, SinkError: What must be durable cannot be made so.
+            JobError: The workers do not answer in time.
+            StoreError, SinkError: State or outputs cannot be made durable.
         """
         async with self._busy:
-            # While a slow sink is yet to come to a record that fails, the next run is to repeat as little as ever.
+            # Snapshots go on until a sink reaches a failing record, so that the next run repeats as little as possible.
             first = first and self._history.snapshot is None
             if (first or self._completion.stored > self._time) and not self._completion.reached:
                 await self._take_snapshot(max(self._completion.stored, self._plan.start), first=first)
 
     async def finish(self) -> None:
-        """Take the last snapshot of a job that is done: also where time stands still, for fronts have ended.
+        """Take the last snapshot of a job that is done, even if time has not advanced.
 
-        Raises as `commit`.
+        Raises:
+            JobError, StoreError, SinkError: As `commit`.
         """
         async with self._busy:
             await self._take_snapshot(max(self._completion.stored, self._plan.start))
@@ -122,8 +124,11 @@ class SnapshotCoordinator:
         self._torn = False
 
     async def _try_snapshot(self, time: int, *, first: bool) -> None:
-        """Take a snapshot. Once that has failed, or was broken off, what the workers have cut for it they do not cut
-        again, and a later snapshot would lack it."""
+        """Take a snapshot.
+
+        If it fails or is interrupted, no later one may be taken: workers do not repeat their cuts, so it would lack
+        them.
+        """
         self._number += 1
         self._answers.clear()
         self._complete.clear()
@@ -150,7 +155,7 @@ class SnapshotCoordinator:
             why = "the store does not answer"
             if late:
                 why = f"no answer of worker {', '.join(map(str, late))}"
-            elif syncing is not None:  # or waiting until it may be
+            elif syncing is not None:  # or it waits for a batch being written
                 why = syncing.deadline.pending or f"sink {syncing.collector.name!r} has not made its output durable"
             raise JobError(
                 f"snapshot {self._number} is not complete after {limit:g} s; {why}",
@@ -162,7 +167,7 @@ class SnapshotCoordinator:
 
     def _tell(self) -> None:
         if self._history.beginning:
-            return  # which may have to be gone back to
+            return  # rollback to the beginning is still possible
         oldest = self._history.snapshots[0]
         positions = tuple((front.number, front.position) for front in oldest.fronts)
         for worker in range(self._plan.workers):

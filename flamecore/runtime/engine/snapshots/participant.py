@@ -1,9 +1,9 @@
-"""Snapshots while the job runs (paper 000, "Fault tolerance"): a worker's side.
+"""Snapshots while the job runs, on a worker's side.
 
-Told to prepare, a worker notes at once what has changed below the snapshot's time; what is noted it encodes and stores
-little by little, between the messages it goes on to process. When a snapshot is recorded
-(`flamecore.runtime.engine.snapshots.coordinator`), it tells upstream what may be forgotten, and forgets what nobody
-will go back to.
+On a message to prepare, a worker notes at once the changes below the snapshot's time (paper 000, "Fault tolerance"). It
+then encodes and stores the changes in small steps between messages. When a snapshot is recorded
+(`flamecore.runtime.engine.snapshots.coordinator`), it acknowledges positions upstream, and deletes journals that no
+rollback needs.
 """
 
 from __future__ import annotations
@@ -27,41 +27,42 @@ from flamecore.runtime.tasks.sender import Sender
 
 _SHORT_SLICE_S: Final = 0.0002
 _SLICE_S: Final = 0.001
-"""For so long a worker that stores its part keeps everything else waiting. Short while there is little to do: an item
-that comes meanwhile waits for nothing else. If there is much, a slice is worth the turn that all the others take then.
+"""Seconds for which a worker that stores its part blocks everything else. Short while there is little to do: an
+arriving item then waits for nothing else. If there is much to do, a long slice is worth the turn that all others take
+then.
 """
 
 _IDLE_S: Final = 0.00005
 _IDLE_TURNS: Final = 5
-"""So many turns of the event loop that take no longer had nothing to do: an item goes through the job in several, and
-not all of them are as short."""
+"""Number of consecutive turns of the event loop of at most `_IDLE_S` that show that there is nothing to do: an item
+takes several turns through the job, and not all of them are as short."""
 
 _OTHERS_S: Final = 0.001
-"""For so long at least the items have their turn, if they need it: they go through without a break."""
+"""Fewest seconds of the items' turn, if they need it: they then pass without a break."""
 
 _PART_BYTES: Final = 4 * 2**20
-"""A part that is larger is stored in several: while one is put together nothing else is done."""
+"""Size at which a part is split: assembling one blocks everything else."""
 
 
 Sections = Iterator[tuple[Section, bytes]]
-"""Sections with their bytes, each made when it is asked for."""
+"""Sections with their bytes, each encoded when it is taken."""
 
 
 class SnapshotWriter:
-    """A worker's side: cuts, stores, journals, acknowledges.
+    """A worker's side of snapshots: cuts, parts, journals, acknowledgements.
 
     Args:
-        worker: Whose state it is.
-        writers: Say what of it is committed: for operations of the same key groups, one.
-        store: Takes the blobs.
-        codec: Encodes them.
-        epoch: This start's number.
-        binding: This start's place in the state: seals what it writes.
-        sender: Sends to the control.
-        readers: Of the fronts it hosts, by number.
-        deadlines: Of the job.
-        flush: Sends what the worker has to send.
-        taken: Called when a cut has been taken: what is below it counts no longer as uncommitted.
+        worker: The worker.
+        writers: Writers of its state, one for operations with the same key groups.
+        store: Store of the blobs.
+        codec: Codec of the state.
+        epoch: Number of the epoch.
+        binding: Binding of the epoch, for seals.
+        sender: Sender of the worker.
+        readers: Readers of the fronts it hosts, by number.
+        deadlines: The job's deadlines.
+        flush: Function that sends the worker's messages.
+        taken: Function called after a cut: records below it no longer count as uncommitted.
     """
 
     def __init__(
@@ -83,36 +84,37 @@ class SnapshotWriter:
         self._sender, self._readers, self._flush, self._taken = sender, readers, flush, taken
         self._watches = {
             number: deadlines.source(worker.plan.fronts[number - 1], apart=True) for number in readers
-        }  # a read may be under way
+        }  # apart from reads under way
         self._cuts: asyncio.Queue[tuple[int, Cut, list[tuple[StateWriter, Sections]]]] = asyncio.Queue(1)
         self._given = asyncio.Event()
-        self._journals: list[tuple[int, int]] = []  # number, where it ends
-        self._journal_number = 0  # of the last that is stored
+        self._journals: list[tuple[int, int]] = []  # (number, end)
+        self._journal_number = 0  # number of the last stored journal
         self._committed: Committed | None = None
         self._told = asyncio.Event()
 
     def prepare(self, message: Prepare) -> None:
-        """Take part in a snapshot."""
+        """Cut the worker for a snapshot, and queue its changes for storage."""
         cut = self.worker.cut(message.time)
         changed = [(writer, writer.prepare(message.number, cut.changes)) for writer in self.writers]
         self._cuts.put_nowait((message.number, cut, changed))
         self._taken()
 
     def committed(self, message: Committed) -> None:
-        """A snapshot is recorded."""
+        """Note that a snapshot is recorded."""
         self._committed = message
         self._told.set()
 
     def wake(self) -> None:
-        """The worker may have given times."""
+        """Write a journal if the worker has given times."""
         if self.worker.given_times:
             self._given.set()
 
     async def run(self) -> None:
-        """Until cancelled.
+        """Run until cancelled.
 
         Raises:
-            StoreError, CodecError, SourceError: State cannot be stored, or upstream not be told.
+            StoreError, CodecError: State cannot be stored.
+            SourceError: A reader cannot be acknowledged.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -142,7 +144,10 @@ class SnapshotWriter:
             )
 
     async def _collect(self, sections: Sections, part_writer: PartWriter) -> bool:
-        """Fill a part, while everything else goes on. Returns whether it is full, and there may be more."""
+        """Fill a part, between the turns of items; return whether it is full.
+
+        There may be more sections then.
+        """
         clock = asyncio.get_running_loop().time
         limit = _SHORT_SLICE_S if await self._others(clock, 0.0) else _SLICE_S
         begun = clock()
@@ -157,7 +162,10 @@ class SnapshotWriter:
         return False
 
     async def _others(self, clock: Callable[[], float], spent: float) -> bool:
-        """The items' turn: until there is nothing for them to do, or they have had as much time. Returns which."""
+        """Give items a turn, until they are idle or had their time; return whether idle.
+
+        Their time is as long as `spent`, or the least turn if that is longer.
+        """
         now = clock()
         until = now + max(spent, _OTHERS_S)
         idle = 0
@@ -173,7 +181,7 @@ class SnapshotWriter:
             raise StoreError(f"there is a blob {part.blob} already", store=self.store.name, blob=part.blob)
 
     async def _write_journal(self) -> None:
-        """Write down times that were given, all there are at once; then what came of them may be released."""
+        """Store given times, all of them at once; their outputs may then be released."""
         worker = self.worker
         while True:
             await self._given.wait()
@@ -191,7 +199,7 @@ class SnapshotWriter:
             self._flush()
 
     async def _acknowledge(self) -> None:
-        """Tell upstream what it may forget; forget journals that nobody will need."""
+        """Acknowledge recorded positions upstream; delete journals no longer needed."""
         while True:
             await self._told.wait()
             self._told.clear()
@@ -201,7 +209,7 @@ class SnapshotWriter:
                 if position is not None and number in self._readers:
                     told = self._readers[number].acknowledge(position)
                     await self._watches[number].call(told, "take word of what is in a snapshot")
-            # The oldest first, and none behind one that is needed: a gap among those that are there is a loss.
+            # The oldest first, and none behind one that is needed: a gap among journals would count as a loss.
             old = list(takewhile(lambda journal: journal[1] <= message.kept_from, self._journals))
             del self._journals[: len(old)]
             if old:

@@ -1,13 +1,13 @@
-"""What a message is wrapped in when it leaves its process.
+"""The frame around a message that leaves its process.
 
-It is enough to refuse whatever does not belong here before parsing it:
+It is enough to refuse foreign bytes before parsing them:
 
     magic 4 | version 1 | reserved 1 | addresses' length 2 | body length 4 | epoch 4 | sequence 8 | job 8 | checksum 8
     then "sender\0receiver", then the body
 
 All numbers are big-endian and unsigned. `job` is a hash of the job's id; `sequence` counts the frames of one channel
-from 1, so a gap is seen as the loss that it is. The checksum (xxh3, 64 bits) covers everything else. It finds
-damage, not malice: who may send at all is the transport's business (unix sockets, TLS, tokens).
+from 1, so a gap shows a loss. The checksum (xxh3, 64 bits) covers everything else. It detects damage, not malice: the
+transport decides who may send (unix sockets, TLS, tokens).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flamecore.errors import FrameError
 MAGIC: Final = b"FLMS"
 VERSION: Final = 1
 MAX_BODY_BYTES: Final = 64 * 2**20
-"""Largest body that is accepted, unless the transport is told otherwise."""
+"""Largest accepted body, unless the transport sets another limit."""
 
 _HEAD: Final = struct.Struct(">4sBxHIIQQ")
 _SUM: Final = struct.Struct(">Q")
@@ -31,7 +31,7 @@ HEADER_BYTES: Final = _HEAD.size + _SUM.size
 
 
 class Frame(NamedTuple):
-    """One message on its way: who, to whom, the how-manieth of the channel, and its bytes."""
+    """One message on its way: its addresses, its number in the channel, and its bytes."""
 
     sender: str
     receiver: str
@@ -40,11 +40,11 @@ class Frame(NamedTuple):
 
 
 class Framing:
-    """Wraps and unwraps the frames of one job and epoch.
+    """The encoding of the frames of one job and epoch.
 
     Args:
         job: Id of the job.
-        epoch: Its incarnation; frames of another are ghosts.
+        epoch: Its incarnation; frames of another are refused.
         max_body_bytes: Largest body.
     """
 
@@ -54,7 +54,7 @@ class Framing:
         self._job = xxhash.xxh3_64_intdigest(job.encode())
 
     def wrap(self, frame: Frame) -> bytes:
-        """The bytes of a frame.
+        """Return the bytes of a frame.
 
         Raises:
             FrameError: Its body is larger than a receiver would accept.
@@ -74,10 +74,10 @@ class Framing:
         return head + _SUM.pack(_checksum(head, rest)) + rest
 
     def unwrap_all(self, data: bytes) -> Iterator[Frame]:
-        """The frames of bytes that hold one after the other, in that order.
+        """Yield the frames of bytes that hold one after the other, in that order.
 
         Raises:
-            FrameError: As `unwrap`, when it comes to the frame that is refused. Nothing behind that one can be found.
+            FrameError: As `unwrap`, at the refused frame. Frames behind it cannot be found.
         """
         at = 0
         while at < len(data):
@@ -89,10 +89,10 @@ class Framing:
             at = end
 
     def unwrap(self, data: bytes) -> Frame:
-        """The frame of some bytes.
+        """Return the frame in some bytes.
 
         Raises:
-            FrameError: They are no whole, undamaged frame of this job, version and epoch. The text says which.
+            FrameError: They are no whole, undamaged frame of this job, version and epoch; the text says why.
         """
         if len(data) < HEADER_BYTES:
             raise _refused("short", f"{len(data)} bytes are no frame")
@@ -122,20 +122,22 @@ class Framing:
 
 
 class Sequences:
-    """Counts the frames of channels: gives numbers to what is sent, and finds loss in what is received."""
+    """The sequence numbers of channels: numbers sent frames, and detects lost ones."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[str, str], int] = {}
         self._received: dict[tuple[str, str], int] = {}
 
     def next(self, sender: str, receiver: str) -> int:
-        """The number of the next frame of a channel, from 1."""
+        """Return the number of the next frame of a channel, from 1."""
         channel = (sender, receiver)
         number = self._sent[channel] = self._sent.get(channel, 0) + 1
         return number
 
     def admit(self, frame: Frame) -> bool:
-        """Whether a frame is the next of its channel. False: it has been here before and is to be dropped.
+        """Return whether a frame is the next of its channel; False for a repeated one.
+
+        The caller drops repeated frames.
 
         Raises:
             FrameError: Frames before it are missing: the channel has lost them.

@@ -1,4 +1,7 @@
-"""Nodes as processes of this machine: for the host of that name, and for hosts that start nodes elsewhere by it."""
+"""Nodes as processes of this machine.
+
+The host `processes` uses it, and so do hosts that start nodes elsewhere by it.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from flamecore.abc.host import HostContext, NodeHost, NodeSlot
 _LINES_KEPT: Final = 40
 _LINE_LIMIT: Final = 64 * 1024
 _LAST_WORDS_S: Final = 0.2
-"""How long what a process has said may come in behind its end."""
+"""Seconds for which output of a process may arrive after its end."""
 
 
 class ProcessHost(NodeHost):
-    """The processes of a job. Their last lines are kept, and no process is left behind."""
+    """The processes of a job; it keeps their last lines, and leaves none behind."""
 
     def __init__(self, options: Any, context: HostContext) -> None:
         super().__init__(options, context)
@@ -36,7 +39,7 @@ class ProcessHost(NodeHost):
 
     async def _start(self, slot: NodeSlot, bootstrap: Mapping[str, Any]) -> None:
         name = slot.name
-        # In a folder that is private to the job's user; to be read once.
+        # The folder is private to the job's user; the file is read once.
         path = Path(bootstrap["folder"]) / f"{name}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             told = {"node": name, "role": slot.role, "parent": os.getpid(), "path": [*map(str, sys.path)]}
@@ -46,7 +49,7 @@ class ProcessHost(NodeHost):
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # what lies in the current folder may have the name of a module that Python starts with
+                "-P",  # a file in the current folder may shadow a module that Python starts with
                 "-m",
                 "flamecore.runtime.cluster.node_process",
                 str(path),
@@ -64,7 +67,7 @@ class ProcessHost(NodeHost):
         self._watching[name] = asyncio.create_task(self._watch(name, process, ours))
 
     async def _watch(self, name: str, process: asyncio.subprocess.Process, said: int) -> None:
-        """Pass the process's words on, keep the last of them, and notice its end."""
+        """Pass on the output of a process, keep its last lines, and report its end."""
         words = asyncio.StreamReader(_LINE_LIMIT)
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(words), os.fdopen(said, "rb", 0)
@@ -105,24 +108,27 @@ class ProcessHost(NodeHost):
 
 
 def _python_path() -> str:
-    """Where a process finds what it starts with: all that is found here, but the standard library before whatever lies
-    beside the flow. Once it has started, it finds everything in the order in which it is found here."""
+    """Return the import path with which a process starts.
+
+    It holds all folders of this process, but the standard library before the folders beside the flow. After its start,
+    the process restores the order of this one.
+    """
     own = Path(os.__file__).parent
-    asked = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # comes before the standard library here, too
+    asked = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # before the standard library in this process, too
     first = [*asked, str(own), str(own / "lib-dynload")]
     paths = [path for path in sys.path if path]
     return os.pathsep.join([*[path for path in first if path in paths], *[path for path in paths if path not in first]])
 
 
 async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:
-    """Print what a process says, and keep it, until there is no more.
+    """Print the output of a process, and keep its lines, until it ends.
 
-    It is read on also where nobody takes what is printed: a process that nobody reads from stands still in the end.
+    Reading goes on even if printing fails: a process whose output nobody reads would block in the end.
     """
     while True:
         try:
             line = await words.readline()
-        except ValueError:  # longer than the limit: what there is of it has been dropped
+        except ValueError:  # longer than the limit: its part so far has been dropped
             continue
         if not line:
             break

@@ -1,8 +1,8 @@
-"""A private folder in the temporary directory, for sockets and what a process is told as it starts.
+"""A private folder in the temporary directory, for sockets and start files.
 
-It goes when its owner ends. An owner that is killed cannot see to that, so whoever makes one first removes those that
-killed ones have left behind. Which they are is told by a lock that an owner holds on a file in its folder for as long
-as it lives: the kernel gives it up in any case, and no process number is taken for another's.
+It is removed when its owner ends. A killed owner cannot clean up, so each new owner first removes stale folders. An
+owner locks a file in its folder for as long as it lives; a folder is stale if nobody holds its lock. The kernel
+releases the lock in any case, and no process number is mistaken for another's.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ if sys.platform != "win32":
 
 _PREFIX: Final = "flamestream-"
 _OWNER: Final = ".owner"
-"""The file that is locked. It names the host: on a disk that hosts share, locks may be of each host alone."""
+"""The locked file. It names the host: on a disk shared by hosts, locks may hold on each host only."""
 
 
 @contextmanager
 def private_folder() -> Iterator[str]:
-    """Make a folder that only this user can enter, for as long as the context lasts. Removes those of the dead.
+    """Make a folder that only this user can enter, removed after the block.
+
+    Removes stale folders first.
 
     Raises:
-        OSError: There is no temporary directory to make it in.
+        OSError: There is no temporary directory.
     """
     place = tempfile.gettempdir()
     remove_left(place)
@@ -45,7 +47,7 @@ def private_folder() -> Iterator[str]:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only this user can read, unless it is there already.
+    """Write a file that only this user can read, in place of an existing one.
 
     Raises:
         OSError: It cannot be written.
@@ -55,10 +57,10 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def remove_left(place: str) -> None:
-    """Remove the private folders there whose owners are gone.
+    """Remove the stale private folders in a directory.
 
-    Nothing is touched that is in use, of another user or of another host, or is no such folder, and no link is
-    followed. What cannot be removed stays.
+    Leaves folders in use, of other users or other hosts, and other folders; follows no link. A folder that cannot be
+    removed stays.
     """
     if sys.platform == "win32":
         return
@@ -70,7 +72,7 @@ def remove_left(place: str) -> None:
 
 
 def _made(place: str) -> tuple[str, int | None]:
-    """A new folder, and the descriptor that holds its lock; None where there are no locks."""
+    """Make a folder; return it, and the descriptor of its lock or None without locks."""
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
         if sys.platform == "win32":
@@ -79,11 +81,11 @@ def _made(place: str) -> tuple[str, int | None]:
         lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(lock, socket.gethostname().encode())  # from here on it can be taken for a left one
+            os.write(lock, socket.gethostname().encode())  # from here on it counts as stale once unlocked
             return folder, lock
-        except BlockingIOError:  # somebody is just looking whether it is one
+        except BlockingIOError:  # another process is just checking whether it is stale
             shutil.rmtree(folder)
-        except OSError:  # there are no locks on this disk: without the file nobody takes it for one
+        except OSError:  # no locks on this disk: without the file it never counts as stale
             path.unlink()
             os.close(lock)
             return folder, None
@@ -111,5 +113,5 @@ def _remove_if_left(folder: str) -> None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Whether it is this user's, and nobody else's business."""
+    """Return whether a file belongs to this user, without access for others."""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077

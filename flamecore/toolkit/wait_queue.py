@@ -1,4 +1,7 @@
-"""Who waits for room: senders in the order in which they came, for transports that push back."""
+"""A queue of senders that wait for room, first in, first out.
+
+For transports that push back.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ T = TypeVar("T")
 
 
 class WaitQueue(Generic[T]):
-    """Those who wait for room, each with what it would hand over.
+    """The waiting senders, each with the thing to hand over.
 
-    Whoever makes room hands over as well (`admit`), so that nobody can step between a sender's turn and its message.
+    The caller that makes room also hands over (`admit`), so that nothing can come between a sender's turn and its
+    message.
     """
 
     def __init__(self) -> None:
@@ -25,15 +29,15 @@ class WaitQueue(Generic[T]):
         return bool(self._queue)
 
     async def wait(self, thing: T, limit_s: float | None = None) -> None:
-        """Wait until something has been handed over.
+        """Wait until a thing has been handed over.
 
         Args:
-            thing: What.
-            limit_s: How long that may take; None: as long as it does.
+            thing: The thing.
+            limit_s: Most seconds to wait; None: no limit.
 
         Raises:
-            TimeoutError: It takes longer. It is not handed over any more.
-            FlameError: It cannot be, or will never be.
+            TimeoutError: The limit has passed. The thing is not handed over any more.
+            FlameError: The thing cannot be, or will never be, handed over.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = (turn, thing)
@@ -46,11 +50,11 @@ class WaitQueue(Generic[T]):
                 self._queue.remove(waiting)
 
     def admit(self, fits: Callable[[], bool], take: Callable[[T], None]) -> None:
-        """Let those in for whom there is room now.
+        """Hand over things in order, as long as there is room.
 
         Args:
-            fits: Whether there is room for one more.
-            take: Takes what the next one hands over. An error of it is that one's.
+            fits: Function that returns whether there is room for one more.
+            take: Function that takes the next thing. Its sender gets an error of it.
         """
         while self._queue and fits():
             turn, thing = self._queue.popleft()
@@ -64,13 +68,13 @@ class WaitQueue(Generic[T]):
                 turn.set_result(None)
 
     def refuse(self, error: Callable[[T], FlameError | None]) -> int:
-        """Let nobody wait any longer.
+        """Raise an error in waiting senders.
 
         Args:
-            error: What each is told, by what it would hand over; None: it goes on waiting.
+            error: Function from a thing to the error of its sender; None: this one keeps waiting.
 
         Returns:
-            How many have been told.
+            The number of senders that got an error.
         """
         told, kept = 0, []
         while self._queue:

@@ -1,4 +1,4 @@
-"""Plain data as records of the type a flow declares: JSON, and rows with named columns."""
+"""Plain data as records of declared types: JSON, and rows with named columns."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flamecore.errors import ConfigError
 from flamecore.toolkit.records.shapes import is_named_tuple, record_columns, twin
 
 Decode = Callable[[bytes], Any]
-"""Makes a record of bytes. Raises ValueError or RecursionError if it cannot, with the reason as its text."""
+"""Function that makes a record of bytes. Raises ValueError or RecursionError with the reason as text."""
 
 Convert = Callable[[Sequence[Any]], Any]
-"""Makes a record of a row. Raises ValueError."""
+"""Function that makes a record of a row. Raises ValueError."""
 
 
 def can_be_made(type_: Any) -> bool:
-    """Whether records of a type can be made of plain data."""
+    """Return whether records of a type can be made of plain data."""
     if type_ is object:
         return True
     try:
@@ -30,7 +30,9 @@ def can_be_made(type_: Any) -> bool:
 
 
 def json_decoder(context: EdgeContext) -> Decode:
-    """Decodes into the declared type: plain values for `object`; a NamedTuple from an object or an array.
+    """Return a decoder into the declared type.
+
+    It makes plain values for `object`, and a NamedTuple from an object or an array.
 
     Raises:
         ConfigError: Nothing can be decoded into that type.
@@ -64,8 +66,11 @@ def _named_tuple_decoder(type_: Any) -> Decode:
 
 
 def row_converter(type_: Any, columns: Sequence[str]) -> Convert:
-    """Makes records of rows that have these columns: a `dict` of them for `object`, a record by its fields' names, a
-    tuple in their order, and anything else of the only one."""
+    """Return a function that makes records of rows with these columns.
+
+    For `object` it makes a `dict` of them, for a record type a record by its field names, for a tuple type a tuple in
+    their order, and for any other type a value of the only column.
+    """
     if type_ in (object, Any) or (get_origin(type_) or type_) is dict:
         return lambda row: dict(zip(columns, row, strict=True))
     if record_columns(type_) is None:

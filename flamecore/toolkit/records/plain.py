@@ -1,9 +1,8 @@
-"""Payloads as JSON, the way every sink here writes them.
+"""Payloads as JSON, in the way of all sinks here.
 
-As msgspec does it, but for: NamedTuples, which become objects as dataclasses do; sets, whose elements are sorted, so
-that one payload has one text; and subclasses of `str`, `int` and `float`, which are written as these. A
-`msgspec.Struct` is written by its own rules, whatever it holds. JSON knows no NaN, no infinities and no bytes: the
-former become null, the latter base64.
+Same as msgspec, except: NamedTuples become objects, like dataclasses; elements of sets are sorted, so that one payload
+has one text; subclasses of `str`, `int` and `float` are written as these. A `msgspec.Struct` is written by its own
+rules, with all its contents. JSON has no NaN, no infinities and no bytes: the former become null, the latter base64.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Unencodable(Exception):
 
 
 def plain(value: Any) -> Any:
-    """The value with everything in it that JSON is to show in another way than msgspec replaced."""
+    """Return the value with all parts replaced that msgspec would write otherwise."""
     kind = type(value)
     if kind in SCALARS:
         return value
@@ -56,26 +55,30 @@ def plain(value: Any) -> Any:
 def _sorted(values: list[Any]) -> list[Any]:
     try:
         return sorted(values)
-    except TypeError:  # of several types, or such as have no order: any fixed order will do
+    except TypeError:  # several types, or types without an order: any fixed order will do
         return sorted(values, key=_ENCODER.encode)
 
 
 def encode_lines(payloads: Sequence[Any]) -> bytes:
-    """One line of JSON for each payload.
+    """Return one line of JSON for each payload.
 
     Raises:
-        Unencodable: One of them cannot be written.
+        Unencodable: A payload cannot be written.
     """
     try:
         return _ENCODER.encode_lines([plain(payload) for payload in payloads])
     except (TypeError, ValueError, OverflowError, RecursionError):
         for payload in payloads:
             encode(payload)
-        raise  # each alone can be written; then this is none of their faults
+        raise  # each alone can be written, so no payload is at fault
 
 
 def encode(payload: Any) -> bytes:
-    """One payload as JSON, without line end. Raises as `encode_lines`."""
+    """Return one payload as JSON, without line end.
+
+    Raises:
+        Unencodable: The payload cannot be written.
+    """
     try:
         return _ENCODER.encode(plain(payload))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -83,8 +86,13 @@ def encode(payload: Any) -> bytes:
 
 
 def cell(value: Any) -> Any:
-    """A value as a cell of a table holds it: scalars as they are, what JSON shows as text as that text (dates, enums,
-    decimals), everything else as JSON. Raises as `encode_lines`."""
+    """Return a value as a table cell.
+
+    Scalars stay, values that JSON writes as text become that text (dates, enums, decimals), all others JSON.
+
+    Raises:
+        Unencodable: The value cannot be written.
+    """
     if type(value) in SCALARS:
         return value
     text = encode(value)

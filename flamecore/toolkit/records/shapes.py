@@ -1,4 +1,4 @@
-"""Payload types as columns: the named fields of a record type, or the places of a tuple."""
+"""Payload types as columns: named fields of a record, or places of a tuple."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin,
 import msgspec
 
 SCALARS: Final = frozenset({str, int, float, bool, bytes, type(None)})
-"""What a cell of a table holds as it is."""
+"""Types whose values a table cell holds unchanged."""
 
 
 class Column(NamedTuple):
-    """One column: its name, the type of its values, and whether a value may be left out of a record."""
+    """One column: its name, type of values, and whether a record may leave it out."""
 
     name: str
     type: Any
@@ -22,12 +22,15 @@ class Column(NamedTuple):
 
 
 def is_named_tuple(type_: Any) -> bool:
-    """Whether it is a class made by `NamedTuple`."""
+    """Return whether a type is a class made by `NamedTuple`."""
     return isinstance(type_, type) and issubclass(type_, tuple) and hasattr(type_, "_fields")
 
 
 def record_columns(type_: Any) -> tuple[Column, ...] | None:
-    """The fields of a NamedTuple, dataclass, TypedDict or Struct, in order; None of everything else."""
+    """Return the fields, in order, of a record type; None for other types.
+
+    Record types are NamedTuples, dataclasses, TypedDicts and Structs.
+    """
     if not isinstance(type_, type):
         return None
     if issubclass(type_, msgspec.Struct):
@@ -53,9 +56,10 @@ def record_columns(type_: Any) -> tuple[Column, ...] | None:
 
 
 def twin(type_: Any) -> Any:
-    """A Struct with the fields of a NamedTuple: msgspec knows NamedTuples as arrays only, and most data has names.
+    """Return a Struct class with the fields of a NamedTuple.
 
-    `type_(*msgspec.structs.astuple(value))` makes the NamedTuple of it.
+    msgspec reads NamedTuples from arrays only, and most data has names. `type_(*msgspec.structs.astuple(value))` makes
+    the NamedTuple.
     """
     defaults = type_._field_defaults
     fields: list[Any] = []
@@ -66,7 +70,10 @@ def twin(type_: Any) -> Any:
 
 
 def tuple_columns(type_: Any) -> tuple[Column, ...] | None:
-    """The places of `tuple[A, B, …]` of fixed length: key and value if there are two, c0, c1, … otherwise."""
+    """Return the places of a tuple type of fixed length; None for other types.
+
+    Two places are called key and value, other numbers c0, c1, …
+    """
     kinds = get_args(type_) if get_origin(type_) is tuple else ()
     if not kinds or Ellipsis in kinds:
         return None
@@ -75,7 +82,7 @@ def tuple_columns(type_: Any) -> tuple[Column, ...] | None:
 
 
 def scalar_kinds(type_: Any) -> set[type] | None:
-    """The scalar types a value of this type can have; None if it may be something else.
+    """Return the scalar types a value of this type can have; None if not only those.
 
     >>> scalar_kinds(int | None) == {int, type(None)}, scalar_kinds(list[int])
     (True, None)

@@ -1,4 +1,4 @@
-"""Payloads as rows: which columns a payload type has, and how its payloads become tuples of cells."""
+"""Payloads as rows: the columns of a payload type, and tuples of cells."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Table:
     """The shape of a sink's output.
 
     Attributes:
-        columns: In order, at least one.
-        kind: The class whose instances the payloads are; None if any payload will do.
-        split: Takes a payload apart, one value a column; None if the payload itself is that already.
-        exact: Whether the declared types let nothing but scalars into any column.
+        columns: Columns in order, at least one.
+        kind: Class of the payloads; None if any payload will do.
+        split: Function that returns one value for each column; None if the payload is already such a row.
+        exact: Whether the declared types allow only scalars in every column.
     """
 
     columns: tuple[Column, ...]
@@ -31,10 +31,10 @@ class Table:
 
     @classmethod
     def of(cls, type_: Any) -> Table:
-        """The columns of a payload type.
+        """Return the table of a payload type.
 
         A record type (NamedTuple, dataclass, TypedDict, Struct) has a column for each field, a tuple of two `key` and
-        `value`, a longer one of fixed length `c0`, `c1`, …; everything else, unions and `object` too, is in one column
+        `value`, a longer one of fixed length `c0`, `c1`, …; every other type, also unions and `object`, has one column
         `value`.
         """
         split: Callable[[Any], Row] | None = None
@@ -52,11 +52,11 @@ class Table:
         return cls(columns, kind, split, all(scalar_kinds(column.type) is not None for column in columns))
 
     def rows(self, payloads: Sequence[Any], *, trusting: bool = True) -> Sequence[Row]:
-        """A row of cells for each payload.
+        """Return a row of cells for each payload.
 
         Args:
-            payloads: What came to the sink.
-            trusting: If the declared types let only scalars in, rows are handed on without looking into them.
+            payloads: Payloads of the sink.
+            trusting: Whether to pass on rows unchecked if the declared types allow only scalars.
 
         Raises:
             Unencodable: A payload is not of the declared type, or something in it cannot be written.
@@ -65,7 +65,9 @@ class Table:
         return rows if trusting and self.exact else [tuple(map(cell, row)) for row in rows]
 
     def taken_apart(self, payloads: Sequence[Any]) -> Sequence[Row]:
-        """A row for each payload, with the values as they are. A sink may go through them more than once.
+        """Return a row for each payload, with its values unchanged.
+
+        A sink may iterate over the rows more than once.
 
         Raises:
             Unencodable: A payload is not of the declared type.
@@ -87,7 +89,7 @@ def _by_key(names: Sequence[str]) -> Callable[[Any], Row]:
 
 
 def _by_attribute(type_: type, names: Sequence[str]) -> Callable[[Any], Row]:
-    # A Struct may be encoded under other names than those of its attributes.
+    # The encoded names of a Struct's fields may differ from its attributes.
     attributes = getattr(type_, "__struct_fields__", names)
     if len(attributes) == 1:
         return lambda payload: (getattr(payload, attributes[0]),)

@@ -1,9 +1,8 @@
-"""Columns of a run that are not spelled out: orders made of other orders, and payloads that are pairs or lines.
+"""Columns of a run that are not spelled out: derived orders, and rows or lines.
 
-A function that makes ten words of a line makes ten orders of one: the line's, and a child id behind it. While items go
-in order nobody asks for a single one of them: an operation wants to know where the run begins and ends, the barrier
-what of it is below a time. So the line's order and the number of its words say it all, here and on the way to another
-process.
+A function that makes ten words of a line makes ten orders of one: the line's, each with a child id. While items are in
+order, no single order is needed: an operation needs the start and end of the run, the barrier the part below a time. So
+the line's order and the number of its words are enough, here and on the way to another process.
 """
 
 from __future__ import annotations
@@ -16,31 +15,31 @@ from typing import Any, Final, overload
 from flamecore.model.meta import child_codes, encode_child
 
 Orders = Sequence[bytes]
-"""Those of a run, ascending."""
+"""Orders of a run, ascending."""
 
 Note = tuple[list[bytes], list[int] | None, int, bytes]
-"""What orders are noted as: arguments of `DerivedOrders`."""
+"""Compact form of orders: arguments of `DerivedOrders`."""
 
 _MOST: Final = 2**32
 """Largest child id that a note may begin with."""
 
 _FEW: Final = 32
-"""So many are spelled out at once: that takes no longer than to note them."""
+"""Number of orders up to which they are spelled out, which takes no longer than deriving them."""
 
 _LONG: Final = 128
-"""Bytes of what is noted once and stands in many: of more, orders are spelled out, so that a small message does not
-stand for a great deal. Only going round a cycle makes them so long."""
+"""Most bytes shared by derived orders: longer ones are spelled out, so that a small message does not stand for a large
+one. Only rounds of a cycle make them so long."""
 
 
 class DerivedOrders(Sequence[bytes]):
-    """Orders made of others. Equal to any sequence of the same ones.
+    """Orders derived from others, equal to any sequence of the same orders.
 
     Args:
-        bases: The others, spelled out.
-        counts: How many are made of each of them, at least one: to each a child id is appended, in their order. None:
-            one is made of each, without a child id.
-        first: The child id of the first.
-        tail: What follows in all of them.
+        bases: The other orders, spelled out.
+        counts: Number of orders derived from each base, at least one; they append ascending child ids. None: one is
+            derived from each, without a child id.
+        first: Child id of the first order of each base.
+        tail: Bytes at the end of all orders.
     """
 
     __slots__ = ("_ends", "_materialised", "bases", "counts", "first", "tail")
@@ -75,7 +74,7 @@ class DerivedOrders(Sequence[bytes]):
         return self.bases[at] + encode_child(self.first + number) + self.tail
 
     def _part(self, start: int, stop: int, step: int) -> Orders:
-        """A part that begins and ends between two of the others is noted as these, any other one is spelled out."""
+        """Return a slice, derived if it begins and ends between bases, else spelled out."""
         if step == 1 and start >= stop:
             return []
         if step == 1 and self._materialised is None:
@@ -92,7 +91,7 @@ class DerivedOrders(Sequence[bytes]):
         return iter(self.materialise())
 
     def materialise(self) -> list[bytes]:
-        """Each of them. They are kept: who has looked once may look again. Not to be changed."""
+        """Return all orders, spelled out and cached; do not change the list."""
         if self._materialised is None:
             if self.counts is None:
                 tail = self.tail
@@ -109,14 +108,17 @@ class DerivedOrders(Sequence[bytes]):
     def __eq__(self, other: object) -> bool:
         return self.materialise() == list(other) if isinstance(other, Sequence) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as a list has none
+    __hash__ = None  # type: ignore[assignment]  # like a list
 
     def __repr__(self) -> str:
         return repr(self.materialise())
 
 
 def children(bases: Orders, counts: Sequence[int], first: int = 0, tail: bytes = b"") -> Orders:
-    """Return the orders of what comes of some items. Arguments as for `DerivedOrders`; `bases` may be derived."""
+    """Return the orders of the children of some items.
+
+    Arguments are those of `DerivedOrders`; `bases` may be derived.
+    """
     if len(bases) <= _FEW and sum(counts) <= _FEW:
         parts = zip(bases, counts, strict=True)
         return [base + code + tail for base, count in parts for code in child_codes(first + count)[first:]]
@@ -125,7 +127,7 @@ def children(bases: Orders, counts: Sequence[int], first: int = 0, tail: bytes =
 
 
 def extended(orders: Orders, code: bytes) -> Orders:
-    """The same orders, each with a code behind it."""
+    """Return the orders with a code appended to each."""
     if type(orders) is DerivedOrders and len(orders.tail) + len(code) <= _LONG:
         return DerivedOrders(orders.bases, orders.counts, orders.first, orders.tail + code)
     if len(orders) <= _FEW or len(code) > _LONG:
@@ -134,15 +136,18 @@ def extended(orders: Orders, code: bytes) -> Orders:
 
 
 def selected(orders: Orders, selectors: Sequence[object]) -> Orders:
-    """Those of which the selector holds."""
+    """Return the orders whose selector is true."""
     if type(orders) is DerivedOrders and orders.counts is None:
         return DerivedOrders(list(compress(orders.bases, selectors)), None, orders.first, orders.tail)
     return list(compress(orders, selectors))
 
 
 def joined(parts: Sequence[Orders]) -> Orders:
-    """The orders of several runs, one after the other. Those that were made alike of others stay noted as these."""
-    if len(parts) < 2:  # by far the most frequent
+    """Return the orders of several runs, one after the other.
+
+    Orders derived in the same way stay derived.
+    """
+    if len(parts) < 2:  # by far the most frequent case
         return parts[0] if parts else []
     alike = [part for part in parts if type(part) is DerivedOrders] if type(parts[0]) is DerivedOrders else []
     if len(alike) == len(parts):
@@ -159,15 +164,17 @@ def joined(parts: Sequence[Orders]) -> Orders:
 
 
 def interleaved(runs: Sequence[tuple[Orders, Sequence[Any]]]) -> tuple[Orders, Sequence[Any]] | None:
-    """Merge runs whose orders are made alike of others, these others alone, and return orders and payloads.
+    """Merge runs with orders derived in the same way; return orders and payloads.
 
-    All that is made of one order stands together, so nothing is spelled out: a line goes to its place with its words.
+    The merge sorts the bases only. Orders derived from one base stay together, so nothing is spelled out: a line moves
+    to its place with its words.
 
     Args:
-        runs: Orders and payloads of each.
+        runs: Orders and payloads of each run.
 
     Returns:
-        None if they are not alike, or an order begins with another: then what is made of both may stand mixed.
+        None if they are derived differently, or a base begins with another: orders derived from both may then
+        alternate.
     """
     notes = [orders for orders, _ in runs if type(orders) is DerivedOrders]
     if len(notes) < len(runs) or len({(note.first, note.tail, note.counts is None) for note in notes}) > 1:
@@ -194,12 +201,12 @@ def interleaved(runs: Sequence[tuple[Orders, Sequence[Any]]]) -> tuple[Orders, S
 
 
 def materialise(orders: Orders) -> Orders:
-    """The same orders, each of them spelled out. Not to be changed."""
+    """Return the orders, spelled out; do not change the result."""
     return orders.materialise() if type(orders) is DerivedOrders else orders
 
 
 def pack(orders: Orders) -> Note:
-    """What is to be written down of orders: plain values, that `unpack` makes them of again."""
+    """Return orders in plain values, from which `unpack` makes them again."""
     if type(orders) is DerivedOrders:
         counts = None if orders.counts is None else list(orders.counts)
         return list(orders.bases), counts, orders.first, orders.tail
@@ -207,10 +214,12 @@ def pack(orders: Orders) -> Note:
 
 
 def unpack(note: Note) -> Orders:
-    """The orders that a note is of. Takes no more room than the note, whatever that claims.
+    """Return the orders of a note.
+
+    They take no more memory than the note, whatever it claims.
 
     Raises:
-        ValueError: There are none such.
+        ValueError: The note is invalid.
     """
     bases, counts, first, tail = note
     if counts is None and not tail:
@@ -228,10 +237,10 @@ def _is_long(orders: DerivedOrders) -> bool:
 
 
 class Rows(Sequence[tuple[Any, ...]]):
-    """Tuples of one width, at least 1. Equal to any sequence of the same ones.
+    """Tuples of one width, at least 1, equal to any sequence of the same tuples.
 
     Args:
-        columns: For each place what stands there, as many each; not changed by anybody from now on.
+        columns: The values at each place, equally many; they must not be changed any more.
     """
 
     __slots__ = ("columns",)
@@ -265,13 +274,13 @@ class Rows(Sequence[tuple[Any, ...]]):
 
 
 class Lines(Sequence[str]):
-    """Texts of which each ends with a newline, and has no other. Equal to any sequence of the same ones.
+    """Texts that each end with their only newline; equal to any sequence of the same.
 
     Args:
-        text: All of them, one after the other.
+        text: All texts, one after the other.
 
     Raises:
-        ValueError: It does not end with a newline.
+        ValueError: The text does not end with a newline.
     """
 
     __slots__ = ("_count", "_each", "text")
@@ -313,7 +322,10 @@ class Lines(Sequence[str]):
 
 
 def concat(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """The payloads of several runs, one after the other; noted as all of the parts are, if these are noted alike."""
+    """Return the payloads of several runs, one after the other.
+
+    Parts that are all rows of one width, or all lines, stay so.
+    """
     if len(parts) < 2:  # by far the most frequent
         return parts[0] if parts else []
     kind = type(parts[0])

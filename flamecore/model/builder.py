@@ -1,4 +1,4 @@
-"""The graph under construction: what streams add to, and how the uses of a stream become edges."""
+"""The graph under construction, and the edges from the uses of a stream."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PACKAGE: Final = __name__.partition(".")[0]
 
 
 class Output(NamedTuple):
-    """The output of a vertex, of a broadcast one of its copies, by its place among them."""
+    """The output of a vertex; for a broadcast the copy at one place."""
 
     vertex: Vertex
     copy: int = 0
 
 
 class Use(NamedTuple):
-    """An edge to be drawn: which copy is used, by which vertex, as its how-manieth input."""
+    """An edge to be drawn: the copy, the vertex that uses it, and the input's number."""
 
     copy: int
     end: Vertex
@@ -32,7 +32,7 @@ class GraphBuilder:
     """The graph of a flow while streams add to it.
 
     Args:
-        name: The name of the flow.
+        name: Name of the flow.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,7 +42,7 @@ class GraphBuilder:
         self._inputs: dict[Vertex, list[tuple[Vertex, Use]]] = {}
 
     def _linked(self) -> Graph:
-        """A graph with a broadcast wherever a stream is used more than once."""
+        """Return a graph with a broadcast wherever a stream is used more than once."""
         graph = Graph(self._graph.name)
         graph.codecs = self._graph.codecs
         made = {vertex: graph.add(copy.copy(vertex)) for vertex in self._graph.vertices}
@@ -56,7 +56,7 @@ class GraphBuilder:
             if isinstance(fork, Broadcast):
                 fork.resorted = uses != drawn
             for number, end in enumerate(ends):
-                if end in ends[:number]:  # a copy merged with another copy: two edges, told apart by a step on one
+                if end in ends[:number]:  # a copy merged with another: a step on one edge tells the two apart
                     copy_ = Map(f"{start.name}.copy-{number}", function=same, shape="one")
                     graph.chain(fork, graph.add(copy_), made[end])
                 else:
@@ -76,7 +76,7 @@ class GraphBuilder:
         self._uses.setdefault(output.vertex, []).append(use)
 
     def _name(self, wish: str | None, kind: str, function: Any = None) -> str:
-        """A unique name: the one wished for, or the kind and the name of the user's function, numbered if taken."""
+        """Return the wished name, or a unique one of the kind and the function's name."""
         if wish is not None:
             return wish
         label = getattr(function, "__name__", "")
@@ -92,7 +92,7 @@ class GraphBuilder:
 
 
 def _caller() -> str:
-    """Return file and line of the innermost call that is not of this package."""
+    """Return file and line of the innermost call outside of this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame = frame.f_back
@@ -100,26 +100,26 @@ def _caller() -> str:
 
 
 def same(payload: Any) -> Any:
-    """Return the payload: the function of a vertex that only stands for an edge."""
+    """Return the payload; the function of a vertex that stands for an edge."""
     return payload
 
 
 Inputs = dict[Vertex, list[tuple[Vertex, Use]]]
-"""For each vertex its inputs in their order: where each comes from, and the use that it is."""
+"""For each vertex its inputs in order: the start of each, and its use."""
 
 
 def sorted_uses(start: Vertex, uses: list[Use], inputs: Inputs) -> list[Use]:
     """Return the uses of one stream in the order in which their copies sort.
 
-    The places of a broadcast's copies come first. Copies of one place come in the order of the inputs of the vertex at
-    which they meet, the last one if there are several; what goes round a cycle comes before what leaves it; and copies
-    that never meet come in the order in which a walk from the sinks, by name, comes to them. So the order depends on
-    what the flow is, and not on the order of its lines.
+    The places of a broadcast's copies come first. Copies of one place come in the order of the inputs of the vertex
+    where they meet, the last one if there are several; copies that go round a cycle come before those that leave it;
+    and copies that never meet come in the order in which a walk from the sinks, by name, reaches them. So the order
+    depends on the flow, and not on the order of its lines.
 
     Args:
         start: The vertex whose output the stream is.
-        uses: All uses of it.
-        inputs: Of all vertices of the flow.
+        uses: All uses of the stream.
+        inputs: Inputs of all vertices of the flow.
     """
     if len({use.copy for use in uses}) == len(uses):
         return sorted(uses, key=lambda use: use.copy)
@@ -139,14 +139,14 @@ def _walk(inputs: Inputs) -> tuple[dict[Use, int], list[Vertex]]:
     """Walk back from the sinks, by name.
 
     Returns:
-        The number of each use, in the order in which they are met; and the vertices with several inputs, each before
-        those that feed it.
+        The number of each use, in the order of the walk; and the vertices with several inputs, each before those that
+        feed it.
     """
     walked: dict[Use, int] = {}
     done: list[Vertex] = []
     seen: set[Vertex] = set()
     sinks = sorted((vertex for vertex in inputs if isinstance(vertex, Sink)), key=lambda vertex: vertex.name)
-    for root in [*sinks, *inputs]:  # what leads to no sink is refused later
+    for root in [*sinks, *inputs]:  # vertices that lead to no sink are refused later
         path = [] if root in seen else [(root, iter(inputs[root]))]
         seen.add(root)
         while path:
@@ -165,13 +165,13 @@ def _walk(inputs: Inputs) -> tuple[dict[Use, int], list[Vertex]]:
 
 
 def _reach(end: Vertex, source: Vertex, last: Use, inputs: Inputs) -> set[Use]:
-    """Return the uses by which items come to an input of `end` without coming through `end` before."""
+    """Return the uses on ways to an input of `end` that do not pass `end` before."""
     above = _above(source, inputs, end)
     return {last, *(use for vertex in above for _, use in inputs.get(vertex, ()))}
 
 
 def _above(vertex: Vertex, inputs: Inputs, end: Vertex | None = None) -> set[Vertex]:
-    """Return a vertex and all whose items come to it; not through `end`."""
+    """Return a vertex and all its predecessors, direct or not; not through `end`."""
     seen: set[Vertex] = set()
     todo = [vertex]
     while todo:

@@ -1,4 +1,4 @@
-"""The clocks that a job goes by, which a simulation replaces."""
+"""The clocks of a job, which a simulation replaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Literal
 ClockName = Literal["sequence", "wall"]
 
 WALL_CLOCK: Final[ContextVar[Callable[[], int]]] = ContextVar("wall clock", default=lambda: time.time_ns() // 1000)
-"""Microseconds since the epoch. A simulation sets another one."""
+"""Function that returns microseconds since the epoch. A simulation sets another one."""
 
 STOPWATCH: Final[ContextVar[Callable[[], float]]] = ContextVar("stopwatch", default=time.perf_counter)
-"""Seconds, to time work with. A simulation sets another one."""
+"""Function that returns seconds, to time work. A simulation sets another one."""

@@ -1,8 +1,8 @@
-"""Drifting state: the vertex, and the cycle that it means, drawn with the generic operations (paper 004, section 2.7).
+"""Drifting state: the vertex, and its meaning as a cycle of generic operations.
 
-A grouping of window 2 meets each entry with the state that its predecessor left, a combining map makes the new state
-and the outputs, and the state goes round to be grouped with the next entry. `flamecore.runtime.operators.drift` runs
-the same as one operation.
+See paper 004, section 2.7. A grouping of window 2 pairs each entry with the state that its predecessor left, a
+combining map makes the new state and the outputs, and the state goes round to be grouped with the next entry.
+`flamecore.runtime.operators.drift` runs the same as one operation.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ MISSING: Final[Any] = _Missing()
 
 @dataclass(eq=False, slots=True, repr=False)
 class Drift(Vertex):
-    """Drifting state: the cycle of grouping (window 2), combine and feedback, run as one operation.
+    """Drifting state: a cycle of grouping (window 2), combine and feedback in one.
 
     `draw` adds the cycle it means; both forms emit the same items (paper 004, section 2.7).
 
     Attributes:
-        advance: (state, payload) → (new state, outputs). States are immutable values: a repair hands old ones out
-            again.
+        advance: (state, payload) → (new state, outputs). States are immutable values: a repair passes old ones again.
         initial: The state of a key before its first item.
         accumulate: For the common shape whose only output is (key, new state): (state, payload) → new state.
-        state: Declared type of states, as far as it is known.
-        output: Declared type of outputs, as far as it is known and not that of key and state.
-        method: The method of a stream that has made it: "fold".
-        items: Declared type of payloads, as far as it is known: for a reduce, the states are of it.
+        state: Declared type of states, if known.
+        output: Declared type of outputs, if known and not that of key and state.
+        method: The method of a stream that has made it, such as "fold".
+        items: Declared type of payloads, if known; the states of a reduce have it.
         light: Whether an item costs it less than sending the item to another worker does.
     """
 
@@ -93,9 +92,9 @@ class DriftState(NamedTuple):
 
 
 class DriftFailure(NamedTuple):
-    """The item that combine emits in place of outputs when the user's function fails: the state stays as it was.
+    """The item in place of outputs if the user's function fails; the state stays.
 
-    It is shown as the entry that failed, since errors and dead letters show the payload of the failing vertex.
+    Its `repr` is that of the failed entry, since errors and dead letters show the payload of the failing vertex.
     """
 
     entry: Any
@@ -106,7 +105,7 @@ class DriftFailure(NamedTuple):
 
 
 def _draw_cycle(graph: Drawing, vertex: Drift) -> tuple[Vertex, Vertex]:
-    """Add the cycle that a drifting state means; return where it is entered and left."""
+    """Draw the cycle that a drifting state means; return its entry and exit."""
     key_of = route_key(vertex)
     advance, initial = vertex.advance, vertex.initial
 
@@ -114,8 +113,8 @@ def _draw_cycle(graph: Drawing, vertex: Drift) -> tuple[Vertex, Vertex]:
         return payload.key if type(payload) is DriftState else key_of(payload)
 
     def combine(window: tuple[Any, ...]) -> list[Any]:
-        # Only an entry that has its predecessor's state before it, or is the first, is worked on. Other windows stand
-        # for states on their way, or are about to be retracted.
+        # Only an entry with its predecessor's state before it, or a first entry, is processed. Other windows end in a
+        # state, or are about to be retracted.
         entry, before = window[-1], window[0]
         if type(entry) is DriftState or (len(window) == 2 and type(before) is not DriftState):
             return []

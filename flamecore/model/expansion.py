@@ -7,7 +7,7 @@ from flamecore.model.vertices import Vertex
 
 
 def expand(graph: Graph) -> Graph:
-    """Return the same graph with every vertex drawn as what it means (`Vertex.draw`)."""
+    """Return the graph with every vertex drawn as its meaning (`Vertex.draw`)."""
     drawn = Graph(graph.name)
     drawn.codecs = graph.codecs
     ends: dict[Vertex, tuple[Vertex, Vertex]] = {vertex: vertex.draw(drawn) for vertex in graph.vertices}

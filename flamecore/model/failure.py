@@ -1,8 +1,8 @@
-"""A record that failed: what is known of it, and the error of at most 15 lines that shows it.
+"""A record that failed, and the error of at most 15 lines that shows it.
 
-A failure is an item. It has the order of the record that failed, waits in the barrier like every output, and is taken
-back if that record turns out to have been a wrong guess of an operation that repairs itself. So the same input fails at
-the same record in every run, after exactly the same outputs.
+A failure is an item. It has the order of the failed record, waits in the barrier like every output, and is retracted if
+that record turns out to be a wrong guess of an operation that repairs itself. So the same input fails at the same
+record in every run, after exactly the same outputs.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ _WIDTH: Final = 160
 _FRAMES: Final = 3
 
 TRACE_CHARACTERS: Final = 4000
-"""Most of a traceback that a dead letter keeps: its end, where the error is."""
+"""Most characters of a traceback that a dead letter keeps, from its end, where the error is."""
 
 
 class FlowMistake(TypeError):
-    """A function of the flow does what it must not, whatever the record: going on without the record mends nothing."""
+    """A function of the flow breaks its contract, for any record: skipping is useless."""
 
 
 MISTAKE: Final = "mistake in the flow: "
-"""How the reason of a failure begins that a `FlowMistake` has made."""
+"""Prefix of the reason of a failure by a `FlowMistake`."""
 
 
 class Failure(NamedTuple):
     """A record that could not be read or processed.
 
     Attributes:
-        source: The source it came from, if it could not be read.
-        vertex: The operation that failed on it, otherwise.
-        record: The record in words, cut to a line.
-        key: The key the operation sees it under, in words; None if it has none.
+        source: The source that could not read it; otherwise None.
+        vertex: The operation that failed on it; otherwise None.
+        record: The `repr` of the record, cut to a line.
+        key: The `repr` of its key at the operation; None if it has none.
         reason: Type and text of the exception, or why the record is malformed.
         frames: The user's own lines of the traceback, innermost last.
-        position: Where the record stood in its source, in words; empty until it is known.
+        position: Description of the record's position in its source; empty until known.
         fatal: Whether it ends the job; otherwise it is a dead letter, or dropped.
-        worker: On which worker.
+        worker: Number of the worker.
         at: Global time of the record, by which its front finds the position.
-        declared: File and line at which the flow declares the vertex.
+        declared: File and line where the flow declares the vertex.
         origin: The source of the record, for dead letters.
-        original: The record as the source has it, for dead letters; None if it cannot be had.
+        original: The record as the source has it, for dead letters; None if unavailable.
         trace: The traceback, for dead letters, without the frames of the engine.
         error: The exception itself, as long as it stays in its process.
     """
@@ -87,7 +87,7 @@ class Failure(NamedTuple):
     error: Exception | None = None
 
     def letter(self) -> dict[str, Any]:
-        """Return the dead letter: the fields that a dead-letter sink is given."""
+        """Return the fields of the dead letter, for a dead-letter sink."""
         text, encoded = _as_text(self.original)
         return {
             "source": self.source or self.origin,
@@ -101,7 +101,7 @@ class Failure(NamedTuple):
         }
 
     def raised(self) -> FlameError:
-        """The error that ends the job, with the user's exception as its cause."""
+        """Return the error that ends the job, with the user's exception as its cause."""
         facts = {"position": self.position, "record": self.record}
         where = f"\n  at        {self.position}" if self.position else ""
         error: FlameError
@@ -133,7 +133,10 @@ class Failure(NamedTuple):
 
 
 def exit_error(error: SystemExit) -> JobError:
-    """The error for user code that calls `sys.exit`, also with 0: the job is not at its end."""
+    """Return the error of user code that calls `sys.exit`, even with 0.
+
+    The job has not ended then.
+    """
     lines = user_lines(error)
     return JobError(
         f"a function of the flow, a source or a sink has called sys.exit({error.code!r}){':' * bool(lines)}{lines}",
@@ -142,11 +145,11 @@ def exit_error(error: SystemExit) -> JobError:
 
 
 def memory_error(error: MemoryError, during: str) -> JobError:
-    """Return the error of a process that is given no more memory.
+    """Return the error of a process that runs out of memory.
 
     Args:
-        error: Where it was noticed.
-        during: What the process was about.
+        error: The error, with its traceback.
+        during: Description of the current work.
     """
     *_, frame = traceback.extract_tb(error.__traceback__)
     where = f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"[:_WIDTH]
@@ -158,30 +161,34 @@ def memory_error(error: MemoryError, during: str) -> JobError:
 
 
 def ending_error(error: SystemExit | Exception, during: str) -> Exception:
-    """Return the error that a job ends with where its code has raised `error`.
+    """Return the error that ends a job whose code has raised `error`.
 
     Args:
-        error: Where it was noticed.
-        during: What the process was about.
+        error: The error, with its traceback.
+        during: Description of the current work.
     """
-    if isinstance(error, SystemExit):  # asyncio would let it through, and nobody would hear why the process is gone
+    if isinstance(error, SystemExit):  # asyncio would let it through, and the process would end without a reason
         return exit_error(error)
     return memory_error(error, during) if isinstance(error, MemoryError) else error
 
 
 def shorten_repr(value: Any) -> str:
-    """A value on one line of at most 160 characters. A failing `repr` of user code is told, not raised."""
+    """Return the `repr` of a value on one line of at most 160 characters.
+
+    A failing `repr` of user code is reported in the text, not raised.
+    """
     try:
         text = repr(value)
-    except Exception as error:  # noqa: BLE001 - whatever user code raises is told
+    except Exception as error:  # noqa: BLE001 - any error of user code is reported
         text = f"<{type(value).__name__} whose repr fails: {error!r}>"
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 20]}… ({len(text)} characters)"
 
 
 def user_frames(error: BaseException) -> tuple[str, ...]:
-    """Return the innermost frames of the traceback that are not the engine's: "file:line in function: source".
+    """Return the innermost frames outside of the engine, as text.
 
-    Where the user's code has called a library, they are its own innermost ones, and the one that has raised.
+    Each is "file:line in function: source". If user code has called a library, they are the innermost frames of user
+    code, and the raising one.
     """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_ENGINE)]
     own = [frame for frame in frames[:-1] if not frame.filename.startswith(_LIBRARIES)]
@@ -192,32 +199,38 @@ def user_frames(error: BaseException) -> tuple[str, ...]:
 
 
 def user_lines(error: BaseException) -> str:
-    """Return the user's frames as they follow on a text: a line each, indented."""
+    """Return the user's frames as indented lines, each after a line break."""
     return "".join(f"\n    {line}" for line in user_frames(error))
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception and its causes, without frames of the engine: its last 4000 characters."""
+    """Return the traceback of an exception and its causes without engine frames.
+
+    A long text is cut to its last 4000 characters.
+    """
     try:
         whole = traceback.TracebackException.from_exception(error)
         for part in _chain(whole):
             own = [frame for frame in part.stack if not frame.filename.startswith(_ENGINE)]
             part.stack = traceback.StackSummary.from_list(own)
         text = "".join(whole.format())
-    except Exception:  # noqa: BLE001 - a failing `str` of user code is told, not raised
+    except Exception:  # noqa: BLE001 - a failing `str` of user code is reported, not raised
         text = describe(error)
     return text if len(text) <= TRACE_CHARACTERS else f"…{text[1 - TRACE_CHARACTERS :]}"
 
 
 def _chain(error: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
-    """Yield what an exception came of, and itself."""
+    """Yield an exception, then its causes or contexts."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _as_text(raw: bytes | None) -> tuple[str | None, str | None]:
-    """Return bytes as text, or in base64 if they are none: one of the two."""
+    """Return (text, None), or (None, base64) if the bytes are not text.
+
+    Returns (None, None) without bytes.
+    """
     if raw is None:
         return None, None
     try:
@@ -227,11 +240,11 @@ def _as_text(raw: bytes | None) -> tuple[str | None, str | None]:
 
 
 def shorten(error: FlameError | KeyboardInterrupt) -> None:
-    """Take the engine out of the traceback of an error that its caller raises on, and its cause out of print.
+    """Remove the engine from the traceback of an error, and hide its cause.
 
-    The text of an error tells of its cause, and shows the user's lines of it. What is left out stays in
-    `FlameError.full_traceback` and `FlameError.cause`. Nothing is left out if the environment says
-    `FLAMESTREAM_TRACEBACK=full`, or if a law of the model was broken: that is looked for in the engine.
+    The caller raises the error on. Its text tells of the cause, with the user's lines. The removed parts stay in
+    `FlameError.full_traceback` and `FlameError.cause`. Nothing is removed if the environment has
+    `FLAMESTREAM_TRACEBACK=full`, or if a law of the model was broken, whose cause is in the engine.
     """
     if isinstance(error, ConsistencyError) or wants_full_traceback():
         return
@@ -241,14 +254,17 @@ def shorten(error: FlameError | KeyboardInterrupt) -> None:
             error.__context__ = error.__cause__
             error.__cause__ = None  # Python prints a cause whatever else is set; this suppresses the context as well
     else:
-        error.__suppress_context__ = True  # that the task of the job was cancelled for it
-    # The text of an error of the run shows the user's lines; a flow may be drawn by functions that it does not know of.
+        error.__suppress_context__ = True  # the context is the cancellation of the job's task
+    # An error of the run shows the user's lines in its text; one of drawing the flow needs the traceback of its caller.
     own = isinstance(error, (GraphError, KeyboardInterrupt))
     error.__traceback__ = _user_part(error.__traceback__) if own else None
 
 
 def shown_at_caller(method: F) -> F:
-    """Have a method's errors come from the line that calls it: without the frames of the engine, see `shorten`."""
+    """Return a method whose errors seem to come from the line that calls it.
+
+    They have no frames of the engine; see `shorten`.
+    """
 
     @wraps(method)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -262,7 +278,7 @@ def shown_at_caller(method: F) -> F:
 
 
 def all_shown_at_caller(cls: type[T]) -> type[T]:
-    """Have the errors of all public methods of a class come from the lines that call them."""
+    """Apply `shown_at_caller` to all public methods of a class; return the class."""
     for name, method in list(vars(cls).items()):
         if isfunction(method) and not name.startswith("_"):
             setattr(cls, name, shown_at_caller(method))
@@ -270,7 +286,7 @@ def all_shown_at_caller(cls: type[T]) -> type[T]:
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of the engine, and of the event loop that it runs on."""
+    """Return a traceback without frames of the engine and of the event loop."""
     kept = []
     while trace is not None:
         if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in _MACHINERY:
@@ -283,11 +299,14 @@ def _user_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def describe(error: BaseException) -> str:
-    """Type and text of an exception on one line. A failing `str` of user code is told, not raised."""
+    """Return type and text of an exception on one line.
+
+    A failing `str` of user code is reported in the text, not raised.
+    """
     if isinstance(error, FlowMistake):
         return f"{MISTAKE}{error}"
     try:
         text = str(error).strip().splitlines()
-    except Exception as broken:  # noqa: BLE001 - whatever user code raises is told
+    except Exception as broken:  # noqa: BLE001 - any error of user code is reported
         text = [f"(its text cannot be had: {type(broken).__name__})"]
     return f"{type(error).__name__}: {text[0][:_WIDTH]}" if text else type(error).__name__

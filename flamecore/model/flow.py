@@ -1,6 +1,6 @@
-"""The flow: the fluent face of a graph.
+"""The flow: the fluent interface of a graph.
 
-Types come from hints and from the second argument of `source`; where a flow runs is said elsewhere.
+Types come from hints and from the second argument of `source`; the configuration says where a flow runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FlowGraph(GraphBuilder):
     """A named dataflow without the means to run it: `flamecore.flow.Flow` adds those.
 
     Args:
-        name: Shows in errors, logs and pictures.
+        name: Name in errors, logs and pictures.
         ordering: Refused: there is one ordering.
 
     Raises:
@@ -45,7 +45,7 @@ class FlowGraph(GraphBuilder):
         self.module: str = caller.f_globals.get("__name__", "")
         """The module that made the flow."""
         self.found_as: str | None = None
-        """Where it was found, as "module:name", if that is not a variable of `module`."""
+        """Location of the flow, as "module:name", if it is not a variable of `module`."""
 
     @overload
     def source(self, name: str, type: type[T]) -> Stream[T]: ...
@@ -53,11 +53,11 @@ class FlowGraph(GraphBuilder):
     def source(self, name: str) -> Stream[Any]: ...
     @shown_at_caller
     def source(self, name: str, type: Any = object) -> Stream[Any]:
-        """Where records enter.
+        """Add a source of records; return its stream.
 
         Args:
-            name: Configuration and `run` refer to it.
-            type: Type of the records; drivers convert to it where they can, and refuse what does not fit.
+            name: Name of the source, for the configuration and `run`.
+            type: Type of the records; drivers convert to it if they can, and refuse records that do not fit.
         """
         source = Source(name, type=type)
         self._add(source)
@@ -89,25 +89,25 @@ class FlowGraph(GraphBuilder):
         older: Mapping[int, Callable[[Any], Any]] | None = None,
         formerly: Iterable[str] = (),
     ) -> Any:
-        """Let values of a type leave their process: between workers, and into snapshots.
+        """Allow values of a type to leave their process, with a codec if needed.
 
-        Classes that the hints of the flow's functions name, and that are dataclasses, NamedTuples, enums or structs of
-        msgspec, need no word of this.
+        They leave it for other workers, and for snapshots. Classes named in the hints of the flow's functions do not
+        need this if they are dataclasses, NamedTuples, enums or msgspec structs.
 
         Args:
             type: The class; or a `flamecore.TypeCodec`, such as a library may bring for its types.
-            encode, decode: How it crosses: `encode` makes of it bytes, text, a tuple or any other value that crosses,
-                and `decode` makes it again. Without them, a class with fields crosses field by field.
-            name: What it is called in bytes, for as long as there are bytes; by default its module and name.
-            version: Of what `encode` makes. Raise it when that changes.
-            older: For each earlier version that is still to be read, its `decode`.
-            formerly: Names that it had in bytes before.
+            encode, decode: `encode` returns bytes, text, a tuple or any other value that crosses, and `decode` makes
+                the original value of it. Without them, a class with fields crosses field by field.
+            name: Name of the type in bytes, which must stay as long as they do; by default its module and name.
+            version: Version of the output of `encode`. Raise it when that changes.
+            older: For each earlier version that must still be read, its `decode`.
+            formerly: Earlier names of the type in bytes.
 
         Returns:
             The class, so that this may decorate it.
 
         Raises:
-            GraphError: It cannot be what is asked for.
+            GraphError: The arguments do not fit together, or the type has a codec already.
 
         Example:
             >>> from fractions import Fraction
@@ -126,10 +126,10 @@ class FlowGraph(GraphBuilder):
         return made.type
 
     def graph(self, *, barrier: bool = True) -> Graph:
-        """The graph as it will run, checked.
+        """Return the checked graph, as it will run.
 
         Raises:
-            GraphError: It cannot work; the text names the vertex and says what to do.
+            GraphError: The graph cannot work; the text names the vertex and says what to do.
         """
         graph = self._linked()
         graph.reference = self.reference
@@ -138,7 +138,7 @@ class FlowGraph(GraphBuilder):
 
     @property
     def reference(self) -> str | None:
-        """Where another process finds this flow, as "module:name"; None if nowhere.
+        """Return where other processes find this flow, as "module:name", or None.
 
         The name is that of the flow, or of a function without arguments that makes it.
         """

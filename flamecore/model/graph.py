@@ -1,10 +1,9 @@
-"""The graph of a flow: vertices, edges, and the checks that find a graph that cannot work.
+"""The graph of a flow: vertices, edges, and checks that refuse impossible graphs.
 
 Source: paper 004, sections 2.2-2.6.
 
 Only a `Broadcast` has several successors, only a `Merge` several predecessors; a cycle is drawn by linking back to a
-merge. Where the items of a vertex's input are to be processed is said by the vertex's `route`; without one an item
-stays on the worker it is on.
+merge. A vertex's `route` chooses the worker for each of its items; without one an item stays on its worker.
 """
 
 from __future__ import annotations
@@ -48,18 +47,18 @@ class Graph:
     def __init__(self, name: str = "graph") -> None:
         self.name = name
         self.reference: str | None = None
-        """Where other processes import the flow from, "module:name"; None if they cannot."""
+        """Location for imports by other processes, "module:name"; None if they cannot import the flow."""
         self.codecs: list[TypeCodec] = []
-        """How types cross that the codec does not know by itself: see `flamecore.flow.Flow.codec`."""
+        """Codecs of types that have no built-in one: see `flamecore.flow.Flow.codec`."""
         self.vertices: list[Vertex] = []
         self._successors: dict[Vertex, list[Vertex]] = {}
         self._predecessors: dict[Vertex, list[Vertex]] = {}
 
     def add(self, vertex: V) -> V:
-        """Add a vertex; returns it.
+        """Add a vertex, and return it.
 
         Raises:
-            GraphError: Its name is taken. An operation and a sink may have one name: nothing looks for both.
+            GraphError: Its name is taken. An operation and a sink may share a name: they are never looked up together.
         """
         taken = next((other for other in self.vertices if other.name == vertex.name and _alike(other, vertex)), None)
         if taken is not None:
@@ -76,10 +75,10 @@ class Graph:
         return vertex
 
     def link(self, start: Vertex, end: Vertex) -> None:
-        """Draw an edge. The order of links from a broadcast is the order of its child ids.
+        """Draw an edge; the order of links from a broadcast is that of its child ids.
 
         Raises:
-            GraphError: The edge starts at a sink, ends at a source, or is there already.
+            GraphError: The edge starts at a sink, ends at a source, or exists already.
         """
         for vertex in (start, end):
             if vertex not in self._successors:
@@ -92,32 +91,32 @@ class Graph:
         self._predecessors[end].append(start)
 
     def chain(self, *vertices: Vertex) -> Vertex:
-        """Link each vertex to the next; returns the last."""
+        """Link each vertex to the next; return the last."""
         for start, end in pairwise(vertices):
             self.link(start, end)
         return vertices[-1]
 
     def successors(self, vertex: Vertex) -> tuple[Vertex, ...]:
-        """Where its items go, in the order of the links."""
+        """Return the direct successors, in the order of the links."""
         return tuple(self._successors[vertex])
 
     def predecessors(self, vertex: Vertex) -> tuple[Vertex, ...]:
-        """Where its items come from."""
+        """Return the direct predecessors."""
         return tuple(self._predecessors[vertex])
 
     @property
     def edges(self) -> Iterator[tuple[Vertex, Vertex]]:
-        """Every (start, end), in the order of vertices and links."""
+        """Yield every (start, end), in the order of vertices and links."""
         return ((start, end) for start in self.vertices for end in self._successors[start])
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The sources, by name: the order in which fronts are numbered."""
+        """Return the sources by name, the order in which fronts are numbered."""
         return tuple(sorted((v for v in self.vertices if isinstance(v, Source)), key=lambda v: v.name))
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """The sinks, in the order they were added."""
+        """Return the sinks, in the order they were added."""
         return tuple(v for v in self.vertices if isinstance(v, Sink))
 
     def prefix_of(self, source: Source) -> tuple[Map, ...]:
@@ -134,15 +133,21 @@ class Graph:
         return tuple(found)
 
     def feedback(self) -> frozenset[tuple[Vertex, Vertex]]:
-        """The edges that close cycles: without them the graph has none. Each ends at a merge."""
+        """Return the edges that close cycles, without which the graph has none.
+
+        Each ends at a merge.
+        """
         return self._walked()[0]
 
     def sinks_first(self) -> tuple[Vertex, ...]:
-        """Every vertex, behind all those that its items go to; the edges that close cycles do not count."""
+        """Return every vertex, each after its successors.
+
+        Edges that close cycles do not count.
+        """
         return self._walked()[1]
 
     def longest_way(self, length: Callable[[Vertex], int]) -> int:
-        """Return the sum of the lengths of the vertices on the longest way, once round each cycle."""
+        """Return the length of the longest way, with each cycle taken once."""
         closing, left = self._walked()
         lengths: dict[Vertex, int] = {}
         for vertex in left:
@@ -151,7 +156,10 @@ class Graph:
         return max(lengths.values(), default=0)
 
     def _walked(self) -> tuple[frozenset[tuple[Vertex, Vertex]], tuple[Vertex, ...]]:
-        """Walk the graph from its sources; return the edges that close cycles, and the vertices as they are left."""
+        """Walk the graph from its sources.
+
+        Returns the edges that close cycles, and the vertices in the order in which the walk leaves them.
+        """
         closing, left = set(), []
         state: dict[Vertex, int] = {}  # 1: on the path, 2: done
         for root in (*self.sources, *self.vertices):
@@ -175,19 +183,19 @@ class Graph:
         return frozenset(closing), tuple(left)
 
     def reach_of(self, vertex: Vertex) -> frozenset[Vertex]:
-        """The vertex and all that its items, and what comes of them, can get to."""
+        """Return the vertex and all direct and indirect successors."""
         return frozenset(_closure((vertex,), self._successors))
 
     def upstream_of(self, vertex: Vertex) -> frozenset[Vertex]:
-        """The other vertices whose items, or what comes of them, can get to it."""
+        """Return all direct and indirect predecessors, without the vertex."""
         return frozenset(_closure((vertex,), self._predecessors) - {vertex})
 
     def cycle_of(self, head: Vertex) -> frozenset[Vertex]:
-        """The vertices that lie on a cycle through `head`."""
+        """Return the vertices on cycles through `head`."""
         return frozenset(_closure((head,), self._successors) & _closure((head,), self._predecessors))
 
     def keyed_cycles(self) -> tuple[frozenset[Vertex], ...]:
-        """Return the cycles that hold keyed state, each with all that is on a cycle with it."""
+        """Return the cycles with keyed state, each with all cycles that overlap it."""
         found: dict[frozenset[Vertex], None] = {}
         closing = self.feedback()
         for vertex in self.vertices:
@@ -198,7 +206,7 @@ class Graph:
         return tuple(found)
 
     def keyed_loops(self) -> dict[KeyedLoop, frozenset[Vertex]]:
-        """Return, for each merge that a loop by key goes back to, the vertices that lie on a way round it."""
+        """Return the vertices on ways round each loop by key, by its merge."""
         heads = [vertex for vertex in self.vertices if isinstance(vertex, KeyedLoop)]
         closing = self.feedback() if heads else ()
         found = {}
@@ -209,15 +217,16 @@ class Graph:
         return found
 
     def homeless_cycles(self) -> tuple[frozenset[Vertex], ...]:
-        """Return the cycles of `keyed_cycles` that lie in a loop by key: these need no home."""
+        """Return the `keyed_cycles` inside of a loop by key, which need no home."""
         loops = [{head, *inside} for head, inside in self.keyed_loops().items()]
         return tuple([cycle for cycle in self.keyed_cycles() if any(cycle <= loop for loop in loops)])
 
     def counts_rounds(self) -> bool:
-        """Return whether rounds in its cycles can be counted, and items numbered, on any number of workers alike.
+        """Return whether rounds in cycles can be counted, and items numbered.
 
-        Nothing may be taken back although it came in order. And where a round can be made without a state, no vertex
-        may have a route: items would go from worker to worker, and none would know the number of rounds.
+        The result must not depend on the number of workers. Items that came in order must never be retracted. And if a
+        round is possible without a state, no vertex may have a route: items would move between workers, and none would
+        know the number of rounds.
         """
         if any(vertex.takes_back for vertex in self.vertices):
             return False
@@ -231,13 +240,13 @@ class Graph:
         return True
 
     def check(self, *, barrier: bool = True) -> None:
-        """Find what cannot work.
+        """Refuse a graph that cannot work.
 
         Args:
             barrier: Whether the job runs with the barrier.
 
         Raises:
-            GraphError: Names the vertex, and says what to do.
+            GraphError: The text names the vertex, and says what to do.
         """
         if not self.sources:
             raise GraphError(f"graph {self.name!r} has no source", hint="Start with flow.source(name).", vertex=None)
@@ -336,7 +345,7 @@ class Graph:
 
 
 def _other_way(route: Route, head: KeyedLoop) -> str | None:
-    """Return what a route does in words, if it leads anywhere but to the owner of the key of a loop."""
+    """Describe a route that leads elsewhere than the owner of a loop's key; or None."""
     if route is None or (isinstance(route, ByKey) and route.key is head.key):
         return None
     if isinstance(route, (ByKey, ByHash)):
@@ -345,7 +354,10 @@ def _other_way(route: Route, head: KeyedLoop) -> str | None:
 
 
 def _alike(one: Vertex, other: Vertex) -> bool:
-    """Return whether two vertices may not have one name: all but a sink and what is neither sink nor source."""
+    """Return whether two vertices may not share a name.
+
+    Only a sink and an operation may: neither is a source then.
+    """
     return isinstance(one, Sink) == isinstance(other, Sink) or isinstance(one, Source) or isinstance(other, Source)
 
 
@@ -361,12 +373,15 @@ def _closure(roots: Iterable[Vertex], step: dict[Vertex, list[Vertex]]) -> set[V
 
 
 def cycle_name(cycle: Iterable[Vertex]) -> str:
-    """Return the name of a cycle: that of its first vertex in the sequence in which the flow names them."""
+    """Return the name of a cycle: that of its first vertex in the flow."""
     return min(cycle, key=lambda vertex: vertex.index).name
 
 
 def payload_types(graph: Graph) -> Iterator[Any]:
-    """Every type that the graph declares for payloads: of sources and sinks, and in the hints of user functions."""
+    """Yield every payload type that the graph declares.
+
+    Types come from sources and sinks, and from the hints of user functions.
+    """
     for vertex in graph.vertices:
         yield getattr(vertex, "type", object)
         for function in user_functions(vertex):

@@ -1,7 +1,7 @@
-"""Balancing: process-independent hashes, ranges of the int32 space, key groups (paper 004, section 2.3).
+"""Balancing: process-independent hashes, ranges of the int32 space, key groups.
 
-Every process must send equal keys to one place, and a tombstone must follow its victim. Python's own hash of a
-text differs from process to process, so keys are hashed from a canonical encoding instead.
+See paper 004, section 2.3. Every process must send equal keys to one place, and a tombstone must follow its victim.
+Python's own hash of a text differs from process to process, so keys are hashed from a canonical encoding instead.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 
 KEY_GROUPS: Final = 128
-"""How many small ranges state is kept in; a power of two, fixed for the life of a job's state."""
+"""Number of key groups, the small ranges of state; a power of two, fixed for the life of a job's state."""
 
 
 def _number(value: Any) -> bytes:
-    # Equal numbers of different types are one key to Python (1 == 1.0 == True), and the language gives them
-    # one hash that is the same in every process, unlike that of texts.
+    # Equal numbers of different types are one key in Python (1 == 1.0 == True), and the language gives them one hash
+    # that is the same in every process, unlike that of texts.
     if value != value:
         raise TypeError("NaN is not equal to itself and cannot be a key")
     return b"i" + hash(value).to_bytes(8, "big", signed=True)
@@ -40,8 +40,8 @@ def _sequence(tag: bytes, parts: Iterable[bytes]) -> bytes:
 
 
 def _moment(value: datetime) -> bytes:
-    # Aware moments are equal when they are the same instant, whatever their zone; but of one zone, when their clocks
-    # show the same, also in the hour that comes twice.
+    # Aware datetimes of different zones are equal if they are the same instant; those of one zone if their clocks show
+    # the same, even in the hour that comes twice.
     value = value.replace(fold=0)
     if value.utcoffset() is None:
         return b"d" + value.replace(tzinfo=None).isoformat().encode()
@@ -87,22 +87,22 @@ _INSTEAD: Final[Mapping[type, str]] = {
 }
 
 _ENCODERS: Final[dict[type, _Encoder]] = dict(_PLAIN)
-"""Those, and what was found out of other classes. What one class was found out to be says nothing of those derived from
-it: it must not count which a process has seen first."""
+"""Plain encoders, and those found for other classes. A class found here does not count for its subclasses: the order in
+which a process sees classes must not matter."""
 
 
 def _encoder_for(kind: type[Any]) -> _Encoder:
-    """Encoder of a class seen for the first time: one derived from a plain class, an enum, or a frozen record.
+    """Return the encoder of a class that is new here.
 
-    The class itself does not count: it is called otherwise once it has been renamed or moved, or is run as a program,
-    and its stored keys must be found all the same.
+    The class is derived from a plain class, an enum, or a frozen record. Its name does not count: the class may be
+    renamed, moved, or run as a program, and its stored keys must still be found.
     """
-    for base in kind.__mro__[1:]:  # also of an enum whose members equal plain values (IntEnum, StrEnum)
+    for base in kind.__mro__[1:]:  # also for an enum whose members equal plain values (IntEnum, StrEnum)
         if base in _PLAIN:
             return _PLAIN[base]
     hashed: Any = kind.__hash__
     by_value = hashed is not None and hashed is not object.__hash__
-    if by_value and issubclass(kind, Number):  # of another library: it keeps to Python's rule for hashes of numbers
+    if by_value and issubclass(kind, Number):  # numbers of other libraries follow Python's rule for hashes
         return _number
     if issubclass(kind, enum.Enum):
         return lambda value: b"e" + str(value.name).encode()
@@ -117,10 +117,10 @@ def _encoder_for(kind: type[Any]) -> _Encoder:
 
 
 def canonical(value: Any) -> bytes:
-    """Bytes that are equal when two keys are equal, the same in every process.
+    """Return bytes that are equal for equal keys, the same in every process.
 
-    Unequal keys have unequal bytes, but for some numbers (-1 and -2, and those beyond 2^61), mixtures of types that
-    Python itself gives one hash, and records or enums of two classes that hold the same.
+    Unequal keys have unequal bytes, except some numbers (-1 and -2, and those beyond 2^61), mixtures of types that
+    Python itself gives one hash, and records or enums of two classes with the same contents.
 
     Raises:
         TypeError: A key of this type has no process-independent hash; the text says what to use instead.
@@ -133,7 +133,7 @@ def canonical(value: Any) -> bytes:
 
 
 def stable_hash(value: Hashable) -> int:
-    """Hash of a key as a signed 32-bit number, the same in every process, version and machine.
+    """Return the hash of a key: signed 32 bits, the same on every machine and version.
 
     >>> stable_hash("word") == stable_hash("word") and stable_hash(1) == stable_hash(1.0)
     True
@@ -142,8 +142,9 @@ def stable_hash(value: Hashable) -> int:
 
 
 def check_key(value: Hashable) -> None:
-    """Refuse a key that could not be routed, also where there is nowhere to route it to: one worker is to fail as
-    several do.
+    """Refuse a key that could not be routed, even if there is only one worker.
+
+    One worker must fail as several do.
 
     Raises:
         TypeError: A key of this type has no process-independent hash; the text says what to use instead.
@@ -157,7 +158,7 @@ _HASHABLE_BY_DECLARATION = (list, dict, set, bytearray)
 
 
 def refuse_unhashable(hint: Any) -> str | None:
-    """Why values of the declared type `hint` cannot be keys, or None if nothing speaks against it."""
+    """Return why values of the declared type `hint` cannot be keys, or None."""
     kind = get_origin(hint) or hint
     if isinstance(kind, type) and issubclass(kind, _HASHABLE_BY_DECLARATION):
         return f"{kind.__name__} is mutable and cannot be a key"
@@ -177,7 +178,7 @@ class HashRange(NamedTuple):
 
 
 def covering(count: int) -> tuple[HashRange, ...]:
-    """Split the whole int32 space into `count` consecutive ranges of nearly equal width.
+    """Split the int32 space into `count` consecutive ranges of nearly equal width.
 
     Raises:
         ValueError: `count` is not positive.
@@ -189,12 +190,12 @@ def covering(count: int) -> tuple[HashRange, ...]:
 
 
 def key_group(hashed: int) -> int:
-    """The key group of a 32-bit hash: 0 … KEY_GROUPS − 1, in the order of hashes."""
+    """Return the key group of a 32-bit hash: 0 … KEY_GROUPS − 1, in hash order."""
     return (hashed - INT32_MIN) * KEY_GROUPS >> 32
 
 
 def key_groups(keys: Sequence[Hashable]) -> list[int]:
-    """The key group of each key. As `key_group(stable_hash(key))`; for texts, the work is done by loops in C."""
+    """Return `key_group(stable_hash(key))` for each key, in C loops for texts."""
     if set(map(type, keys)) == {str}:
         try:
             encoded = map(b"s".__add__, map(str.encode, keys))  # type: ignore[arg-type]  # all are texts
@@ -205,14 +206,14 @@ def key_groups(keys: Sequence[Hashable]) -> list[int]:
 
 
 def owners(workers: int, owning: int | None = None) -> tuple[int, ...]:
-    """Which worker owns each key group: consecutive groups, nearly equally many each.
+    """Return the owner of each key group: consecutive groups, nearly as many each.
 
     Args:
-        workers: How many there are.
-        owning: So many of them own key groups, the last ones: the first ones host the fronts. None: all do.
+        workers: Number of workers.
+        owning: Number of workers that own key groups, the last ones: the first ones host the fronts. None: all.
 
     Raises:
-        ValueError: There are no workers, or more of them than key groups, or none of them owns any.
+        ValueError: There are no workers, or more of them than key groups, or no worker owns any.
     """
     if not 0 < workers <= KEY_GROUPS:
         raise ValueError(f"between 1 and {KEY_GROUPS} workers can share the key groups, not {workers}")
@@ -223,10 +224,10 @@ def owners(workers: int, owning: int | None = None) -> tuple[int, ...]:
 
 
 def owned_ranges(owned: Sequence[int]) -> dict[str, tuple[int, int]]:
-    """First and last key group of each worker that owns some, by its address.
+    """Return the first and last key group of each owner, by its address.
 
     Args:
-        owned: Which worker owns each key group.
+        owned: Owner of each key group.
     """
     return {
         f"worker/{index}": (owned.index(index), len(owned) - 1 - owned[::-1].index(index))

@@ -10,11 +10,11 @@ from flamecore.model.meta import Meta
 class DataItem(NamedTuple):
     """One item on its way: (order, trace, alive, payload).
 
-    Identity is (order, trace); the payload is no part of it. `alive` is False for a tombstone, which carries
-    the identity *and* the payload of the one earlier item that it cancels, and takes the same path.
+    Identity is (order, trace), without the payload. `alive` is False for a tombstone, which carries the identity
+    *and* the payload of the one earlier item that it cancels, and takes the same path.
 
     The engine never makes one: its operations pass these four values as arguments, and its messages hold columns of
-    them. Items are for those who look at a run: the reference interpreter (`flamecore.testing.interpret`) returns them,
+    them. Items are for observers of a run: the reference interpreter (`flamecore.testing.interpret`) returns them,
     the executable models (`flamecore.testing.models`) run on them, and the trace of a `Simulation` is made of them.
     """
 
@@ -25,5 +25,8 @@ class DataItem(NamedTuple):
 
     @property
     def meta(self) -> Meta:
-        """The meta spelled out. A model of another meta spells out its own: `Ordering.meta`."""
+        """Return the decoded meta.
+
+        Models with another meta have their own: `Ordering.meta`.
+        """
         return Meta.decode(self.order, self.trace, tombstone=not self.alive)

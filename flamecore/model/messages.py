@@ -1,15 +1,17 @@
-"""What the parts of a job say to each other. Plain tuples: the codec carries them, and nothing else, between processes.
+"""Messages between the parts of a job: plain tuples.
+
+The codec carries them, and nothing else, between processes.
 
 worker  --Items-->     worker     items of a hand-over, and the acks the receiver owes for them
-worker  --Busy-->      worker     how busy it is, for those that deal out items
-worker  --Report-->    acker      what is handed over and received, and the promises of fronts
-acker   --MinTimes-->  worker     how far the minimum times have come
-worker  --Released-->  rear       what the barrier lets go
-rear    --Delivered--> worker     what the sink has stored: credit for the fronts it hosts; also to the job's control
+worker  --Busy-->      worker     its load, for workers that deal out items
+worker  --Report-->    acker      hand-overs sent and received, and the promises of fronts
+acker   --MinTimes-->  worker     the minimum times of segments
+worker  --Released-->  rear       released items, complete up to a time
+rear    --Delivered--> worker     the time up to which the sink has stored all: credit for its fronts; also to control
 rear    --Reached-->   control    a record that ends the job
 worker  --Failing-->   control    the same, as soon as it is known
 front   --FrontEnded-> control    it will send no more
-control --Settled-->   worker     no snapshot will be of an earlier time
+control --Settled-->   worker     a lower bound of the times of later snapshots
 control --Prepare-->   worker     take part in a snapshot; answered by Prepared, and then Committed
 """
 
@@ -23,7 +25,10 @@ from flamecore.model.failure import Failure
 
 
 class Ack(NamedTuple):
-    """One entry of a report: XOR of the numbers of all hand-overs of this segment and time. `xor`: unsigned 64 bits."""
+    """One entry of a report.
+
+    `xor` is the XOR of the numbers of all hand-overs of this segment and time, unsigned 64 bits.
+    """
 
     segment: int
     time: int
@@ -31,14 +36,16 @@ class Ack(NamedTuple):
 
 
 class Report(NamedTuple):
-    """One flush of one worker to one tracker. A tracker applies it as one step, in the order of the fields.
+    """One flush of one worker to one tracker.
+
+    A tracker applies it as one step, in the order of the fields.
 
     Attributes:
-        worker: Who reports, 0-based.
+        worker: Number of the reporting worker, from 0.
         tick: The worker's node time: it grows by one with each flush that carries acks. 0: this flush carries none.
-        acks: In descending (segment, time).
+        acks: Acks in descending (segment, time).
         heartbeats: (front number, time): no item of a lower time will come from that front. At most one a front.
-        unregistered: Fronts that have ended. Never in a report that carries acks.
+        unregistered: Numbers of fronts that have ended. Never in a report that carries acks.
     """
 
     worker: int
@@ -49,11 +56,12 @@ class Report(NamedTuple):
 
 
 class MinTimes(NamedTuple):
-    """A tracker's news: its part of the minimum time of each segment. One message for all, however many there are.
+    """A tracker's news: its part of the minimum time of each segment.
 
     Attributes:
-        times: Nothing below them is in flight as far as this tracker knows. From one shard of several they may go back.
-        vector: Latest node time of each worker that this tracker has applied; empty where nobody needs it.
+        times: For each segment the time below which nothing is in flight, as far as this tracker knows. From one shard
+            of several it may fall.
+        vector: Latest node time of each worker that this tracker has applied; empty if not needed.
     """
 
     times: tuple[int, ...]
@@ -72,8 +80,8 @@ class Items(NamedTuple):
     """One hand-over between workers: items in the order they were sent.
 
     `acks` holds one number for each segment among them, under the lowest time of its items: none of them is done before
-    all are, so a number for each time would tell no more. The sender has reported it; the receiver reports it again
-    once it has processed all items *and* reported and sent all that came of them.
+    all are, so a number for each time would add nothing. The sender has reported it; the receiver reports it again
+    once it has processed all items *and* reported and sent all their outputs.
     """
 
     pieces: list[Piece]
@@ -81,9 +89,9 @@ class Items(NamedTuple):
 
 
 class Released(NamedTuple):
-    """What one worker's barrier has let go for one rear: everything it will ever have below `time`.
+    """One worker's released items for one rear, complete below `time`.
 
-    `orders` and `payloads` are those of its items, in meta order. `failures` are records that end the job at their
+    `orders` and `payloads` are those of the items, in meta order. `failures` are records that end the job at their
     place in the order.
     """
 
@@ -95,12 +103,12 @@ class Released(NamedTuple):
 
     @property
     def items(self) -> list[tuple[bytes, Any]]:
-        """(order, payload) of its items."""
+        """Return (order, payload) of its items."""
         return list(zip(self.orders, self.payloads, strict=True))
 
 
 class Busy(NamedTuple):
-    """How long a worker has been at work lately: so many seconds of those that have passed."""
+    """A worker's recent load: seconds worked of seconds passed."""
 
     worker: int
     worked_s: float
@@ -110,7 +118,7 @@ class Busy(NamedTuple):
 class FrontEnded(NamedTuple):
     """A front sends no more; all its items have times below `end`.
 
-    `stopped`: it has not come to its end, and the state is kept for a next run. The minimum time does not pass `end`.
+    `stopped`: it was stopped before its end, and the next run continues it. The minimum time does not pass `end`.
     """
 
     front: int
@@ -119,23 +127,29 @@ class FrontEnded(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """A rear has delivered everything before a record that ends the job, and delivers nothing more."""
+    """A rear has reached a record that ends the job, and delivers nothing more.
+
+    It has delivered everything before the record.
+    """
 
     rear: str
     failure: Failure
 
 
 class Failing(NamedTuple):
-    """A record that ends the job, once the rears have delivered everything before it. Perhaps not the first one."""
+    """A record that ends the job, perhaps not the first one.
+
+    The job ends once the rears have delivered everything before the first.
+    """
 
     failure: Failure
 
 
 class Delivered(NamedTuple):
-    """A rear's word that everything below `time` is stored.
+    """A rear has stored everything below `time`.
 
-    `steps` are the deliveries that it stands for, the last one up to `time`: (up to which time, how many seconds ago).
-    Empty: there is one, just now.
+    `steps` are the reported deliveries, the last one up to `time`: (time up to which, seconds ago). Empty: one
+    delivery, just now.
     """
 
     rear: str
@@ -147,13 +161,19 @@ class Delivered(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """Control to workers: every rear has stored all below `time`, and no snapshot will be of an earlier one."""
+    """Control to workers: a lower bound of the times of later snapshots.
+
+    Every rear has stored everything below `time`.
+    """
 
     time: int
 
 
 class Prepare(NamedTuple):
-    """Control to workers: add to snapshot `number` what you have below `time`, which every rear has stored."""
+    """Control to workers: prepare snapshot `number` of the state below `time`.
+
+    Every rear has stored everything below `time`.
+    """
 
     number: int
     time: int
@@ -164,9 +184,9 @@ class Prepared(NamedTuple):
 
     Attributes:
         fronts: For each front it hosts: (number, position, next time, whether it has ended).
-        parts: Each the fields of a `flamecore.runtime.state.format.Part`, in the order in which they are to be read;
-            none: nothing has changed.
-        journal: Number of the first of its journals that going on from the snapshot needs, or of the next one.
+        parts: Fields of each `flamecore.runtime.state.format.Part`, in the order of reading; empty: nothing has
+            changed.
+        journal: Number of its first journal that is needed to continue from the snapshot, or of the next one.
     """
 
     number: int
@@ -177,12 +197,14 @@ class Prepared(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Control to workers: snapshot `number` is recorded; nobody will go back behind `kept_from`.
+    """Control to workers: snapshot `number` is recorded.
+
+    No rollback goes behind `kept_from`.
 
     Attributes:
-        number: Of the snapshot.
-        kept_from: The time of the oldest snapshot that is kept.
-        positions: (front number, position) of every front at that time: what is before may be forgotten upstream.
+        number: Number of the snapshot.
+        kept_from: Time of the oldest snapshot that is kept.
+        positions: (front number, position) of every front at that time: upstream may drop earlier records.
     """
 
     number: int
@@ -191,15 +213,16 @@ class Committed(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """What a worker goes on from.
+    """The snapshot and journals that a worker continues from.
 
     Attributes:
-        identity, epoch: Of the state, and of this start.
+        identity: Identity of the state.
+        epoch: Number of the epoch.
         commit: Blob of the snapshot's manifest; empty: from nothing.
         journals: Blobs of the journals that count, oldest first.
         fronts: For each front, in the order of their numbers: (position, next time, whether it has ended).
-        floor: New times of the wall clock start here.
-        run: Token of this start: the epochs of two copies of a state may have one number.
+        floor: Lower bound of new times of the wall clock.
+        run: Token of the epoch: the epochs of two copies of a state may have one number.
         digests: (blob, digest) of `commit` and `journals`.
     """
 
@@ -220,14 +243,14 @@ class Join(NamedTuple):
     """A node has started and can be reached.
 
     Attributes:
-        node: Its name.
+        node: Name of the node.
         role: "worker", "acker" for a node that hosts trackers only, or "observer" for one that only wants a `Status`:
-            it speaks as `client/NAME`, the others as `node/NAME`.
-        location: Where it listens, in the transport's words.
-        pid: Its process.
-        version: Of flamestream, which must be one throughout a job.
-        attempt: Of several processes that one host starts for one node, which this is; later ones have higher numbers.
-        site: Where on its host it is, in that one's words.
+            it sends as `client/NAME`, the others as `node/NAME`.
+        location: Location where it listens, in the transport's terms.
+        pid: Id of its process.
+        version: Version of flamestream, the same throughout a job.
+        attempt: Number of the process, if one host starts several for one node; later ones have higher numbers.
+        site: Place on its host, in the host's terms.
     """
 
     node: str
@@ -240,27 +263,30 @@ class Join(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """Control to a node that wants to join: it can be reached where it says."""
+    """Control to a node that wants to join: its location can be reached."""
 
 
 class Status(NamedTuple):
-    """A look at a job, for an observer: plain values, see `flamecore.runtime.cluster.job.ClusterJob.described`."""
+    """The status of a job, for an observer.
+
+    `facts` are plain values, see `flamecore.runtime.cluster.job.ClusterJob.described`.
+    """
 
     facts: dict[str, Any]
 
 
 class Rescale(NamedTuple):
-    """Client to control: go on with so many workers."""
+    """Client to control: continue with another number of workers."""
 
     workers: int
 
 
 class Upgrade(NamedTuple):
-    """Client to control: go on with another configuration and flow.
+    """Client to control: continue with another configuration and flow.
 
     Attributes:
-        config: As JSON; it says where to import the flow from.
-        accept: Whether state that the new flow has no use for may be dropped.
+        config: The configuration as JSON, with the import location of the flow.
+        accept: Whether state that the new flow cannot use may be dropped.
     """
 
     config: bytes
@@ -268,24 +294,24 @@ class Upgrade(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Control to client: it cannot be done; the text of the error."""
+    """Control to client: the request is refused, with the text of the error."""
 
     text: str
 
 
 class Assignment(NamedTuple):
-    """What a node is to run.
+    """The parts that a node runs, and all it needs for them.
 
     Attributes:
-        epoch: Name of the epoch, which no other of this job has.
+        epoch: Name of the epoch, unique in this job.
         config: The job's configuration, as JSON.
-        flow: Where to import the flow from, and the folder this is relative to.
-        total: How many workers there are.
-        start: The time the job goes on from.
-        fronts: (source, partition number, partition name, position to go on from, whether it has ended) of every front,
-            in the order of their numbers.
-        workers, trackers: Indices of the parts it hosts.
-        locations: (address, location) of everything it may have to reach.
+        flow: Import location of the flow, and the folder that it is relative to.
+        total: Number of workers.
+        start: Time that the job continues from.
+        fronts: (source, partition number, partition name, position to continue from, whether it has ended) of every
+            front, in the order of their numbers.
+        workers, trackers: Numbers of the parts it hosts.
+        locations: (address, location) of every part it may have to reach.
         code: Fingerprint of the flow's source: all nodes run the same.
     """
 
@@ -302,14 +328,14 @@ class Assignment(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The node has opened what it reads."""
+    """The node has opened its partitions."""
 
     node: str
     epoch: str
 
 
 class Load(NamedTuple):
-    """Make ready to run, from a snapshot if one is named."""
+    """Control to nodes: get ready to run, from a snapshot if one is given."""
 
     resume: Resume | None
 
@@ -322,27 +348,27 @@ class Ready(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Everybody listens: the fronts may begin."""
+    """Control to nodes: all parts listen, so the fronts may begin."""
 
 
 class Halt(NamedTuple):
-    """An epoch has ended before its time: end all parts, and wait for another assignment."""
+    """Control to nodes: end all parts early, and wait for another assignment."""
 
 
 class Halted(NamedTuple):
-    """The node runs nothing any more, and waits."""
+    """The node has ended all parts, and waits."""
 
     node: str
 
 
 class Left(NamedTuple):
-    """The node ends, because somebody has told it to, where it runs."""
+    """The node ends, because it was told to on its own machine."""
 
     node: str
 
 
 class Stop(NamedTuple):
-    """Read no more (`drain`), or end."""
+    """Control to nodes: stop reading (`drain`), or end."""
 
     drain: bool
 
@@ -355,14 +381,14 @@ class NodeReport(NamedTuple):
 
 
 class NodeFailed(NamedTuple):
-    """A node's parts cannot go on: the text of the error, and the name of its class.
+    """A node's parts cannot continue because of an error.
 
     Attributes:
-        node: Its name.
+        node: Name of the node.
         kind: Name of the error's class.
-        text: Of the error.
-        blob: What of the state is damaged, if that is the error.
-        lost: Location of the process that it cannot reach any more, if that is the error.
+        text: Text of the error.
+        blob: The damaged blob of the state, if that is the error.
+        lost: Location of the process that it can no longer reach, if that is the error.
     """
 
     node: str
@@ -373,4 +399,4 @@ class NodeFailed(NamedTuple):
 
 
 Outgoing = list[tuple[str, Any]]
-"""(address, message), in the order to be sent."""
+"""(address, message), in the order of sending."""

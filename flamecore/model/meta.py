@@ -1,7 +1,7 @@
-"""Global time, child ids, trace and tombstone: the meta of an item (paper 000, "Ordering model").
+"""The meta of an item: global time, child ids, trace and tombstone.
 
-The engine compares metas more often than it does anything else, so the part of a meta that *orders* items
-is kept as one immutable byte string whose byte order is the order of the model:
+The engine compares metas more often than it does anything else, so the part of a meta that *orders* items is kept as
+one immutable byte string whose byte order is the order of the model (paper 000, "Ordering model"):
 
     order = time (8 bytes) | front (4 bytes) | child id | child id | …
 
@@ -51,7 +51,7 @@ MAX_FRONT: Final = 2**32 - 1
 
 
 class GlobalTime(NamedTuple):
-    """When an item entered the system: (time, front number), a total order.
+    """The entry of an item into the system: (time, front number), a total order.
 
     `time` is a signed 64-bit number: a counter (`sequence` clock) or microseconds since the epoch (`wall`
     clock). Minimum times carry `MIN_FRONT`, so that `item < minimum` means "time strictly below".
@@ -61,7 +61,7 @@ class GlobalTime(NamedTuple):
     front: int = MIN_FRONT
 
     def encode(self) -> bytes:
-        """The 12-byte prefix of the orders of all items of this global time.
+        """Return the 12-byte prefix of the orders of all items of this global time.
 
         Raises:
             OverflowError: `time` is not a signed 64-bit number or `front` not an unsigned 32-bit one.
@@ -70,12 +70,14 @@ class GlobalTime(NamedTuple):
 
     @classmethod
     def decode(cls, order: bytes) -> GlobalTime:
-        """Read the global time back from any order that starts with it."""
+        """Decode the global time at the start of any order."""
         return cls(decode_time(order), int.from_bytes(order[8:12], "big"))
 
 
 def encode_time(time: int) -> bytes:
-    """Eight bytes that sort as the signed number `time` does, and before every order of that time.
+    """Return eight bytes that sort as the signed number `time` does.
+
+    They sort before every order of that time.
 
     >>> encode_time(-1) < encode_time(0) < encode_time(0) + b"anything" < encode_time(1)
     True
@@ -84,7 +86,7 @@ def encode_time(time: int) -> bytes:
 
 
 def decode_time(order: bytes) -> int:
-    """The time an order starts with."""
+    """Return the time at the start of an order."""
     return int.from_bytes(order[:8], "big") - _TIME_BIAS
 
 
@@ -102,9 +104,9 @@ CHILD: Final = tuple(_encode_child(n) for n in range(0xF8))
 
 
 def encode_child(number: int) -> bytes:
-    """Code of one child id: self-delimiting, and codes sort as their numbers do.
+    """Return the code of one child id: self-delimiting, sorting as its number.
 
-    One byte below 248; above, a byte that counts the bytes that follow.
+    One byte below 248; above, a byte that counts the following bytes.
 
     >>> encode_child(3) < encode_child(247) < encode_child(248) < encode_child(70_000)
     True
@@ -116,7 +118,7 @@ def encode_child(number: int) -> bytes:
 
 
 def child_codes(count: int) -> Sequence[bytes]:
-    """The codes of the first `count` child ids.
+    """Return the codes of the first `count` child ids.
 
     >>> list(child_codes(2)) == [encode_child(0), encode_child(1)]
     True
@@ -131,7 +133,7 @@ _LAST_TWO: Final = Struct(">H").pack
 
 
 def child_orders(order: bytes) -> Iterator[bytes]:
-    """Return the orders of the children 0, 1, 2, … of an order, each made as it is asked for.
+    """Return an iterator of the orders of the children 0, 1, 2, … of an order.
 
     >>> orders = child_orders(b"")
     >>> [next(orders) for _ in range(3)] == [encode_child(0), encode_child(1), encode_child(2)]
@@ -141,13 +143,16 @@ def child_orders(order: bytes) -> Iterator[bytes]:
 
 
 def _block_of_codes(block: int) -> Iterator[bytes]:
-    """The codes of 65,536 child ids, without those in `_FIRST`: all but the last two bytes are the same."""
+    """Return the codes of one block of 65,536 child ids, without those in `_FIRST`.
+
+    All bytes but the last two are the same.
+    """
     start = max(block * _BLOCK, _LEAST_PAIR)
     return map(_encode_child(start)[:-2].__add__, map(_LAST_TWO, range(start % _BLOCK, _BLOCK)))
 
 
 def decode_children(code: bytes) -> tuple[int, ...]:
-    """Read a concatenation of child codes back."""
+    """Decode a concatenation of child codes."""
     numbers = []
     at = 0
     while at < len(code):
@@ -159,10 +164,10 @@ def decode_children(code: bytes) -> tuple[int, ...]:
 
 
 class Meta(NamedTuple):
-    """The meta of an item, spelled out: for errors, tests and people. The engine itself carries the three parts.
+    """The decoded meta of an item, for errors, tests and people.
 
-    Order: global time, child ids, trace, tombstone. A tombstone has the identity of its victim and sorts right
-    after it.
+    The engine carries order, trace and tombstone apart. Order: global time, child ids, trace, tombstone. A tombstone
+    has the identity of its victim and sorts right after it.
     """
 
     global_time: GlobalTime
@@ -172,12 +177,12 @@ class Meta(NamedTuple):
 
     @property
     def order(self) -> bytes:
-        """What the engine compares: global time and child ids as one byte string."""
+        """Return global time and child ids as one byte string, which the engine compares."""
         return self.global_time.encode() + b"".join(map(encode_child, self.child_ids))
 
     @classmethod
     def decode(cls, order: bytes, trace: int = 0, *, tombstone: bool = False) -> Meta:
-        """Spell out what the engine carries.
+        """Decode the parts that the engine carries.
 
         >>> Meta.decode(Meta(GlobalTime(7, 1), (0, 300)).order).child_ids
         (0, 300)

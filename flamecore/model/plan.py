@@ -1,4 +1,4 @@
-"""The plan of a job: the graph and everything about its deployment that all workers must agree on."""
+"""The plan of a job: the graph and all facts on which workers must agree."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ DEAD_LETTERS = "dead_letter"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every worker of a job knows.
+    """The plan of a job, the same for every worker.
 
     Attributes:
         graph: The checked graph.
-        workers: How many workers there are.
-        owning: How many of them own key groups; None: see `owning_workers`.
+        workers: Number of workers.
+        owning: Number of workers that own key groups; None: see `owning_workers`.
         fronts: The fronts in the order of their numbers, which start at 1.
         barrier: Whether outputs wait for the minimum time.
-        on_error: What becomes of a record that a user function fails on.
+        on_error: Treatment of records that a user function fails on.
         dead_letters: Whether there is a rear for dead letters.
         partitions: The partition that each front reads.
-        policies: For each source, what becomes of malformed records; "fail" where nothing is said.
+        policies: For each source the treatment of malformed records; "fail" if not given.
         clock: "sequence" (a replay gives the same times) or "wall" (fronts interleave by arrival).
         start: The time fronts start from.
-        max_in_flight: Records admitted and not yet delivered, over all fronts.
-        max_rounds: How often an item may go round a cycle, and how many items of one record may wait there.
-        heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
+        max_in_flight: Most records admitted and not yet delivered, over all fronts.
+        max_rounds: Most rounds of an item in a cycle, and most items of one record that wait there.
+        heartbeat_interval_s: Seconds between heartbeats of an idle front of the wall clock.
         snapshots: Whether snapshots are taken of the state.
-        advance: Whether items may go into stateful operations before it is known that nothing comes before them, on
-            several workers; a few calls of their functions are in vain then, and latency is lower. Never without the
-            barrier, behind which outputs cannot be taken back.
+        advance: Whether, on several workers, items may go into stateful operations before they are known to be in
+            order; a few calls of their functions are then wasted, and latency is lower. Never without the barrier,
+            behind which outputs cannot be retracted.
         seed: Seed of random ids, for tests; None: unpredictable.
-        check_types: Whether all records are held to declared types, not only the first.
-        check_mutation: Whether functions are held to leave their arguments as they are.
-        segments: Those of the graph.
-        owners: Which worker owns each key group of what has no home.
-        homes: For each vertex on a cycle that holds keyed state, the worker that is its home; but for loops by key.
+        check_types: Whether to check the types of all results, not only of the first records.
+        check_mutation: Whether to check that functions leave their arguments unchanged.
+        segments: Segments of the graph.
+        owners: Owner of each key group, for vertices without a home.
+        homes: Home worker of each vertex on a cycle with keyed state, except in loops by key.
     """
 
     graph: Graph
@@ -76,7 +76,7 @@ class Plan:
     def __post_init__(self) -> None:
         shared = owners(self.workers, self.owning)  # refuses impossible numbers
         object.__setattr__(self, "segments", Segments.number(self.graph))
-        # The home of a cycle is the owner of the key group that its name is of.
+        # The home of a cycle is the owner of the key group of its name.
         homeless = self.graph.homeless_cycles()
         homes = {
             vertex: shared[key_group(stable_hash(cycle_name(cycle)))]
@@ -91,41 +91,42 @@ class Plan:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
 
     def owners_of(self, vertex: Vertex) -> tuple[int, ...]:
-        """Which worker owns each key group of a vertex.
+        """Return the owner of each key group of a vertex.
 
-        One owns them all on a cycle that holds keyed state: what goes round must meet in order, which is known on one.
-        In a loop by key only what is of one key meets, so it is shared like a state outside of cycles.
+        One worker owns them all on a cycle with keyed state: items that go round must meet in order, and only one
+        worker can know this. In a loop by key only items of one key meet, so it is shared like a state outside of
+        cycles.
         """
         home = self.homes.get(vertex)
         return self.owners if home is None else (home,) * KEY_GROUPS
 
     def homes_on(self, worker: int) -> tuple[str, ...]:
-        """Return the names of the cycles that are at home on a worker."""
+        """Return the names of the cycles whose home is a worker."""
         cycles = [cycle for cycle in self.graph.keyed_cycles() if self.homes.get(next(iter(cycle))) == worker]
         return tuple(map(cycle_name, cycles))
 
     @property
     def rears(self) -> tuple[str, ...]:
-        """Names of the rears: the sinks, and the one for dead letters."""
+        """Return the names of the rears: the sinks, and the one for dead letters."""
         names = tuple(sink.name for sink in self.graph.sinks)
         return (*names, DEAD_LETTERS) if self.dead_letters else names
 
     def host_of(self, number: int) -> int:
-        """The worker that hosts a front."""
+        """Return the worker that hosts a front."""
         return (number - 1) % self.workers
 
 
 def owning_workers(graph: Graph, workers: int, homes: Container[Vertex] = ()) -> int:
-    """How many of the workers own key groups where nobody has said it.
+    """Return the default number of workers that own key groups.
 
-    All do, so that work and state are shared out, unless all that goes by key is light: then to look up who owns the
-    key of an item, and to put together what several workers have sent, costs more than the work itself. Half of the
-    workers do it, with nothing to look up if that is one of them; the others do what is before it.
+    All workers own some, so that work and state are shared, unless all keyed operations are light: then looking up the
+    owner of each key, and merging items of several workers, costs more than the work itself. Then half of the workers
+    own the key groups, and a single owner needs no lookup; the others do the work before.
 
     Args:
-        graph: Of the job.
-        workers: How many there are.
-        homes: The vertices that one worker owns by itself: they do not count.
+        graph: Graph of the job.
+        workers: Number of workers.
+        homes: Vertices that a single worker owns, which do not count.
 
     >>> owning_workers(Graph(), 4)
     4

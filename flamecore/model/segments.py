@@ -1,8 +1,8 @@
-"""The segments of a graph: the tracked parts, each with a minimum time of its own (paper 002, "segment").
+"""The segments of a graph: the tracked parts, each with its own minimum time.
 
-A keyed state begins one, and so does a cycle that holds keyed state: there items wait for what leads there. The
-operations behind it belong to the same one until the next state. A part fed by several segments begins one too, unless
-one of these is behind all the others; so nothing waits for a branch that does not lead to it.
+See paper 002, "segment". A keyed state begins one, and so does a cycle with keyed state: items wait there for all that
+leads there. The operations behind it belong to the same one until the next state. A part fed by several segments begins
+one too, unless one of these is behind all the others; so nothing waits for a branch that does not lead to it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["Segments"]
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The segments of a graph, numbered so that what feeds one has a lower number.
+    """The segments of a graph; segments that feed another have lower numbers.
 
     Attributes:
         inbound: For each segment, the segments that feed it.
-        of: For each vertex, by its index, the segment of its work, and of what it emits.
-        entered: For each vertex, by its index, the segment of hand-overs to it. Where items wait it is the one that
-            leads there: they have not waited yet, and what waits there waits for them.
+        of: For each vertex, by its index, the segment of its work and outputs.
+        entered: For each vertex, by its index, the segment of hand-overs to it. If items wait there, it is the segment
+            that leads there: new arrivals have not waited yet, and the waiting items wait for them.
         last: A segment behind all others.
     """
 
@@ -35,7 +35,7 @@ class Segments:
 
     @classmethod
     def number(cls, graph: Graph) -> Segments:
-        """Number the segments of a graph."""
+        """Assign numbers to the segments of a graph."""
         return _Numbering(graph).result()
 
 
@@ -43,19 +43,19 @@ class _Numbering:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._inbound: list[frozenset[int]] = []
-        self._upstream: list[frozenset[int]] = []  # the same, and what feeds these
+        self._upstream: list[frozenset[int]] = []  # the same, with direct and indirect predecessors
         self._of = [-1] * len(graph.vertices)
         self._entered = [-1] * len(graph.vertices)
 
     def result(self) -> Segments:
         parts = self._parts()
-        while parts:  # a part of several vertices may be met before all that leads to it
+        while parts:  # a part of several vertices may come before its predecessors
             parts = [part for part in parts if not self._place(part)]
         last = self._behind({self._of[sink.index] for sink in self._graph.sinks})
         return Segments(tuple(self._inbound), tuple(self._of), tuple(self._entered), last)
 
     def _parts(self) -> list[frozenset[Vertex]]:
-        """Return the vertices, those that lie on cycles together, upstream ones first as far as there is an order."""
+        """Return the vertices, grouped by cycles, upstream ones first if possible."""
         closing = self._graph.feedback()
         cycles: dict[Vertex, frozenset[Vertex]] = {}
         for _, head in closing:
@@ -65,7 +65,7 @@ class _Numbering:
         return list(dict.fromkeys(cycles.get(vertex, frozenset((vertex,))) for vertex in walked))
 
     def _place(self, part: frozenset[Vertex]) -> bool:
-        """Give a part its segment, unless what leads to it has none yet."""
+        """Assign a segment to a part; return False if a predecessor has none yet."""
         starts = {start for vertex in part for start in self._graph.predecessors(vertex)} - part
         feeding = {self._of[start.index] for start in starts}
         if -1 in feeding:
@@ -77,12 +77,12 @@ class _Numbering:
         return True
 
     def _behind(self, segments: Iterable[int]) -> int:
-        """Return the segment of what comes of several: one that is behind the others, or a new one."""
+        """Return a segment behind several: one that is behind the others, or a new one."""
         segments = frozenset(segments)
         for segment in segments:
             if segments <= self._upstream[segment]:
                 return segment
-        if not segments and self._inbound:  # of sources: nothing waits there
+        if not segments and self._inbound:  # for sources: nothing waits there
             return 0
         return self._add(segments)
 

@@ -1,7 +1,7 @@
-"""Streams: what a user builds a flow from.
+"""Streams, with which a user builds a flow.
 
-A `Stream[T]` is the output of a vertex; each method adds a vertex and returns the stream of what comes out of it. Using
-a stream twice copies it to both uses. Where the copies meet again, in a `merge`, they come in the order of its inputs.
+A `Stream[T]` is the output of a vertex; each method adds a vertex and returns the stream of its outputs. Using a stream
+twice copies it to both uses. If the copies meet again, in a `merge`, they come in the order of its inputs.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @all_shown_at_caller
 class Stream(Generic[T]):
-    """What comes out of one vertex: an ordered sequence of payloads of type T.
+    """The output of one vertex: an ordered sequence of payloads of type T.
 
-    Every method that adds a vertex takes `name`: what it is called in errors, figures and pictures, and what its state
-    is found by when the flow has changed. By default that is its kind and the name of the function.
+    Every method that adds a vertex takes `name`: its name in errors, figures and pictures, by which its state is found
+    when the flow has changed. By default that is its kind and the name of the function.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Stream(Generic[T]):
         self._output = Output(vertex, copy)
 
     def _placed(self) -> Output:
-        """The output that this is, when the next vertex cannot take the route that was asked for.
+        """Return this output, with the route as a step of its own if there is one.
 
-        The route becomes a step of its own then.
+        For a next vertex that cannot take the route itself.
         """
         if self._route is None:
             return self._output
@@ -76,7 +76,7 @@ class Stream(Generic[T]):
         return Stream(self._flow, vertex, declared)
 
     def _routed(self, route: Route) -> Stream[T]:
-        """The same output, on its way to the workers that a route says."""
+        """Return the same output with a route to workers."""
         return Stream(self._flow, self._vertex, self._type, route, self._output.copy)
 
     def _map(self, kind: str, name: str | None, function: Callable[..., Any], shape: Any, declared: Any) -> Stream[Any]:
@@ -85,15 +85,21 @@ class Stream(Generic[T]):
         return self._then(vertex, declared)
 
     def map(self, function: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
-        """One output for each item. `function` must be deterministic and change nothing: repairs run it again."""
+        """Return a stream with one output for each item.
+
+        `function` must be deterministic and change nothing: repairs run it again.
+        """
         return self._map("map", name, function, "one", returned(function))
 
     def flat_map(self, function: Callable[[T], Iterable[U]], *, name: str | None = None) -> Stream[U]:
-        """Any number of outputs for each item, in the order `function` gives them."""
+        """Return a stream with any number of outputs for each item.
+
+        They keep the order in which `function` gives them.
+        """
         return self._map("flat_map", name, function, "many", element(returned(function)))
 
     def filter(self, predicate: Callable[[T], object], *, name: str | None = None) -> Stream[T]:
-        """Only the items for which `predicate` is true."""
+        """Return the stream of the items for which `predicate` is true."""
         return self._map("filter", name, predicate, "filter", self._type)
 
     @overload
@@ -105,22 +111,24 @@ class Stream(Generic[T]):
     def inspect(self, function: Callable[..., object], *, meta: bool = False, name: str | None = None) -> Stream[T]:
         """Call `function` with each item, and pass the item on.
 
-        For a look while developing: it also sees guesses that are taken back later, and tombstones of them.
+        For debugging: it also sees guesses that are retracted later, and their tombstones.
 
         Args:
-            function: Takes the payload; with `meta` also the `flamecore.Meta`, which tells a tombstone from the item
-                that it cancels. The trace of a meta is another in every run.
+            function: Function of the payload; with `meta` also of the `flamecore.Meta`, which tells a tombstone from
+                the item that it cancels. The trace of a meta differs in every run.
             meta: Whether `function` takes the meta, too.
         """
         return self._map("inspect", name, function, "inspect_meta" if meta else "inspect", self._type)
 
     def rebalance(self) -> Stream[T]:
-        """Spread what follows over all workers, for costly stateless work: evenly, or, straight behind the sources,
-        with less for those that are busier than others."""
+        """Spread the items over all workers, for costly stateless work.
+
+        All workers get the same share; straight behind the sources, busier workers get less.
+        """
         return self._routed(ByTime())
 
     def key_by(self, key: Callable[[T], K]) -> KeyedStream[K, T]:
-        """Give each item a key. Items of equal key meet on one worker, in order.
+        """Give each item a key; items of equal key meet on one worker, in order.
 
         Args:
             key: A deterministic function to text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of
@@ -129,7 +137,10 @@ class Stream(Generic[T]):
         return KeyedStream(self, key)
 
     def branch(self, *predicates: Callable[[T], object], name: str | None = None) -> tuple[Stream[T], ...]:
-        """One stream for each predicate and one for the rest; an item goes to the first predicate that holds."""
+        """Return one stream for each predicate, and one for the rest.
+
+        An item goes to the first predicate that is true.
+        """
         _require_functions("branch", self._vertex, *predicates)
         base = self._flow._name(name, "branch")
 
@@ -144,17 +155,17 @@ class Stream(Generic[T]):
         return tuple(self.filter(goes(way), name=f"{base}.{way}") for way in range(len(predicates) + 1))
 
     def broadcast(self, count: int, *, name: str | None = None) -> tuple[Stream[T], ...]:
-        """Copies of the stream. The i-th copy of an item sorts before the (i+1)-th and before the next item.
+        """Copy the stream; return `count` copies.
 
-        The places in the tuple count, wherever and in whatever order the copies are used. A copy that is not used is
-        not made.
+        The i-th copy of an item sorts before the (i+1)-th and before the next item. The places in the tuple count,
+        wherever and in whatever order the copies are used. An unused copy is not made.
         """
         fork = Broadcast(self._flow._name(name, "broadcast"))
         self._flow._add(fork, self._placed())
         return tuple(Stream(self._flow, fork, self._type, copy=place) for place in range(count))
 
     def merge(self, *others: Stream[Any], name: str | None = None) -> Stream[Any]:
-        """One stream of the items of all, in the order of their metas: by global time, not by arrival.
+        """Merge streams in the order of metas: by global time, not by arrival.
 
         Copies of one item come in the order of the inputs by which they come; those of `broadcast` in that of its
         tuple.
@@ -165,11 +176,13 @@ class Stream(Generic[T]):
         return Stream(self._flow, vertex, self._type)
 
     def loop(self, body: Callable[[Stream[T]], tuple[Stream[T], Stream[U]]], *, name: str | None = None) -> Stream[U]:
-        """A cycle, which with keyed state has one home. Where each item keeps its key, call `KeyedStream.loop`.
+        """Add a cycle; with keyed state it runs on one worker, its home.
+
+        If each item keeps its key, use `KeyedStream.loop`.
 
         Args:
-            body: Takes the stream inside the cycle (what enters, and what comes back) and returns two: what goes round
-                again, and what leaves.
+            body: Function from the stream inside the cycle (items that enter or come back) to two streams: items that
+                go round again, and items that leave.
 
         Returns:
             The stream that leaves.
@@ -180,11 +193,11 @@ class Stream(Generic[T]):
         return _closed(head, self, body(Stream(self._flow, head, self._type)))
 
     def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
-        """Run an operation that has no method here, such as a plugin brings.
+        """Apply an operation that has no method here, such as one of a plugin.
 
         Args:
-            kind: Class of its vertex. A stateful one goes by the key of the stream: call `key_by` before.
-            type: Type of what comes out, as far as it is known.
+            kind: Class of its vertex. A stateful one uses the key of the stream: call `key_by` before.
+            type: Type of the outputs, if known.
             settings: Fields of the vertex.
 
         Raises:
@@ -197,10 +210,13 @@ class Stream(Generic[T]):
         return self._then(vertex, type)
 
     def sink(self, name: str) -> None:
-        """Where the stream leaves, in order, each item once. Configuration and `run` refer to the name."""
+        """End the stream in a sink, which gets each item once, in order.
+
+        Configuration and `run` refer to the name.
+        """
         self._flow._add(Sink(name, type=self._type), self._placed())
 
-    if not TYPE_CHECKING:  # a type checker is to know of no further attributes
+    if not TYPE_CHECKING:  # a type checker must not see further attributes
 
         def __getattr__(self, name: str) -> Any:
             raise _no_method(self, name, KeyedStream, f"Give its items a key first: .key_by(function).{name}(…)")
@@ -264,15 +280,18 @@ class KeyedStream(Generic[K, T]):
         return self._stream._then(vertex, declared)
 
     def map(self, function: Callable[[T], U], *, name: str | None = None) -> Stream[U]:
-        """As `Stream.map`, on the worker that owns the key."""
+        """Apply `Stream.map` on the worker that owns the key."""
         return self._keyed().map(function, name=name)
 
     def flat_map(self, function: Callable[[T], Iterable[U]], *, name: str | None = None) -> Stream[U]:
-        """As `Stream.flat_map`, on the worker that owns the key."""
+        """Apply `Stream.flat_map` on the worker that owns the key."""
         return self._keyed().flat_map(function, name=name)
 
     def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
-        """As `Stream.apply`, on the worker that owns the key; a stateful operation keeps state for each key."""
+        """Apply `Stream.apply` on the worker that owns the key.
+
+        A stateful operation keeps state for each key.
+        """
         return self._keyed().apply(kind, name=name, type=type, **settings)
 
     def _keyed(self) -> Stream[T]:
@@ -281,13 +300,14 @@ class KeyedStream(Generic[K, T]):
     def loop(
         self, body: Callable[[KeyedStream[K, T]], tuple[Stream[T], Stream[U]]], *, name: str | None = None
     ) -> Stream[U]:
-        """A cycle in which each item keeps its key: all workers share it, each has the keys that it owns.
+        """Add a cycle in which each item keeps its key, shared by all workers.
 
-        No operation inside may lead to another key. Where items change their keys, take `Stream.loop`, before `key_by`.
+        Each worker has the keys that it owns. No operation inside may lead to another key. If items change their keys,
+        use `Stream.loop`, before `key_by`.
 
         Args:
-            body: Takes the stream inside the cycle, by the same key, and returns two: what goes round again, which must
-                have the key that it came in with, and what leaves.
+            body: Function from the stream inside the cycle, by the same key, to two streams: items that go round again,
+                which must have the key with which they entered, and items that leave.
 
         Returns:
             The stream that leaves.
@@ -311,13 +331,15 @@ class KeyedStream(Generic[K, T]):
         undo_partial: bool = False,
         name: str | None = None,
     ) -> Stream[tuple[T, ...]]:
-        """For each item, the last `window` items of its key up to it; fewer at the start.
+        """Return for each item the last `window` items of its key up to it.
+
+        At the start there are fewer.
 
         Args:
-            window: At least 1.
+            window: Size of a full window, at least 1.
             order: Sort key: items of one global time are ordered by it before their place in the stream.
-            undo_partial: Group what comes of one record: below a full window there is one result, of all there is so
-                far, replaced as more comes; windows do not reach over records.
+            undo_partial: Group the items of each record apart: below a full window there is one result, of all items so
+                far, replaced as more come; windows do not reach over records.
         """
         if order is not None:
             _require_functions("group(order=…)", self._stream._vertex, order)
@@ -331,7 +353,7 @@ class KeyedStream(Generic[K, T]):
         return self._stream._then(vertex, GenericAlias(tuple, (self._stream._type, ...)))
 
     def reduce(self, function: Callable[[T, T], T], *, name: str | None = None) -> Stream[tuple[K, T]]:
-        """Combine the items of each key one by one; every update comes out, as (key, value so far)."""
+        """Combine the items of each key one by one; emit each update, (key, value)."""
 
         _require_functions("reduce", self._stream._vertex, function)
 
@@ -342,11 +364,11 @@ class KeyedStream(Generic[K, T]):
         return self._accumulate("reduce", name, function, accumulate, MISSING, self._stream._type, returned(function))
 
     def fold(self, initial: A, function: Callable[[A, T], A], *, name: str | None = None) -> Stream[tuple[K, A]]:
-        """Fold the items of each key into a state, from `initial`; every update comes out, as (key, state).
+        """Fold the items of each key into a state; emit each update, (key, state).
 
         Args:
-            initial: An immutable value.
-            function: (state, item) → new state. It must not change the state it is given.
+            initial: State before the first item of a key: an immutable value.
+            function: (state, item) → new state. It must not change its argument.
         """
         if callable(initial) and not callable(function):
             raise GraphError(
@@ -360,7 +382,7 @@ class KeyedStream(Generic[K, T]):
         return self._accumulate("fold", name, function, function, initial, declared, hint)
 
     def count(self, *, name: str | None = None) -> Stream[tuple[K, int]]:
-        """How many items of each key there have been; every update comes out, as (key, count)."""
+        """Count the items of each key; emit each update, (key, count)."""
         return self._accumulate("count", name, None, _one_more, 0, int, int, light=True)
 
     def _accumulate(
@@ -389,11 +411,11 @@ class KeyedStream(Generic[K, T]):
     def stateful_map(
         self, initial: S, function: Callable[[S, T], tuple[S, Iterable[U]]], *, name: str | None = None
     ) -> Stream[U]:
-        """The general form: a state for each key, and any outputs.
+        """Apply a function with a state for each key, and any number of outputs.
 
         Args:
             initial: State before the first item of a key: an immutable value.
-            function: (state, item) → (new state, outputs in order). It must not change the state it is given.
+            function: (state, item) → (new state, outputs in order). It must not change its argument.
         """
         _require_functions("stateful_map", self._stream._vertex, function)
         hint = returned(function)
@@ -403,7 +425,7 @@ class KeyedStream(Generic[K, T]):
 
 
 def _closed(head: Merge, entered: Stream[Any], result: Any) -> Stream[Any]:
-    """Close a cycle with what its body has returned; returns the stream that leaves."""
+    """Close a cycle with the result of its body; return the stream that leaves."""
     parts = result if isinstance(result, tuple) else ()
     if not (len(parts) == 2 and all(isinstance(part, Stream) for part in parts)):
         keyed = any(isinstance(part, KeyedStream) for part in parts)
@@ -421,14 +443,16 @@ def _closed(head: Merge, entered: Stream[Any], result: Any) -> Stream[Any]:
 
 
 def _require_functions(kind: str, vertex: Vertex, *functions: Any, generators: bool = False) -> None:
-    """Refuse what cannot be called, such as the result of a function in place of the function, and functions whose
-    calls only begin: what they return would go on in the place of their results.
+    """Refuse values that cannot be called, and functions whose calls only begin.
+
+    The result of a function in place of the function cannot be called. The coroutine or generator of the others would
+    be passed on in place of their results.
 
     Args:
-        kind: The method that takes them.
-        vertex: After which it was called.
-        functions: What was given.
-        generators: Whether the outputs are run through.
+        kind: Name of the method that takes them.
+        vertex: The vertex before.
+        functions: The arguments.
+        generators: Whether generators are allowed, because their outputs are iterated.
     """
     for function in functions:
         if not callable(function):
@@ -454,22 +478,22 @@ def _require_functions(kind: str, vertex: Vertex, *functions: Any, generators: b
 
 
 def _no_method(stream: object, name: str, other: type, hint: str) -> AttributeError:
-    """Make the error of a stream that is asked for what it has not.
+    """Return the error of a missing attribute of a stream.
 
     Args:
-        stream: What was asked.
-        name: What it was asked for.
+        stream: The stream.
+        name: Name of the attribute.
         other: The other class of streams.
-        hint: How to come to that of the other, if it has it.
+        hint: Advice if the other class has the attribute.
     """
     missing = f"{type(stream).__name__!r} object has no attribute {name!r}"
     if name.startswith("_") or not hasattr(other, name):
-        return AttributeError(missing, name=name, obj=stream)  # Python adds what was perhaps meant
+        return AttributeError(missing, name=name, obj=stream)  # Python adds similar names
     return AttributeError(f"{missing}\n  {hint}")
 
 
 def _of_user(made: F, *functions: Any) -> F:
-    """Note of which function of the user another one was made, so that errors name that."""
+    """Note the user's function behind another one, so that errors name it."""
     if functions:
         made.user_function = functions[0]  # type: ignore[attr-defined]  # a function takes any attribute
     return made

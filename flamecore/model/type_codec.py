@@ -1,4 +1,4 @@
-"""How a type of the user's crosses a process boundary when the codec does not know it by itself."""
+"""Codecs of user types without a built-in one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from flamecore.errors import GraphError
 
 BUILT_IN: Final = frozenset({type(None), bool, int, float, str, bytes, tuple, list, dict, set, frozenset})
-"""What crosses as it is."""
+"""Types whose values cross unchanged."""
 
 RESERVED: Final = "!"
 """Names that begin with it are the engine's."""
@@ -17,17 +17,19 @@ RESERVED: Final = "!"
 
 @dataclass(frozen=True, slots=True)
 class TypeCodec:
-    """One type and how its values cross. A library exports one for its type, and a flow takes it: `flow.codec(it)`.
+    """The codec of one type.
+
+    A library may export one for its type, for flows to use: `flow.codec(it)`.
 
     Attributes:
         type: The class. Values of its subclasses need a codec of their own.
-        name: What it is called in bytes: there is no other link between bytes and the class, so it must stay.
-        encode: From a value to one that crosses: bytes, text, a tuple, a dictionary, a declared class. None: the class
-            is a dataclass, NamedTuple, enum or `msgspec.Struct`, and crosses field by field.
-        decode: From what `encode` made back to a value. It must not trust what it is given.
-        version: Of what `encode` makes, from 1; it goes with the bytes.
+        name: Its name in bytes, the only link between bytes and the class, so it must stay.
+        encode: Function from a value to one that crosses: bytes, text, a tuple, a dictionary, a declared class. None:
+            the class is a dataclass, NamedTuple, enum or `msgspec.Struct`, and crosses field by field.
+        decode: Function from the output of `encode` to the value. It must not trust its argument.
+        version: Version of the output of `encode`, from 1, written with the bytes.
         older: For each earlier version that is still read, its `decode`.
-        formerly: Names of the class in bytes that were made before it was renamed.
+        formerly: Earlier names of the class in bytes.
     """
 
     type: type
@@ -60,5 +62,5 @@ class TypeCodec:
 
 
 def full_name(kind: type) -> str:
-    """What a class is called in bytes unless the flow says otherwise."""
+    """Return the default name of a class in bytes."""
     return f"{kind.__module__}:{kind.__qualname__}"

@@ -1,7 +1,7 @@
-"""Declared types: hints of functions, declared types in words, and whether a value is of one.
+"""Declared types: hints of functions, their text, and tests of values.
 
-Stored state outlives the flow that made it. What a changed flow declares may be something else than what is stored, and
-a function that is given the wrong thing fails late, or not at all.
+Stored state outlives the flow that made it. A changed flow may declare other types than the stored ones, and a function
+that gets a wrong value fails late, or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Fits = Callable[[Any], bool]
 
 _UNIONS: Final = (Union, types.UnionType)
 _ALSO: Final[Mapping[type, tuple[type, ...]]] = {float: (float, int), complex: (complex, float, int)}
-"""What a type checker takes for a type as well."""
+"""Types that a type checker accepts for a type as well."""
 
 
 def _anything(_: Any) -> bool:
@@ -26,12 +26,12 @@ def _anything(_: Any) -> bool:
 
 
 class TypeMatcher:
-    """Makes tests of hints; one for each hint, which may contain itself.
+    """A maker of tests of hints, one for each hint, which may contain itself.
 
-    A scalar of numpy is of the class of Python that `item()` makes of it: an `int64` is an int.
+    A scalar of numpy counts as the Python class that `item()` makes of it: an `int64` is an int.
 
     Args:
-        depth: How deep is looked into containers and records: 0, not at all; None: to the bottom.
+        depth: Depth of the test in containers and records: 0: only the value itself; None: unlimited.
     """
 
     def __init__(self, depth: int | None = None) -> None:
@@ -39,7 +39,10 @@ class TypeMatcher:
         self._made: dict[tuple[int, int | None], tuple[Any, Fits]] = {}
 
     def test_of(self, hint: Any) -> Fits:
-        """What tells whether a value can be of a declared type. Where nothing is told, everything fits."""
+        """Return a function that tests whether a value fits a hint.
+
+        If a hint says nothing, every value fits.
+        """
         key = id(hint), self._depth
         known = self._made.get(key)
         if known is not None:
@@ -54,7 +57,7 @@ class TypeMatcher:
         return made
 
     def _inner(self, hint: Any) -> Fits:
-        """The test of what is inside of something."""
+        """Return the test of a hint one level deeper."""
         if self._depth is None:
             return self.test_of(hint)
         self._depth -= 1
@@ -109,13 +112,13 @@ class TypeMatcher:
 
 
 def _of_python(value: Any) -> Any:
-    """What a scalar of numpy is in Python; any other value as it is."""
-    numpy = sys.modules.get("numpy")  # without it there can be none
+    """Return the Python value of a scalar of numpy; other values unchanged."""
+    numpy = sys.modules.get("numpy")  # without the module there are no such values
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def _fields_of(kind: Any) -> dict[str, Any]:
-    """The hints of the fields of a class that crosses field by field."""
+    """Return the hints of the fields of a class that crosses field by field."""
     names = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
     names = names or getattr(kind, "__struct_fields__", None)
     if not names:
@@ -125,7 +128,7 @@ def _fields_of(kind: Any) -> dict[str, Any]:
 
 
 def hint_text(hint: Any) -> str:
-    """A declared type as it is written.
+    """Return a declared type as it is written.
 
     >>> hint_text(int), hint_text(list[int])
     ('int', 'list[int]')
@@ -134,7 +137,9 @@ def hint_text(hint: Any) -> str:
 
 
 def type_text(hint: Any, _inside: tuple[Any, ...] = ()) -> str:
-    """A declared type in words, classes with their fields: it changes when a class changes its form.
+    """Return a declared type as text, classes with their fields.
+
+    The text changes when a class changes its form.
 
     >>> type_text(tuple[str, int] | None), type_text(object)
     ('tuple[str, int] | None', '')
@@ -168,13 +173,14 @@ def type_text(hint: Any, _inside: tuple[Any, ...] = ()) -> str:
 
 
 def hints_of(thing: Any) -> dict[str, Any]:
-    """The hints of a function by parameter, "return" among them, or those of a class by field.
+    """Return the hints of a function by parameter, or of a class by field.
 
-    What cannot be resolved here (a name that only a type checker imports, say) is left out.
+    The result of a function is under "return". Hints that cannot be resolved here, such as names that only a type
+    checker imports, are left out.
     """
     while isinstance(thing, partial):
         thing = thing.func
-    if not isinstance(thing, type | FunctionType):  # perhaps an object that can be called
+    if not isinstance(thing, type | FunctionType):  # perhaps a callable object
         call = vars(type(thing)).get("__call__")
         thing = call if isinstance(call, FunctionType) else thing
     try:
@@ -198,12 +204,15 @@ def _those_that_can_be(thing: Any) -> dict[str, Any]:
 
 
 def returned(function: Any) -> Any:
-    """The declared result type of a function, or the class itself; `object` when nothing is declared."""
+    """Return the declared result type of a function, or a class itself.
+
+    Returns `object` if nothing is declared.
+    """
     return function if isinstance(function, type) else hints_of(function).get("return", object)
 
 
 def element(hint: Any) -> Any:
-    """The element type of a declared iterable; `object` when it is not told."""
+    """Return the element type of a declared iterable; `object` if unknown."""
     arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
     if hint is str:
         return str

@@ -1,4 +1,4 @@
-"""The vertices of a graph: the operations of the model (paper 004, section 2.5), and the routes of their input."""
+"""The vertices of a graph, and the routes of their input (paper 004, section 2.5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flamecore.model.hashing import refuse_unhashable, stable_hash
 from flamecore.model.types import returned
 
 USABLE_KEYS: Final = "Use a tuple, or frozenset for a set; text, bytes and numbers are keys too."
-"""The advice to whoever has a key that can be changed."""
+"""The hint for mutable keys."""
 
 Payload = Any
 V = TypeVar("V", bound="Vertex")
@@ -20,7 +20,10 @@ V = TypeVar("V", bound="Vertex")
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """Route by the hash of a key. `key` must be deterministic; equal keys meet on one worker."""
+    """A route by the hash of a key; equal keys meet on one worker.
+
+    `key` must be deterministic.
+    """
 
     key: Callable[[Payload], Any]
 
@@ -30,7 +33,7 @@ class ByKey:
 
 @dataclass(frozen=True, slots=True)
 class ByHash:
-    """Route by a function from payload to a signed 32-bit number, the paper's balancing function."""
+    """A route by the paper's balancing function, from payload to signed 32-bit number."""
 
     function: Callable[[Payload], int]
 
@@ -40,15 +43,19 @@ class ByHash:
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """Spread items over the workers, for stateless work: by their global time, or by how busy the workers are where
-    items come once (see `flamecore.runtime.operators.rebalance`)."""
+    """A route that spreads items over the workers, for stateless work.
+
+    It goes by their global time, or by the load of the workers if items come once (see
+    `flamecore.runtime.operators.rebalance`).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ToAll:
-    """Copy every item to every worker; the copies get the workers' ordinals as child ids.
+    """A route that copies every item to every worker.
 
-    The only route whose output depends on the number of workers: for what each worker must know.
+    The copies get the numbers of the workers as child ids. It is the only route whose output depends on the number of
+    workers, for facts that each worker must know.
     """
 
 
@@ -69,14 +76,14 @@ class Drawing(Protocol):
 class Vertex:
     """One operation of a graph. `name` is unique in the graph.
 
-    Its class is a *kind*. Whatever another room must know of a kind, the class says here; how it is computed says the
-    operator that stands beside it in a table (`flamecore.abc.operator`).
+    Its class is a *kind*. The class holds all facts of the kind that other rooms need; the operator beside it in a
+    table computes it (`flamecore.abc.operator`).
 
     Attributes:
         kind: Name of the kind, in pictures and in stored state.
-        functions: Names of the fields that hold the user's functions; None in such a field: there is none.
-        stateful: Whether an output depends on earlier items. Such a vertex needs a key, asks for it itself, and repairs
-            its output, so it needs the barrier.
+        functions: Names of the fields that hold the user's functions; such a field may be None.
+        stateful: Whether an output depends on earlier items. Such a vertex needs a key, calls the key function itself,
+            and repairs its output, so it needs the barrier.
         appends: Whether each output appends a child id that no other output of the same item has. A cycle needs one
             such vertex, or two rounds of one item would have one identity.
     """
@@ -90,65 +97,65 @@ class Vertex:
     route: Route = None
     index: int = -1
     declared: str = field(default="", kw_only=True)
-    """File and line of the flow's source that has added it; empty if that is not known."""
+    """File and line of the flow's source that added it; empty if not known."""
 
     @property
     def takes_back(self) -> bool:
-        """Return whether it takes back some of what it has emitted although its items come in order."""
+        """Return whether it may retract outputs even if its items come in order."""
         return False
 
     @property
     def light(self) -> bool:
-        """Whether an item costs it less than sending the item to another worker does."""
+        """Return whether an item costs it less than sending the item to another worker."""
         return False
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a snapshot holds anything of it."""
+        """Return whether it has state in snapshots."""
         return self.stateful
 
     @property
     def state(self) -> Any:
-        """Declared type of its states, as far as it is known; `object`: it is not."""
+        """Return the declared type of its states; `object` if not known."""
         return object
 
     @property
     def begins(self) -> Any:
-        """Type of its states as their first one tells it, where none is declared; `object`: it does not tell."""
+        """Return the type of its initial states, if none is declared; `object`: unknown."""
         return object
 
     @property
     def form(self) -> str:
-        """How its states come about, in words; empty where the kind says it all.
+        """Return how its states are made; empty if the kind determines it.
 
-        State of another form is gone on with if its values fit.
+        A flow may continue with state of another form if its values fit.
         """
         return ""
 
     @property
     def state_facts(self) -> Mapping[str, str | int]:
-        """Settings without which its stored state cannot be used: a flow that has others does not go on with it.
+        """Return the settings on which its stored state depends.
 
-        `by` is what tells the entries of the state apart: "key" (the default), "hash", or "equality" (a hash and a
-        rank).
+        A flow with other settings cannot use the state. `by` is what tells the entries of the state apart: "key" (the
+        default), "hash", or "equality" (a hash and a rank).
         """
         return {}
 
     def check(self) -> None:
-        """Find a setting that cannot work, as far as the vertex alone shows it.
+        """Refuse settings that cannot work, as far as the vertex alone shows it.
 
         Raises:
-            GraphError: Names the vertex.
+            GraphError: The text names the vertex.
         """
 
     def draw(self, graph: Drawing) -> tuple[Vertex, Vertex]:
-        """Add what the vertex means to `graph`, in maps, broadcasts, merges and groupings.
+        """Draw the meaning of the vertex into `graph`; a generic vertex means itself.
 
-        The reference interpreter computes the drawing, and holds the operator against it. A generic vertex means
-        itself.
+        The drawing has maps, broadcasts, merges and groupings only. The reference interpreter computes it, and compares
+        the operator with it.
 
         Returns:
-            The vertex where items enter the drawing, and the one where they leave it.
+            The vertex by which items enter the drawing, and the one by which they leave it.
         """
         alone = graph.add(copy.copy(self))
         return alone, alone
@@ -159,7 +166,7 @@ class Vertex:
 
 @dataclass(eq=False, slots=True, repr=False)
 class Source(Vertex):
-    """Where items enter. `type` is the declared type of payloads."""
+    """The entry of items; `type` is the declared type of payloads."""
 
     kind: ClassVar[str] = "source"
 
@@ -171,11 +178,11 @@ MapShape = Literal["many", "one", "filter", "inspect", "inspect_meta"]
 
 @dataclass(eq=False, slots=True, repr=False)
 class Map(Vertex):
-    """From one payload to many. The i-th output appends child id i.
+    """A function from one payload to many; the i-th output appends child id i.
 
-    `shape` says what `function` returns: "many" an iterable of outputs, "one" the only output, "filter" whether the
-    payload itself goes on, "inspect" nothing (the payload goes on). With "inspect_meta" it takes the meta as well, and
-    returns nothing.
+    `shape` is the kind of result of `function`: "many" an iterable of outputs, "one" the only output, "filter" whether
+    to pass on the payload itself, "inspect" nothing (the payload is passed on). With "inspect_meta" it takes the meta
+    as well, and returns nothing.
     """
 
     kind: ClassVar[str] = "map"
@@ -188,7 +195,9 @@ class Map(Vertex):
 
 @dataclass(eq=False, slots=True, repr=False)
 class Broadcast(Vertex):
-    """Copies each item to all successors; the copy to the i-th (in the order of links) appends child id i.
+    """A copy of each item to all successors.
+
+    The copy to the i-th, in the order of links, appends child id i.
 
     Attributes:
         resorted: Whether earlier versions linked the successors of this flow in another order, that of its lines.
@@ -201,20 +210,23 @@ class Broadcast(Vertex):
 
 @dataclass(eq=False, slots=True, repr=False)
 class Merge(Vertex):
-    """Several inputs become one stream, ordered by meta like every stream. Nothing is added to the meta."""
+    """A merge of several inputs into one stream, ordered by meta like every stream.
+
+    It adds nothing to the meta.
+    """
 
     kind: ClassVar[str] = "merge"
 
 
 @dataclass(eq=False, slots=True, repr=False)
 class KeyedLoop(Merge):
-    """The merge that a cycle goes back to whose items keep the key that they enter with.
+    """The merge at the head of a cycle whose items keep the key they enter with.
 
-    So what goes round one key never meets what goes round another, and each key group can be on the worker that owns
-    it. No vertex inside has a route, unless it is by the same key.
+    So items of different keys never meet in the cycle, and each key group can be on the worker that owns it. No vertex
+    inside has a route, unless it is by the same key.
 
     Attributes:
-        key: The function that tells the key of what enters, and of what comes back.
+        key: Function that returns the key of items that enter or come back.
     """
 
     kind: ClassVar[str] = "keyed_loop"
@@ -226,7 +238,7 @@ class KeyedLoop(Merge):
 class Grouping(Vertex):
     """The only operation that keeps state: windows of consecutive items of a bucket.
 
-    Buckets are told apart by `route`: a key (`ByKey`), or a hash and `equal` (`ByHash`), which is asked only about
+    The route separates buckets: by a key (`ByKey`), or by a hash and `equal` (`ByHash`), which is called only for
     payloads of equal hash and must imply it.
 
     Attributes:
@@ -234,8 +246,8 @@ class Grouping(Vertex):
         equal: With `ByHash`: whether two payloads belong to one bucket. Default: equal hashes are enough.
         order: Optional sort key of payloads: orders items of one global time inside a bucket before their meta does.
         undo_partial: While a bucket is smaller than the window its content is one provisional result, retracted when
-            the next item comes. A result can only be taken back by its own record, so buckets are then kept for each
-            record (global time) apart: this collects what comes of one record, as rejoining what was split.
+            the next item comes. A result can only be retracted by its own record, so buckets are then kept for each
+            record (global time) apart: this collects the items of one record, for example to rejoin its parts.
     """
 
     kind: ClassVar[str] = "grouping"
@@ -257,15 +269,12 @@ class Grouping(Vertex):
 
     @property
     def begins(self) -> Any:
-        """Type of its states as their first one tells it, where none is declared; `object`: it does not tell."""
+        """Return `object`: the type of its initial states is not known."""
         return object
 
     @property
     def form(self) -> str:
-        """How its states come about, in words; empty where the kind says it all.
-
-        State of another form is gone on with if its values fit.
-        """
+        """Return an empty text: the kind determines how its states are made."""
         return ""
 
     @property
@@ -282,7 +291,7 @@ class Grouping(Vertex):
 
 @dataclass(eq=False, slots=True, repr=False)
 class Sink(Vertex):
-    """Where items leave, through the barrier. `type` is the type of payloads, as far as it is known."""
+    """The exit of items, through the barrier; `type` is that of payloads, if known."""
 
     kind: ClassVar[str] = "sink"
 
@@ -290,7 +299,7 @@ class Sink(Vertex):
 
 
 def complement(predicate: Callable[[Any], object]) -> Callable[[Any], bool]:
-    """Return a predicate that holds of what another one does not, and says of which."""
+    """Return the negation of a predicate, marked with the predicate."""
 
     def holds(payload: Any) -> bool:
         return not predicate(payload)
@@ -300,14 +309,14 @@ def complement(predicate: Callable[[Any], object]) -> Callable[[Any], bool]:
 
 
 def are_complements(one: Vertex, other: Vertex) -> bool:
-    """Return whether one of two filters lets pass just what the other does not."""
+    """Return whether one of two filters passes just the items that the other drops."""
     if not (isinstance(one, Map) and isinstance(other, Map) and one.shape == other.shape == "filter"):
         return False
     return one.route is other.route is None and getattr(other.function, "complement_of", None) is one.function
 
 
 def user_functions(vertex: Vertex) -> Iterator[Callable[..., Any]]:
-    """Return the functions that the user gave to a vertex: those of its kind, and that of its route."""
+    """Yield the user's functions of a vertex: those of its kind, and of its route."""
     yield from filter(None, (getattr(vertex, name) for name in vertex.functions))
     if isinstance(vertex.route, ByKey):
         yield vertex.route.key
@@ -316,14 +325,14 @@ def user_functions(vertex: Vertex) -> Iterator[Callable[..., Any]]:
 
 
 def note_declaration(error: GraphError, vertex: Vertex) -> GraphError:
-    """Add to an error where the flow declares the vertex, and return it."""
+    """Add the place where the flow declares the vertex to an error; return the error."""
     if vertex.declared:
         error.add_note(f"  declared  {vertex.declared}")
     return error
 
 
 def user_name(function: Callable[..., Any]) -> str | None:
-    """Return what the user calls a function; None of one that the engine has made of none of the user's."""
+    """Return the user's name of a function; None for functions of the engine."""
     own: Any = function
     while hasattr(own, "user_function"):
         own = own.user_function
@@ -333,16 +342,16 @@ def user_name(function: Callable[..., Any]) -> str | None:
 
 
 def is_local(function: Callable[..., Any]) -> bool:
-    """Whether a function has no name it could be imported by: a lambda, or one defined inside another."""
+    """Return whether a function cannot be imported: a lambda, or a nested function."""
     name = getattr(function, "__qualname__", "")
     return "<lambda>" in name or "<locals>" in name
 
 
 def check_settings(vertex: Vertex, *, barrier: bool) -> None:
-    """Find what one vertex says that cannot work.
+    """Refuse settings of one vertex that cannot work.
 
     Raises:
-        GraphError: Names the vertex.
+        GraphError: The text names the vertex.
     """
     if vertex.stateful:
         if not isinstance(vertex.route, (ByKey, ByHash)):

@@ -1,8 +1,9 @@
-"""NATS transport: the processes of a job talk through a NATS server, which they all reach; none has to reach another.
+"""NATS transport: the processes of a job talk through a NATS server.
 
-Core NATS delivers at most once, holds nobody back and lets everybody in write to everybody. What it lacks is added
-here: numbers, repeats and a window for each channel (`outgoing`, `incoming`), proof of belonging (`envelope`), and
-signs of life (`peers`).
+Every process needs to reach the server; none needs to reach another process. Core NATS delivers at most once, has no
+flow control, and lets every client write to every subject. The missing parts are added here: sequence numbers,
+retransmission and a window for each channel (`outgoing`, `incoming`), authentication (`envelope`), and heartbeats
+(`peers`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class NatsTransport(Transport):
 
     @classmethod
     def address_of(cls, url: str) -> JobAddress:
-        # Its processes are wherever they have connected to the server: no location is needed.
+        # Processes connect to the server from anywhere: no location is needed.
         return JobAddress(options={"servers": (url,)})
 
     @property
@@ -45,7 +46,7 @@ class NatsTransport(Transport):
 
     @property
     def refused(self) -> Counter[str]:
-        """How many messages were refused, by reason: one word."""
+        """Count the refused messages by reason, one word each."""
         return Counter() if self._exchange is None else self._exchange.refused
 
     def outlook(self) -> Outlook:
@@ -85,15 +86,15 @@ class NatsTransport(Transport):
             raise
         return endpoint
 
-    # Trouble, for tests:
+    # Faults for tests:
 
     def disconnect(self) -> None:
-        """Break the connection to the server, as a network would. Nothing that was sent may be lost."""
+        """Break the connection to the server, as a network would; no message may be lost."""
         if self._exchange is not None:
             self._exchange.disconnect()
 
     def repeat(self) -> None:
-        """Send again everything that is not known to have arrived. Nothing may come twice out of it."""
+        """Send unconfirmed messages again; the receiver must see none of them twice."""
         if self._exchange is not None:
             self._exchange.repeat()
 
@@ -110,7 +111,7 @@ class NatsTransport(Transport):
 
     async def _leave(self, exchange: Exchange) -> None:
         try:
-            # All at once: each may wait for others of this process.
+            # Close concurrently: each may wait for another endpoint of this process.
             endpoints = tuple(exchange.endpoints.values())
             ends = await asyncio.gather(*(endpoint.aclose() for endpoint in endpoints), return_exceptions=True)
             await exchange.leave()

@@ -1,8 +1,8 @@
-"""The client library, with two shorter ways: what comes is handled at once, and what is published goes out at once.
+"""The NATS client library, with direct paths for reading and publishing.
 
-The library gives what it reads to a queue and a task for each subscription, and what is published to another task.
-Leaving these out takes a third off the time that a message costs both processes, and off its latency. Some methods
-that the library keeps to itself are used here and nowhere else; the tests see when they change.
+The library passes what it reads through a queue and a task for each subscription, and what is published through another
+task. Skipping these saves a third of the time that a message costs both processes, and of its latency. Some private
+methods of the library are used here and nowhere else; the tests notice when they change.
 """
 
 from __future__ import annotations
@@ -22,17 +22,23 @@ _CANCEL_S = 0.1
 
 
 async def ended(task: asyncio.Task[Any]) -> None:
-    """Cancel a task of the library until it ends. Where it waits for a connection that is refused at that very moment,
-    it hears of that alone, and goes on."""
+    """Cancel a task of the library until it ends.
+
+    A task waiting for a connection that is refused at that very moment gets that error, not the cancellation, and goes
+    on.
+    """
     while not task.done():
         task.cancel()
         await asyncio.wait((task,), timeout=_CANCEL_S)
     if not task.cancelled():
-        task.exception()  # is of no account any more
+        task.exception()  # its error does not matter any more
 
 
 class Heard(NamedTuple):
-    """What has come. `nobody`: it is the server's word that nobody was there to get what had `subject` as way back."""
+    """A message that has arrived.
+
+    If `nobody` is set, it is the server's notice that a message with `subject` as way back had no subscriber.
+    """
 
     subject: str
     reply: str
@@ -42,9 +48,9 @@ class Heard(NamedTuple):
 
 
 class _Wire(TcpTransport):
-    """The library's, but that it says who we are and asks whether the server is content in one piece.
+    """The library's transport, which sends CONNECT and PING in one write.
 
-    A server that is not says why and closes. If something it has not read is on its way then, its words are lost.
+    A server that refuses a client says why and closes. If it has unread input then, its words are lost.
     """
 
     _held = b""
@@ -57,18 +63,19 @@ class _Wire(TcpTransport):
             super().write(held + payload)  # type: ignore[no-untyped-call]  # nats-py has no hints there
 
     def writelines(self, payload: Sequence[bytes]) -> None:
-        # From Python 3.12 on asyncio's own does not look whether the connection is closed, and fails if it is.
+        # From Python 3.12 on asyncio's own does not check whether the connection is closed, and fails if it is.
         super().write(b"".join(payload))  # type: ignore[no-untyped-call]  # as above
 
     async def connect_tls(self, *arguments: Any, **named: Any) -> None:
         await super().connect_tls(*arguments, **named)
-        # What the library builds does not know that it is over TLS, and asyncio warns of that when it ends.
+        # The library's protocol does not know that it is over TLS, and asyncio warns of that when it ends.
         protocol: Any = None if self._io_writer is None else self._io_writer.transport.get_protocol()
         if protocol is not None:  # the server may have closed already, and what is next says so
             protocol._over_ssl = True
 
     async def wait_closed(self) -> None:
-        # Over TLS a close is answered. A server that does not answer any more would be waited for half a minute.
+        # Over TLS a close is answered. Without a limit, a server that does not answer would be awaited for half a
+        # minute.
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await super().wait_closed()  # type: ignore[no-untyped-call]  # nats-py has no hints there
@@ -78,11 +85,11 @@ class _Wire(TcpTransport):
 
 
 class DirectClient(Client):
-    """A client whose handlers are called while it reads: they must be quick, and are in nobody's way.
+    """A client that calls its handlers while it reads: they must be quick.
 
     Args:
-        secured: Nothing, and credentials least of all, may be said to a server that does not speak TLS.
-        broken: Called with what a handler raises.
+        secured: Whether to refuse a server without TLS, before anything (credentials above all) is sent to it.
+        broken: Called with an error raised by a handler.
     """
 
     def __init__(self, *, secured: bool, broken: Callable[[Exception], None]) -> None:
@@ -92,7 +99,7 @@ class DirectClient(Client):
         self._handlers: dict[int, Callable[[Heard], None]] = {}
 
     async def hear(self, subject: str, handle: Callable[[Heard], None]) -> int:
-        """Subscribe; the server knows of it after the next flush. Returns the number of the subscription."""
+        """Subscribe, and return the subscription's number; a flush makes it effective."""
         subscription = await self.subscribe(subject)
         number: int = subscription._id
         self._handlers[number] = handle
@@ -111,7 +118,7 @@ class DirectClient(Client):
             wire.transport.abort()
 
     def say(self, letters: list[tuple[str, str, bytes]]) -> None:
-        """Publish (subject, way back, data), in order."""
+        """Publish (subject, way back, data) tuples, in order."""
         transport = self._transport
         if transport is None or transport.at_eof():
             return
@@ -121,7 +128,10 @@ class DirectClient(Client):
         transport.writelines(pieces)
 
     def say_with_headers(self, letters: list[tuple[str, str, bytes, bytes]]) -> None:
-        """Publish (subject, way back, headers, data), in order. The headers are as they go over the wire."""
+        """Publish (subject, way back, headers, data) tuples, in order.
+
+        Headers are in wire format.
+        """
         transport = self._transport
         if transport is None or transport.at_eof():
             return
@@ -144,22 +154,22 @@ class DirectClient(Client):
 
     async def close(self) -> None:
         await super().close()
-        # The library tells its attempts to come back to end, and does not look whether they do.
+        # The library tells its reconnecting task to end, and does not wait until it does.
         again = self._reconnection_task
         if again is not None and again is not asyncio.current_task():
             await ended(again)
-            if not self.is_closed:  # one has got through meanwhile
+            if not self.is_closed:  # it has reconnected meanwhile
                 await super().close()
 
     async def _process_pong(self) -> None:
-        # To a flush that was given up meanwhile the library would say so all the same, fail, and read nothing any more.
+        # The library would set the result of a flush that was given up, fail, and read nothing any more.
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
     @property
     def has_jetstream(self) -> bool:
-        """Whether the server says of itself that it stores; others of its cluster may."""
+        """Return whether this server has JetStream enabled; others of its cluster may."""
         return bool(self._server_info.get("jetstream"))
 
     async def _connect_to_server(self, s: Srv) -> None:
@@ -168,8 +178,8 @@ class DirectClient(Client):
         await wire.connect(s.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        # The library has a task write this later, and what it writes itself overtakes it: a question whether the server
-        # knows of a subscription would be answered before the server has heard of it.
+        # The library has a task write this later, and its own direct writes overtake it: the server would answer a PING
+        # before it has received the subscription that the PING asks about.
         if self.is_connected and self._transport is not None and self._pending:
             pending, self._pending, self._pending_data_size = self._pending, [], 0
             self._transport.writelines(pending)

@@ -1,7 +1,7 @@
-"""The way to the server: connects, publishes in order, subscribes, and says when it breaks and when it is mended.
+"""The connection to the server: publishes, subscribes, reports its breaks.
 
-While it is broken nothing is kept here: what is posted is dropped. Those who post know what has not arrived, and say
-it again when the connection is back.
+Messages posted while it is broken are dropped. The callers know which messages have not arrived, and post them again
+when the connection is back.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _PING_S: Final = 5
 _ATTEMPTS: Final = 3
 _START_S: Final = 1.0
 _START_PAUSE_S: Final = 0.05
-"""How long a server may take that is just being started, and how often it is looked for meanwhile."""
+"""Time allowed to a server that is just starting, and how often to try meanwhile."""
 
 
 class Connection:
     """One connection of one process.
 
     Args:
-        options: Of the transport or registry, checked.
-        name: What the server calls this process in its own lists.
+        options: Options of the transport, registry, store, source or sink, checked.
+        name: Name of this process in the server's own lists.
         up: Called when a broken connection is mended.
         failed: Called once, when it cannot be mended or when the server refuses something.
-        waits: Whether a server that is just being started is waited for.
+        waits: Whether to wait for a server that is just starting.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Connection:
         self._limit: asyncio.TimerHandle | None = None
         self._error: FlameError | None = None
         self._mended = 0
-        self._broken = asyncio.Event()  # while it is
-        self._back = asyncio.Event()  # while it is not, or will never be again
+        self._broken = asyncio.Event()  # set while it is broken
+        self._back = asyncio.Event()  # set while it is not broken, or broken for good
 
     def _made(self) -> DirectClient:
         return DirectClient(secured=self.options.secured, broken=lambda error: self._fail(self._explain(error)))
 
     @property
     def max_payload(self) -> int:
-        """Largest message that the server takes, in bytes."""
+        """Return the server's largest message, in bytes."""
         return int(self._client.max_payload)
 
     async def open(self) -> None:
@@ -97,7 +97,7 @@ class Connection:
         self._back.set()
 
     async def _come_in(self, arguments: dict[str, Any]) -> None:
-        """Try until a server lets this process in, or there is no point in it."""
+        """Try until a server accepts this process, or there is no point in trying."""
         closed = 0
         starts_until = asyncio.get_running_loop().time() + _START_S
         while True:
@@ -108,13 +108,13 @@ class Connection:
                     raise
                 await asyncio.sleep(_START_PAUSE_S)
             except (ConnectionResetError, BrokenPipeError, errors.UnexpectedEOF):
-                # The server may have said why it does not let us in, and have closed before that was read.
+                # The server may have said why it refuses this process, and have closed before that was read.
                 closed += 1
                 if closed == _ATTEMPTS:
                     raise
 
     async def _attempt(self, arguments: dict[str, Any]) -> None:
-        """Try every server once. Raises what the last one says."""
+        """Try every server once. Raises the error of the last one."""
         client = self._client = self._made()
         self._errors.clear()
         self._hopeless.clear()
@@ -159,41 +159,43 @@ class Connection:
         }
 
     def jetstream(self, timeout_s: float) -> JetStreamContext:
-        """What the server stores, once this is open; each request may take so long."""
+        """Return the JetStream API of an open connection, with a limit for each request."""
         return self._client.jetstream(timeout=timeout_s)
 
     async def request(self, subject: str, data: bytes, timeout_s: float, headers: dict[str, str] | None = None) -> Msg:
-        """Publish, and wait for the answer."""
+        """Publish a message, and wait for the answer."""
         return await self._client.request(subject, data, timeout=timeout_s, headers=headers)
 
     @property
     def server_version(self) -> str:
-        """Of the server that it goes to."""
+        """Return the version of the connected server."""
         return str(self._client.connected_server_version)
 
     @property
     def has_jetstream(self) -> bool:
-        """Whether the server that it goes to says of itself that it stores; others of its cluster may."""
+        """Return whether the connected server has JetStream; others of its cluster may."""
         return self._client.has_jetstream
 
     async def subscribe(self, subject: str, handle: Callable[[Heard], None]) -> int:
-        """Have `handle` called with what arrives at a subject, from when this returns. Waits for a server that is away.
+        """Subscribe `handle` to a subject; wait for a server that is away.
+
+        Messages arrive from when this returns; the result is the subscription's number.
 
         Raises:
-            SendTimeout: It is connected, and silent.
-            ConnectError: It says no, or stays away.
+            SendTimeout: The server is connected, and silent.
+            ConnectError: The server refuses, or stays away.
         """
         try:
             number = await self._client.hear(subject, handle)
         except errors.Error as error:
             raise self._explain(error) from error
-        # A connection that breaks meanwhile tells the next server by itself of what it is subscribed to.
+        # The client subscribes again by itself at the next server if the connection breaks meanwhile.
         while not await self.flush(self.options.connect_timeout_s):
             await self.back()
         return number
 
     async def back(self) -> int:
-        """Wait until it is not broken. Returns how often it has been mended.
+        """Wait until the connection is not broken; return how often it has been mended.
 
         Raises:
             ConnectError: It is broken for good.
@@ -204,13 +206,13 @@ class Connection:
         return self._mended
 
     async def unsubscribe(self, number: int) -> None:
-        """Have nothing more arrive there."""
+        """Unsubscribe."""
         await self._client.hear_no_more(number)
 
     def post(self, subject: str, reply: str, data: bytes) -> None:
-        """Publish, after everything that was posted before. Dropped while the connection is broken.
+        """Publish a message after all posted before; drop it if the connection is broken.
 
-        What is posted in one turn of the event loop goes out together, at its end.
+        Messages posted in one turn of the event loop go out together, at its end.
         """
         if not self.is_up:
             return
@@ -222,17 +224,19 @@ class Connection:
         self._letters.append((subject, reply, data))
 
     def publish(self, letters: list[tuple[str, str, bytes, bytes]]) -> None:
-        """Publish (subject, way back, headers, data) at once, in order. Dropped while the connection is broken.
+        """Publish (subject, way back, headers, data) tuples at once, in order.
+
+        They are dropped while the connection is broken.
 
         Args:
-            letters: Each no larger than `max_payload`. No way back is an empty text; headers are as on the wire.
+            letters: Each no larger than `max_payload`; an empty way back if there is none; headers in wire format.
         """
         self._push()
         if self.is_up:
             self._client.say_with_headers(letters)
 
     def _too_large(self, subject: str, data: bytes) -> TransportError:
-        """The error for a part that was cut for a server that took more."""
+        """Return the error of a part that was cut for a server with a larger limit."""
         return TransportError(
             f"a message of {len(data)} bytes; {self.options.shown} takes no more than {self.max_payload} any more",
             hint="Servers of one cluster need one max_payload.",
@@ -246,11 +250,11 @@ class Connection:
             self._client.say(letters)
 
     async def flush(self, limit_s: float) -> bool:
-        """Wait until the server has everything that was posted. Returns False if the connection has broken before.
+        """Wait until the server has everything posted; return False on a break.
 
         Raises:
-            SendTimeout: It is connected, and silent.
-            ConnectError: It says no.
+            SendTimeout: The server is connected, and silent.
+            ConnectError: The server refuses.
         """
         self._push()
         if not self.is_up:
@@ -279,13 +283,13 @@ class Connection:
         return True
 
     def disconnect(self) -> None:
-        """Break it, as a network would. It is mended at once."""
+        """Break the connection, as a network would; the client mends it at once."""
         if self.is_up:
             self._push()
             self._client.break_off()
 
     async def aclose(self) -> None:
-        """Leave the server, at once."""
+        """Disconnect from the server, at once."""
         self._closing = True
         self.is_up = False
         self._end(TransportClosedError("the connection is closed", address=self.name, peer=self.options.shown))
@@ -297,7 +301,7 @@ class Connection:
 
     async def _on_error(self, error: Exception) -> None:
         if not self._opened:
-            # Each server has had its turn, or one has answered and does not let us in: others of its cluster will not.
+            # All servers have been tried, or one has answered and refuses this process: others of its cluster will too.
             self._errors.append(error)
             if len(self._errors) >= len(self._servers) or not isinstance(error, OSError) or is_tls(error):
                 self._hopeless.set()
@@ -343,7 +347,10 @@ class Connection:
             self._fail(self._explain(error))
 
     def _next_server(self, servers: list[Server], _: dict[str, Any]) -> tuple[Server, float]:
-        """Which server to try, and after how many seconds: the configured ones alone, the least tried first."""
+        """Return the next server to try and the seconds to wait before.
+
+        Only configured servers are tried, the least tried one first.
+        """
         own = [server for server in servers if server.uri.netloc.rpartition("@")[2] in self._servers]
         server = min(own, key=lambda server: server.reconnects)
         return server, min(0.025 * 2**server.reconnects, _LONGEST_PAUSE_S) if server.reconnects else 0.0
@@ -356,7 +363,7 @@ class Connection:
             self._failed(error)
 
     def _end(self, error: FlameError) -> None:
-        """Nobody need wait for it to come back."""
+        """Fail or release all callers of `back`."""
         self._error = self._error or error
         self._broken.set()
         self._back.set()

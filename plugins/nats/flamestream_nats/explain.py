@@ -1,4 +1,4 @@
-"""What goes wrong with a server, in words a user can act on. No text has a credential in it."""
+"""Errors of a server, in words a user can act on. No text has a credential in it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flamestream_nats.options import ServerOptions
 
 
 def explained(error: BaseException, options: ServerOptions, name: str) -> FlameError:
-    """The error for a server that cannot be reached, does not let this process in, or refuses what it does.
+    """Return the error of a server that is unreachable, or refuses something.
 
     Args:
-        error: What the client says.
-        options: Of the transport or registry.
-        name: Of this process.
+        error: The client's error.
+        options: Options of the connection.
+        name: Name of this process.
     """
     if isinstance(error, FlameError):
         return error
@@ -55,11 +55,11 @@ def explained(error: BaseException, options: ServerOptions, name: str) -> FlameE
 
 
 def is_tls(error: BaseException) -> bool:
-    """Whether that is about TLS."""
+    """Return whether an error is about TLS."""
     return isinstance(error, ssl.SSLError | errors.SecureConnFailedError)
 
 
 def reason(error: BaseException) -> str:
-    """What an error of the client says."""
+    """Return the text of a client's error, or its class's name."""
     text = str(error).removeprefix("nats: ").strip("'\" ")
     return text or type(error).__name__

@@ -1,4 +1,4 @@
-"""Options of transport, registry and store, and what may not be: an unprotected way to another machine."""
+"""Options of transport, registry and store, and their checks."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import msgspec
 from flamecore.errors import ConfigError, MissingDependencyError, TransportError
 
 MOST_FRAMES: Final = 65_536
-"""Most messages that a receiver keeps for one sender, whatever the sender's window."""
+"""Most messages a receiver keeps for one sender, whatever the sender's window."""
 MOST_BYTES: Final = 256 * 2**20
-"""Most bytes of messages that a receiver keeps for one sender before it refuses another."""
+"""Most bytes of messages a receiver keeps for one sender before it refuses another."""
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRETS: Final = ("token", "password", "nkey_seed")
 
 SCHEMES: Final = ("nats", "tls")
-"""Schemes of the addresses of servers; `tls` is spoken in TLS from the first byte on."""
+"""Schemes of server addresses; `tls` is TLS from the first byte on."""
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 
 class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How to reach the server.
+    """Options of a connection to the server.
 
     Attributes:
         servers: Addresses of the server, or of the servers of one cluster: `nats://HOST:PORT` or `tls://HOST:PORT`.
         token: Shown to the server.
         user: Shown to the server, with `password`.
         password: See `user`.
-        nkey_seed: Seed of the key pair that signs what the server asks to be signed; needs `nats-py[nkeys]`.
-        tls_ca: File with the certificates of who may vouch for the server; this machine's by default.
+        nkey_seed: Seed of the key pair that signs the server's challenge; needs `nats-py[nkeys]`.
+        tls_ca: File with the certificates of the authorities that may vouch for the server; this machine's by default.
         tls_certificate: File with the certificate that is shown to the server.
         tls_key: File with the key of that certificate.
         insecure: Go to other machines without TLS, or without a token of the job.
@@ -45,7 +45,7 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """
 
     section: ClassVar[str]
-    """Where these options are configured."""
+    """Section of the configuration that has these options."""
 
     servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
     token: str = ""
@@ -67,33 +67,33 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def shown(self) -> str:
-        """The servers, as errors name them."""
+        """Return the servers, as errors name them."""
         return ", ".join(map(shown_server, self.servers))
 
     @property
     def secured(self) -> bool:
-        """Whether nothing may be said to a server but over TLS."""
+        """Return whether TLS is required."""
         files = self.tls_ca or self.tls_certificate or self.tls_key
         return bool(files) or any(server.startswith("tls://") for server in self.servers)
 
     @property
     def permissions(self) -> str:
-        """What a user of the server must be allowed to do, for errors."""
+        """Return the permissions a user of the server needs, as errors name them."""
         raise NotImplementedError
 
 
 class Options(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of the transport: those of `ServerOptions`, and
+    """Options of the transport, besides those of `ServerOptions`.
 
     Attributes:
-        prefix: What all subjects begin with.
+        prefix: Prefix of all subjects.
         window_frames: Most messages on their way from one sender to one receiver, until the receiver has read them.
         window_bytes: Most bytes on that way; one message more may be under way, however large.
         send_timeout_s: How long `send` waits for a receiver that gives no room.
-        heartbeat_s: How often processes that talk to each other see whether one is back that was not there; every other
-            time whether all are. A process that the server has no connection to four times in a row is gone.
-        silence_timeout_s: How long a process that is connected may say nothing (one call of a user's function takes
-            that long, or its machine has lost power) before it counts as gone.
+        heartbeat_s: Interval at which a process checks its peers that were not connected the last time; it checks all
+            peers every other time. A process that the server has no connection to four times in a row is gone.
+        silence_timeout_s: How long a connected process may be silent before it counts as gone: one call of a user's
+            function may take that long, or its machine has lost power.
     """
 
     section: ClassVar[str] = "transport.nats"
@@ -111,10 +111,10 @@ class Options(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class RegistryOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of the registry: those of `ServerOptions`, and
+    """Options of the registry, besides those of `ServerOptions`.
 
     Attributes:
-        bucket: Name of the key-value bucket; it is made if it is not there.
+        bucket: Name of the key-value bucket; it is created if it does not exist.
         replicas: How many servers of the cluster keep it, if it has to be made.
         request_timeout_s: How long the server may take to answer.
     """
@@ -131,10 +131,10 @@ class RegistryOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw
 
 
 class StoreOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of the store: those of `ServerOptions`, and
+    """Options of the store, besides those of `ServerOptions`.
 
     Attributes:
-        prefix: What the names of streams, one for each job, and their subjects begin with.
+        prefix: Prefix of the names of streams, one for each job, and of their subjects.
         replicas: How many servers of the cluster keep a stream, if it has to be made.
         request_timeout_s: How long the server may be away, or slow, before a request is given up.
     """
@@ -151,7 +151,7 @@ class StoreOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 def check(options: ServerOptions) -> None:
-    """Look for what no type can forbid.
+    """Check the options for values that no type can forbid.
 
     Raises:
         ConfigError: An option cannot be used. No secret is shown.
@@ -181,14 +181,16 @@ def check(options: ServerOptions) -> None:
 
 
 def exposed(options: ServerOptions, token: str | None) -> list[str]:
-    """What is missing on the way to other machines, as `insecure` allows. Empty: nothing.
+    """Return the protections that the way to other machines lacks.
+
+    The list is empty if all servers are on this machine, or if nothing is missing.
 
     Args:
-        options: Checked.
-        token: The job's; None: none is needed.
+        options: The options, checked.
+        token: The job's token; None if none is needed.
 
     Raises:
-        TransportError: Something is missing, and `insecure` does not allow it.
+        TransportError: A protection is missing, and `insecure` does not allow it.
     """
     far = [shown_server(server) for server in options.servers if not _on_this_machine(urlsplit(server).hostname or "")]
     if not far:
@@ -206,13 +208,13 @@ def exposed(options: ServerOptions, token: str | None) -> list[str]:
 
 
 def shown_server(server: str) -> str:
-    """A server's address as errors show it: without credentials."""
+    """Return a server's address as errors show it: without credentials."""
     scheme, _, rest = server.rpartition("://")
     return f"{scheme or 'nats'}://{rest.rpartition('@')[2]}"
 
 
 def warn(options: ServerOptions, missing: list[str]) -> None:
-    """Say in the log what is missing on the way to other machines."""
+    """Log the protections missing on the way to other machines."""
     from flamecore.events import TRANSPORT_EXPOSED
     from flamecore.logs import logger
 
@@ -220,7 +222,7 @@ def warn(options: ServerOptions, missing: list[str]) -> None:
 
 
 def ssl_context(options: ServerOptions) -> ssl.SSLContext | None:
-    """How to speak TLS to the server; None if nothing asks for it.
+    """Return the TLS context for the server, or None if TLS is not required.
 
     Raises:
         ConfigError: A file cannot be used.
@@ -244,11 +246,11 @@ def ssl_context(options: ServerOptions) -> ssl.SSLContext | None:
 
 
 def check_seed(options: ServerOptions) -> None:
-    """Look at `nkey_seed`.
+    """Check `nkey_seed`.
 
     Raises:
-        MissingDependencyError: What signs with it is not installed.
-        ConfigError: It is none.
+        MissingDependencyError: The package that signs with it is not installed.
+        ConfigError: It is not a seed.
     """
     try:
         import nkeys

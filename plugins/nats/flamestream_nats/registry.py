@@ -1,7 +1,8 @@
-"""Registry `nats`: entries in a key-value bucket of JetStream, on a server that all hosts reach.
+"""Registry `nats`: entries in a key-value bucket of JetStream.
 
-The server keeps the last change of each key in a stream, on disk, and takes a change only if the one before has the
-number that is named: that number is the revision. On a cluster it takes a change when most of `replicas` have it.
+All hosts reach the server. It keeps the last change of each key in a stream, on disk. It accepts a change only if it
+names the number of the change before: that number is the revision. A cluster accepts a change when most of `replicas`
+have it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from flamestream_nats.options import SCHEMES, RegistryOptions, check, exposed, w
 T = TypeVar("T")
 
 _NOT_THE_LAST: Final = frozenset({10071, 10164})
-"""What the server says of a change whose revision is not the last one."""
+"""Error codes of the server for a change that is not based on the last revision."""
 
 
 class NatsRegistry(JobRegistry):
@@ -74,7 +75,7 @@ class NatsRegistry(JobRegistry):
         try:
             return await self._jetstream.key_value(self.options.bucket)
         except BucketNotFoundError:
-            # Two may make it at once: it is the same one.
+            # Two may create it at once: both get the same one.
             return await self._jetstream.create_key_value(
                 bucket=self.options.bucket,
                 description="jobs of flamestream, and where their parts are",
@@ -93,7 +94,7 @@ class NatsRegistry(JobRegistry):
         return await self._changed(key, self._bucket.create(key, value))
 
     async def update(self, key: str, value: bytes, revision: int) -> int | None:
-        # To the server, revision 0 says that there must be no entry; and, of a deletion, that any will do.
+        # To the server, revision 0 means that there must be no entry; in a deletion, that any revision will do.
         return await self._changed(key, self._bucket.update(key, value, last=revision)) if revision > 0 else None
 
     async def delete(self, key: str, revision: int) -> bool:
@@ -104,17 +105,17 @@ class NatsRegistry(JobRegistry):
         with self._answers(""):
             info = await self._jetstream.stream_info(f"KV_{self.options.bucket}", subjects_filter=f"{before}>")
         found = (subject.removeprefix(before) for subject in info.state.subjects or ())
-        # What has been deleted is among them.
+        # Deleted keys are among them.
         return [key for key in sorted(found) if key.startswith(prefix) and await self.get(key) is not None]
 
     async def aclose(self) -> None:
         if self._is_open:
             await self._connection.aclose()
 
-    # -- what the server says ----------------------------------------------------------------------------------------
+    # -- answers of the server ----------------------------------------------------------------------------------------
 
     async def _changed(self, key: str, change: Awaitable[T]) -> T | None:
-        """What a change returns; None if the server has not made it, because it was based on an old revision."""
+        """Return the result of a change, or None if it was based on an old revision."""
         with self._answers(key):
             try:
                 return await change
@@ -125,7 +126,7 @@ class NatsRegistry(JobRegistry):
 
     @contextmanager
     def _answers(self, key: str, hint: str = "Look into the server's log.") -> Iterator[None]:
-        """Make one error of all that can happen to a request."""
+        """Raise every error of a request as RegistryError."""
         try:
             yield
         except (errors.Error, OSError, TimeoutError) as error:

@@ -1,12 +1,12 @@
 """Sink `nats`: messages of a stream of JetStream, each output once and in order.
 
 A message is stored only if the one before it is the last of the stream (by its number, or by its id while that is still
-on its way), so what is there is always the beginning of what the sink publishes. Each carries a *mark*: which job,
-which run, how many outputs there have been, and what of its batch is still to come. That is all it takes to go on, in
-the midst of a batch too: outputs come in the same order again, and those that are there are counted off.
+on its way), so the stream always holds a prefix of the sink's output. Each message carries a *mark*: job, run, number
+of outputs so far, and number of outputs of its batch still to come. This is all a successor needs to go on, in the
+midst of a batch too: outputs come in the same order again, and those stored already are skipped.
 
-Times without outputs, and whose turn it is to write, are in the last message of a subject of its own, `….position`. A
-run that opens the stream stores one there, and with that every older run has lost its place.
+Times without outputs, and the owner that may write, are in the last message of a separate subject, `….position`. A run
+that opens the stream stores one there; every older run then fails to store.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NatsSink(Sink):
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
         self._mark = Mark("", "", "", 0, MIN_TIME, MIN_TIME, 0, 0, 0)
         self._last = 0  # number of the stream's last message
-        self._skip = 0  # outputs that come next and are there already
+        self._skip = 0  # next outputs that are stored already
         self._turn = asyncio.Lock()
         self._answer: asyncio.Future[bytes | None] | None = None
         self._asked = 0
@@ -91,12 +91,12 @@ class NatsSink(Sink):
         return self._mark.held
 
     async def _claim(self) -> None:
-        """Find what is there, and have everybody know that this object writes from now on."""
+        """Find the end of the stream, and make this object the stream's only writer."""
         for _ in range(_TRIES):
             last = await self._stream.last()
             self._last = last.number
             if last.mark is not None and last.mark.by == self._owner:
-                break  # the answer to it was lost
+                break  # the answer was lost
             self._mark = self._first_mark(last)
             try:
                 await self._stream.store(Letter(self._mark), last.number)
@@ -110,7 +110,7 @@ class NatsSink(Sink):
         await self._stream.forget_before(self._mark.first)
 
     def _first_mark(self, last: Last) -> Mark:
-        """What this object begins with, which says what it goes on with."""
+        """Return the mark this object begins with; it says where to go on."""
         place = f"stream {self._stream.name} of {self.options.shown}"
         mark, mine = last.mark, self.context.fingerprint
         on = goes_on(self.context, self.options.mode, mark and mark.of, place, empty=last.empty)
@@ -129,13 +129,13 @@ class NatsSink(Sink):
                     limit=self._mark.time,
                 )
             there, skip = min(self._skip, len(payloads)), max(self._skip - len(payloads), 0)
-            # If all of it is there, what follows of the batch that was cut short may be, too.
+            # If all of it is stored, a part of the batch that followed may be, too.
             letters = self._letters(time, payloads, there) or [self._position(time, skip)]
             await self._store_all(letters)
             self._skip = skip
 
     def _letters(self, time: int, payloads: Sequence[Any], there: int) -> list[Letter]:
-        """The messages of a batch, without as many as are there already."""
+        """Return the messages of a batch, without the `there` that are stored already."""
         mark, many = self._mark, len(payloads)
         try:
             bodies = [self._encode(payload) for payload in payloads[there:]]
@@ -153,7 +153,7 @@ class NatsSink(Sink):
         ]
 
     def _position(self, time: int, skip: int) -> Letter:
-        """What says that all is there up to a time, and so many outputs after that."""
+        """Return a mark alone: outputs up to `time` are stored, and `skip` after it."""
         return Letter(self._mark._replace(time=time, before=time, done=skip, left=skip))
 
     async def sync(self, time: int) -> None:
@@ -162,7 +162,7 @@ class NatsSink(Sink):
                 await self._store_all([self._position(time, self._skip)])
 
     async def _store_all(self, letters: Sequence[Letter]) -> None:
-        """Store messages, in order. Done when the server has said that it has the last."""
+        """Store messages, in order; return once the server has confirmed the last."""
         if self._broken is not None:
             raise self._broken
         try:
@@ -177,7 +177,7 @@ class NatsSink(Sink):
                     start += len(window)
                     self._mark = window[-1].mark
         except SinkError as error:
-            self._broken = error  # nobody knows how much of it is there; who opens the stream again will
+            self._broken = error  # how much is stored is unknown until the stream is opened again
             raise
 
     @staticmethod
@@ -189,7 +189,10 @@ class NatsSink(Sink):
         return letters[start:end]
 
     async def _is_stored(self, window: Sequence[Letter]) -> bool:
-        """Send all at once. Whether they are known to be stored: the last can be only if all are."""
+        """Send a window at once; return whether all of it is known to be stored.
+
+        The last message can be stored only if all are.
+        """
         stream, after = self._stream, self._last
         self._asked += 1
         way_back = f"{self._inbox}.{self._asked}"
@@ -208,7 +211,7 @@ class NatsSink(Sink):
             return False
 
     async def _store_slowly(self, window: Sequence[Letter]) -> None:
-        """Something went wrong. Find out what is there, and store the rest one by one."""
+        """Find out what is stored after an error, and store the rest one by one."""
         for _ in range(_TRIES):
             last = await self._stream.last()
             if last.mark is None or last.mark.by != self._owner:
@@ -241,14 +244,14 @@ class NatsSink(Sink):
             self._is_open = False
             await self._connection.aclose()
 
-    # -- what the server says ----------------------------------------------------------------------------------------
+    # -- answers of the server ----------------------------------------------------------------------------------------
 
     def _heard(self, heard: Heard) -> None:
         if heard.subject == f"{self._inbox}.{self._asked}":
             self._resolve(None if heard.nobody else heard.data)
 
     def _renew(self) -> None:
-        """The connection was broken and is back: what has been asked meanwhile has no answer coming."""
+        """Resolve the pending requests: after a reconnection they get no answer."""
         self._resolve(None)
         self._stream.renew()
 
@@ -263,7 +266,7 @@ class NatsSink(Sink):
 
     @asynccontextmanager
     async def _answers(self, hint: str = "Look into the server's log.") -> AsyncIterator[None]:
-        """Make one error of all that can happen to a request."""
+        """Raise every error of a request as SinkError."""
         try:
             yield
         except (Refused, errors.Error, OSError, TimeoutError) as error:

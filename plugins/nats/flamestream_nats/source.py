@@ -1,8 +1,8 @@
-"""Source `nats`: the messages of a stream of JetStream, in order, from any of them on.
+"""Source `nats`: the messages of a stream of JetStream, in order.
 
-A position is the number of a message in its stream, with the time at which the stream was made: one that was deleted
-and made again begins with other messages of the same numbers. Streams that keep messages until they are acknowledged
-are told when no snapshot of the job needs them any more.
+A position is the number of a message in its stream, with the stream's creation time: a stream that was deleted and made
+again has other messages of the same numbers. In streams that keep messages until they are acknowledged, a message is
+acknowledged when no snapshot of the job needs it any more.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class NatsSource(Source):
         await reader.begin(stream, after, end)
 
     async def _stream(self, reader: StreamReader) -> StreamFacts:
-        """The stream that is named, or the one that has the subject."""
+        """Return the configured stream, or the only one that has the subject."""
         options, name = self.options, self.options.stream
         if not name:
             found = await reader.requests.ask("STREAM.NAMES", {"subject": options.subject})

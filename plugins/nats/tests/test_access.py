@@ -1,4 +1,4 @@
-"""Getting in, over TLS and with credentials; not getting in, with words that help and show no secret."""
+"""Access over TLS and with credentials; refusals that help and show no secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "s3cret-w0rd"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Certificates: of the server, of a client, of who vouches for both, and of a stranger."""
+    """Write certificates of the server, a client, their CA, and a foreign CA."""
     folder = tmp_path_factory.mktemp("tls")
     ca, other = trustme.CA(), trustme.CA()
     made = {"ca": ca.cert_pem, "other": other.cert_pem}
@@ -36,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 async def talk(url: str, **options: Any) -> None:
-    """Have one process say something to another."""
+    """Send a message from one process to another."""
     context = TransportContext(job="test", codec=_Text(), token="t0ken")
     left, right = (NatsTransport(Options(**{"servers": (url,), **options}), context) for _ in range(2))
     try:
@@ -58,7 +58,10 @@ class _Text:
 
 
 def fails(url: str, **options: Any) -> FlameError:
-    """The error of a process that cannot start. It has no secret, and nor have those behind it."""
+    """Return the error of a process that cannot start; check that it shows no secret.
+
+    The errors behind it must not show one either.
+    """
     with pytest.raises(FlameError) as caught:
         asyncio.run(talk(url, **options))
     error: BaseException | None = caught.value
@@ -88,7 +91,7 @@ def test_a_server_that_is_not_there_is_an_error() -> None:
 
 
 def test_a_server_that_is_just_being_started_is_waited_for() -> None:
-    """As when both are started by one file, or the server is started again at the moment that the job is."""
+    """Both may be started by one file, or the server restarted while the job starts."""
 
     async def together(server: NatsServer) -> None:
         talking = asyncio.create_task(talk(server.url))
@@ -172,7 +175,7 @@ def test_a_client_needs_the_right_key() -> None:
 
 
 def test_a_permission_the_server_denies_is_an_error(job: Any) -> None:
-    """A user who may not publish to the addresses: the job is told, and does not wait for ever."""
+    """The job of a user who may not publish gets an error, and does not hang."""
     permissions = {"publish": {"deny": "flamestream.*.*.at.worker.1"}}
     users = [{"user": "ann", "password": SECRET, "permissions": permissions}]
 
@@ -239,7 +242,7 @@ def test_both_sides_show_certificates(mutual: NatsServer, files: dict[str, str])
 
 
 def test_a_server_without_tls_gets_nothing_if_tls_is_asked_for(files: dict[str, str]) -> None:
-    """Somebody in the middle who says that there is no TLS gets no password."""
+    """A man in the middle that claims to have no TLS gets no password."""
     heard: list[bytes] = []
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The two ends of a channel, on a line that loses, repeats and delays what it carries, as broken connections do."""
+"""The two ends of a channel, on a line that loses, repeats and delays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOM = 10
 
 
 class FakeLine:
-    """Carries letters between one sender and one receiver, both here. Everything is done by hand."""
+    """A line between one sender and one receiver, both here, moved by hand."""
 
     home = "home"
 
@@ -56,7 +56,7 @@ class FakeLine:
         channel.fail(error)
 
     def arrive(self) -> None:
-        """Let the receiver have the next letter."""
+        """Deliver the next letter to the receiver."""
         letter = self.there.popleft()
         try:
             if letter.kind is Kind.PROBE:
@@ -68,7 +68,7 @@ class FakeLine:
                 raise
 
     def answer(self) -> None:
-        """Let the sender have the next answer."""
+        """Deliver the next answer to the sender."""
         self.out.state(self.back.popleft(), "there")
 
     def take(self) -> None:
@@ -78,7 +78,7 @@ class FakeLine:
         self.read.append(arrived.delivery.message)
 
     def settle(self) -> None:
-        """Let everything arrive and be read, without loss."""
+        """Deliver and read everything, without loss."""
         while self.there or self.back or self.queue:
             while self.there:
                 self.arrive()

@@ -1,4 +1,4 @@
-"""Whole jobs on several processes, through a server: outputs are those of the reference interpreter."""
+"""Whole jobs on several processes: outputs are those of the reference interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job from stream to stream that keeps its state: killed again and again, and its server too."""
+"""A job from stream to stream that keeps its state; it and its server are killed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The transport, held against the contract: with much room, with hardly any, in many parts; with bad luck, over bad
-networks."""
+"""The transport against its contract: windows, message sizes, faults, networks."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from flamestream_nats.testing import NatsServer
 
 
 class _Served(TransportTests):
-    """Through one server."""
+    """Transports through one server."""
 
     server: NatsServer
     options: dict[str, Any] = {}
@@ -51,7 +50,7 @@ class TestFewBytes(_Served):
 
 
 class TestSmallMessages(_Served):
-    """The server takes no message of more than 2 kB."""
+    """A server that takes no message of more than 2 kB."""
 
     most = 2000
 
@@ -63,7 +62,7 @@ class TestSmallMessages(_Served):
 
 @pytest.mark.parametrize("seed", [1, 2])
 class TestBadLuck(_Served):
-    """Every fault must have happened in the course of the checks."""
+    """A faulty transport; every fault must have happened in the course of the checks."""
 
     most = 1000
     options = {"window_frames": 64}
@@ -89,7 +88,7 @@ class TestBadLuck(_Served):
 
 
 class Proxied(NatsTransport):
-    """Goes to the server over a bad network."""
+    """A transport over a bad network to the server."""
 
     heartbeat_s: ClassVar[float] = 0.25
     proxy: Proxy | None = None
@@ -103,7 +102,7 @@ class Proxied(NatsTransport):
         return await super()._started()
 
     def trouble(self, proxy: Proxy) -> None:
-        """What the network does."""
+        """Cause the network's faults."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
@@ -115,14 +114,14 @@ class Proxied(NatsTransport):
 
 
 class Drips(Proxied):
-    """Everything comes in small pieces."""
+    """A network that delivers in small pieces."""
 
     def trouble(self, proxy: Proxy) -> None:
         proxy.drip(3000)
 
 
 class Stalls(Proxied):
-    """Nothing comes for a while, again and again."""
+    """A network that stalls again and again."""
 
     def trouble(self, proxy: Proxy) -> None:
         def turn(*, stalled: bool) -> None:
@@ -136,7 +135,10 @@ class Stalls(Proxied):
 
 
 class Cuts(Proxied):
-    """Connections break, again and again. In between there is time to see four times that somebody is not there."""
+    """A network that breaks connections again and again.
+
+    In between there is time to miss a peer four times.
+    """
 
     heartbeat_s = 0.01
 

@@ -1,4 +1,4 @@
-"""Options and subjects: what is wrong is said with its key, and no secret is shown."""
+"""Options and subjects: errors name the key, and show no secret."""
 
 from __future__ import annotations
 

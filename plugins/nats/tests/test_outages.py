@@ -1,4 +1,4 @@
-"""Servers that end and come back, wires that are cut, stalled and slow: nothing is lost, nothing comes twice."""
+"""Servers that come back, wires that are cut or stalled: no loss, no duplicate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT_S = 20.0
 
 
 async def carried(sender: Endpoint, receiver: Endpoint, trouble: Callable[[], Awaitable[None]]) -> None:
-    """Send numbers, have trouble when half of them have come, and look at what arrives."""
+    """Send numbers, cause trouble halfway, and check the numbers that arrive."""
     ahead = asyncio.Semaphore(COUNT // 4)
 
     async def talk() -> None:
@@ -40,7 +40,7 @@ async def carried(sender: Endpoint, receiver: Endpoint, trouble: Callable[[], Aw
 
 
 def test_without_trouble_nothing_is_sent_twice(server: NatsServer, job: Any) -> None:
-    """What is bound can be sent to at once: else the first messages would be lost, and come a little later."""
+    """A bound address receives at once; else the first messages came late."""
 
     async def run() -> None:
         async with job(server.url) as made, asyncio.timeout(LIMIT_S):
@@ -59,7 +59,7 @@ def test_without_trouble_nothing_is_sent_twice(server: NatsServer, job: Any) -> 
 
 
 def test_a_flush_that_times_out_does_not_end_reading(server: NatsServer, job: Any) -> None:
-    """The server's word that it has everything comes when nobody waits for it any more."""
+    """The server confirms a flush that was given up."""
 
     async def run() -> None:
         async with job(server.url) as made, asyncio.timeout(LIMIT_S):
@@ -250,7 +250,7 @@ def test_a_server_that_stays_away_ends_the_job(job: Any) -> None:
 
 
 def test_a_slow_receiver_makes_its_sender_wait_and_loses_nothing(job: Any) -> None:
-    """Twenty times more than the server keeps for a client, to one that does not read for a while."""
+    """The sender sends twenty times the server's buffer to a receiver that pauses."""
 
     async def run(server: NatsServer) -> None:
         async with job(server.url, {"window_bytes": 500_000}) as made:
@@ -283,7 +283,7 @@ def test_a_slow_receiver_makes_its_sender_wait_and_loses_nothing(job: Any) -> No
 
 
 def test_a_receiver_that_the_server_drops_gets_everything_all_the_same(job: Any, proxy: Any) -> None:
-    """The window is wider than what the server keeps for a client whose wire stalls."""
+    """The window is wider than the server's buffer for a client whose wire stalls."""
 
     async def run(server: NatsServer) -> None:
         async with proxy(server.port) as wire, job(server.url, {"window_bytes": 20_000_000}) as made:
@@ -305,7 +305,7 @@ def test_a_receiver_that_the_server_drops_gets_everything_all_the_same(job: Any,
 
 
 def test_an_address_is_bound_while_the_server_is_away(job: Any) -> None:
-    """It is as soon as the server is back: what was asked of it when it went is asked again."""
+    """Requests lost in the outage are made again once the server is back."""
 
     async def run(server: NatsServer) -> None:
         async with job(server.url) as made, asyncio.timeout(LIMIT_S):

@@ -1,4 +1,4 @@
-"""Signs of life between processes: how often, and when one is given up that nobody hears of."""
+"""Heartbeats between processes, and when a silent process is given up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flamestream_nats.options import Options
 
 
 class Watched:
-    """Two peers, and what was written to them."""
+    """Two peers, and the heartbeats sent to them."""
 
     def __init__(self, **options: Any) -> None:
         self.beats: list[str] = []
@@ -29,7 +29,7 @@ class Watched:
         self.keys[location] = key
 
     def tick(self, *, without: str = "", silent: bool = False) -> list[str]:
-        """Let one heartbeat pass, in which one is not connected. Returns who was written to."""
+        """Pass one heartbeat with `without` unconnected; return the peers written to."""
         self.beats.clear()
         self.peers.tick(all_due=self.ticks % EVERY == 0)
         self.ticks += 1
@@ -85,7 +85,7 @@ def test_processes_of_one_machine_wake_together(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_first_word_of_a_peer_after_an_outage_is_reported() -> None:
-    """Until then it may take as long as the outage might have lasted, and so may its addresses."""
+    """Until then it may take as long as the outage might, and so may its addresses."""
     watched = Watched(reconnect_timeout_s=3)
     assert not watched.peers.heard("there")
     watched.peers.renew()

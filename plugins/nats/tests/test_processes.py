@@ -1,4 +1,4 @@
-"""Real processes: one talks to another that echoes, leaves, is killed or hangs."""
+"""Real processes: one sends to another that echoes, leaves, is killed or hangs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Child:
 
 
 async def start(url: str) -> Child:
-    """Start it; returns once it listens."""
+    """Start the echoing process; return once it listens."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", ECHO, url),
         stdin=asyncio.subprocess.DEVNULL,
@@ -151,7 +151,7 @@ def test_one_address_cannot_be_bound_by_two_processes(server: NatsServer, job: A
                 here = await made.join("here")
                 with pytest.raises(TransportError, match="worker/1 is bound already, by another process of job 'test'"):
                     await here.bind("worker/1")
-                child.process.send_signal(signal.SIGSTOP)  # one who says nothing is there all the same
+                child.process.send_signal(signal.SIGSTOP)  # a silent process still holds its address
                 with pytest.raises(TransportError, match="bound already"):
                     await here.bind("worker/1")
                 await here.bind("worker/2")

@@ -1,4 +1,4 @@
-"""Whoever can publish on the server can write to a job: what does not belong there is refused and counted."""
+"""Messages of strangers on the server: they are refused and counted."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_without_a_token_damage_and_strangers_are_still_seen(server: NatsServer,
 
 
 def test_replayed_messages_change_nothing(server: NatsServer, job: Any) -> None:
-    """Somebody who may listen on the server records the job, and plays it back."""
+    """A client that may listen on the server records the job, and plays it back."""
 
     async def run() -> None:
         async with job(server.url, {"heartbeat_s": 0.1}) as made, a_stranger(server) as stranger, asyncio.timeout(10):
@@ -186,7 +186,7 @@ def test_replayed_messages_change_nothing(server: NatsServer, job: Any) -> None:
 
 
 def test_forged_messages_of_the_server_are_refused(server: NatsServer, job: Any) -> None:
-    """A stranger says that nobody is there, as the server would; and writes to a process what is not for it."""
+    """A stranger forges notices of missing subscribers, and writes to a process."""
 
     async def run() -> None:
         async with job(server.url, {"heartbeat_s": 0.02}) as made, a_stranger(server) as stranger, asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""The registry on a server: held against the contract, through restarts, without what it needs, without permission."""
+"""The registry against its contract: restarts, no JetStream, no permission."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_module_provides_the_registry() -> None:
 
 
 async def trouble(registry: JobRegistry) -> RegistryError:
-    """The error that comes of asking. An answer may have been on its way."""
+    """Return the error of a request; answers that were on their way are skipped."""
     while True:
         try:
             await registry.get("a")

@@ -1,4 +1,4 @@
-"""Sink `nats`: its laws by the kit, and servers and processes that end in the midst of a batch."""
+"""Sink `nats` against the kit's laws: servers and processes end in mid-batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sink(
 
 
 async def stored(url: str, stream: str, subject: str = "") -> list[bytes]:
-    """All outputs in a stream, in order, read by the client library."""
+    """Return all outputs in a stream, in order, read by the client library."""
     connection = await nats.connect(url)
     try:
         jetstream = connection.jetstream()
@@ -58,7 +58,7 @@ async def stored(url: str, stream: str, subject: str = "") -> list[bytes]:
 
 
 def read_aside(url: str, stream: str) -> list[bytes]:
-    """As `stored`, from inside an event loop."""
+    """Call `stored` from inside an event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, stored(url, stream)).result()
 
@@ -85,7 +85,7 @@ async def numbers(url: str, stream: str = "out") -> list[int]:
 
 
 async def deliver(made: Any, batches: Sequence[tuple[int, Sequence[Any]]]) -> int:
-    """As a rear does: ask what is held, and write what is not."""
+    """Deliver batches as a rear does; return the time held before."""
     held: int = await made.open()
     try:
         for time, payloads in batches:
@@ -127,7 +127,7 @@ def test_the_server_ends_and_comes_back_while_it_is_written_to(end: Any) -> None
 
 
 def test_a_batch_that_is_there_in_part_is_completed(storing: NatsServer) -> None:
-    """However the batches are cut when they come again."""
+    """The batches may be cut differently when they come again."""
 
     async def run() -> None:
         for there in range(len(ALL) + 1):
@@ -186,7 +186,7 @@ def test_two_sinks_open_at_once_and_one_writes(storing: NatsServer) -> None:
         for turn in range(20):
             made = [sink(storing.url, f"both-{turn}", kept="a") for _ in range(turn % 3 + 2)]
             await asyncio.gather(*(one.open() for one in made))
-            batch = [*range(turn % 4 + 2)]  # more than one: what is sent at once must not come without its beginning
+            batch = [*range(turn % 4 + 2)]  # more than one: a window must not be stored without its beginning
             said = await asyncio.gather(*(one.write(10, batch) for one in made), return_exceptions=True)
             assert [type(answer) for answer in said if answer] == [SinkError] * (len(made) - 1)
             assert await numbers(storing.url, f"both-{turn}") == batch
@@ -205,7 +205,7 @@ def test_a_batch_goes_on_where_a_full_stream_stopped_it(storing: NatsServer) -> 
         made = sink(storing.url, "full", kept="a")
         await made.open()
         await made.write(10, [1, 2])
-        for _ in range(2):  # nobody knows any more what is there, so it stays with that
+        for _ in range(2):  # what is stored is unknown now, so the sink stays broken
             with pytest.raises(SinkError, match=r"refuses: .*maximum messages exceeded"):
                 await made.write(20, [3, 4, 5, 6, 7])
         await made.aclose()

@@ -1,4 +1,4 @@
-"""Source `nats`: its laws by the kit, live and bounded, servers that end, streams that are not what they were."""
+"""Source `nats` against the kit's laws: restarts, and streams that change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def jetstream(url: str) -> AsyncIterator[JetStreamContext]:
 
 
 async def fill(url: str, stream: str, messages: Sequence[tuple[str, bytes]], **config: Any) -> None:
-    """Publish (subject, data), into a stream that is made if it is not there."""
+    """Publish (subject, data) pairs into a stream; create it if necessary."""
     async with jetstream(url) as stored:
         await stored.add_stream(name=stream, subjects=[f"{stream}.>"], **config)
         for subject, data in messages:
@@ -48,7 +48,7 @@ async def fill(url: str, stream: str, messages: Sequence[tuple[str, bytes]], **c
 
 
 def aside(work: Any) -> Any:
-    """Run something, from inside an event loop too."""
+    """Run a coroutine, from inside an event loop too."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 
@@ -58,7 +58,7 @@ def source(url: str, stream: str, type_: Any = int, **options: Any) -> NatsSourc
 
 
 async def read(made: Source, count: int, position: Any = None) -> tuple[list[Any], list[Any]]:
-    """So many values and their positions, or all up to the end."""
+    """Return `count` values and their positions, or all up to the end."""
     reader = await made.open("", position)
     try:
         return await take(reader, count)
@@ -123,7 +123,7 @@ def test_a_stream_that_has_grown_goes_on_and_one_made_anew_is_refused(storing: N
         )
 
     class Live(NatsSource):
-        """Ends where the stream ends, also if it is opened at a position."""
+        """A source that ends where the stream ends, also if it is opened at a position."""
 
         async def open(self, partition: str, position: Any = None) -> Reader:
             return await super().open(partition, position and (*position[:2], 0))

@@ -1,4 +1,4 @@
-"""The store on a server: held against the contract, through restarts, with what killed writers leave, without room."""
+"""The store against its contract: restarts, killed writers, a full server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def small_messages() -> Iterator[NatsServer]:
 
 
 class TestSmallMessages(TestStore):
-    """On a server that takes small messages only."""
+    """A server that takes small messages only."""
 
     large_bytes = 300_000
 
@@ -85,7 +85,10 @@ def test_a_job_has_a_stream() -> None:
 
 
 class LosesAnswers:
-    """Loses the first answer to every request for subjects that match, which the server has done."""
+    """A connection that loses the first answer to each request of matching subjects.
+
+    The server has carried out the request.
+    """
 
     def __init__(self, store: NatsStore, pattern: str) -> None:
         self._request = store._connection.request
@@ -161,7 +164,7 @@ def test_a_server_away_too_long_is_an_error() -> None:
 
 
 async def leave_pieces(store: NatsStore, name: str) -> None:
-    """What a writer leaves that is killed before its last message."""
+    """Leave the pieces of a writer that was killed before its last message."""
     for number in range(3):
         await store._put_piece(f"piece.{name}.left.{number}", b"piece")
 
@@ -189,7 +192,7 @@ def test_pieces_of_dead_writers_are_deleted(storing: NatsServer, monkeypatch: py
 
 @pytest.mark.parametrize("moment", [".1", ".3", "blob"])
 def test_a_blob_deleted_while_it_is_written_is_written_again(storing: NatsServer, moment: str) -> None:
-    """By another, to whom its writer seemed dead: after the first piece, before the last, before its own message."""
+    """Another process clears its pieces: after the first, the last, or before the end."""
 
     async def do(store: NatsStore) -> None:
         request = store._connection.request

@@ -1,4 +1,4 @@
-"""A server that runs without JetStream: whatever needs it says so soon, and not after its limit."""
+"""A server without JetStream: whatever needs it fails soon, not at its limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count().
 """
 LIMIT_S = 60
 FAR_S = 3600
-"""What would be waited for without a look at what the server says of itself."""
+"""Limit that would be waited for if the server's own word on JetStream were ignored."""
 
 
 @pytest.mark.parametrize("part", ["state", "registry", "source.lines", "sink.counts"])

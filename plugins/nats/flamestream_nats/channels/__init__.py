@@ -1,1 +1,1 @@
-"""Channels between processes over NATS: frames that arrive once and in order, though the server may drop them."""
+"""Reliable channels between processes over NATS: frames arrive once and in order."""

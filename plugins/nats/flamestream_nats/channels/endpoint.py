@@ -1,4 +1,4 @@
-"""One bound address: a queue of what has arrived, and the channels that begin and end here."""
+"""A bound address: the queue of arrived messages, and its channels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _MOST_SENDERS = 10_000
 
 
 class NatsEndpoint(Endpoint):
-    """An address of this process. What goes to another address of this process goes there as the object it is."""
+    """An address of this process.
+
+    Messages to another address of this process are handed over as objects, not encoded.
+    """
 
     def __init__(self, address: str, exchange: Exchange) -> None:
         self.address = address
@@ -67,7 +70,12 @@ class NatsEndpoint(Endpoint):
             await channel.wait(body)
 
     def _near(self, to: str) -> NatsEndpoint | None:
-        """The endpoint of an address of this process."""
+        """Return the endpoint of `to` if it is in this process, else None.
+
+        Raises:
+            TransportClosedError: This endpoint is closed.
+            PeerGoneError: The other endpoint is closed.
+        """
         if self._closed is not None:
             raise self._is_closed(f"cannot send to {to}", to)
         near = self._exchange.endpoints.get(to)
@@ -80,7 +88,7 @@ class NatsEndpoint(Endpoint):
         if channel is None:
             channel = self.outgoing[to] = self._exchange.connect(self, to)
         if channel.error is not None:
-            del self.outgoing[to]  # who sends again may find a successor
+            del self.outgoing[to]  # a later send may find a successor
             raise channel.error
         return channel
 
@@ -97,14 +105,14 @@ class NatsEndpoint(Endpoint):
         return body
 
     def _offer(self, delivery: Delivery) -> bool:
-        """Take a message of this process, if there is room."""
+        """Queue a message of this process; return whether there was room."""
         if self._senders or self._local >= self._exchange.options.window_frames:
             return False
         self._take(Arrived(delivery, None, 0, 0, False))
         return True
 
     async def _wait(self, delivery: Delivery, limit_s: float) -> None:
-        """Wait for room here, on behalf of a sender of this process."""
+        """Wait until there is room for a message of another endpoint of this process."""
         try:
             await self._senders.wait(delivery, limit_s)
         except TimeoutError:
@@ -154,10 +162,10 @@ class NatsEndpoint(Endpoint):
             self._receiver.set_result(None)
 
     def letter(self, letter: Letter, reply: str) -> None:
-        """A letter to this address has come.
+        """Handle a letter that has arrived for this address.
 
         Raises:
-            FrameError: It is refused.
+            FrameError: The letter is refused.
         """
         kind, frame = letter.kind, letter.frame
         if frame.receiver != self.address:
@@ -171,7 +179,7 @@ class NatsEndpoint(Endpoint):
             raise refused("ended", "a message of a channel that has ended")
         self._exchange.heard(channel.location)
         if kind is Kind.DATA:
-            # What comes to an address that closes is taken and thrown away: two that close at once must not wait.
+            # A closing address takes messages and drops them: two that close at once must not wait for each other.
             if (arrived := channel.data(letter)) is not None and self._closed is None:
                 self._take(arrived)
         elif kind is Kind.PROBE:
@@ -182,7 +190,7 @@ class NatsEndpoint(Endpoint):
             raise refused("kind", "a message that is not meant for an address")
 
     def _accept(self, letter: Letter, reply: str, known: Incoming | None) -> Incoming:
-        """A channel that is new here: the first of its sender, or the next one from the same process."""
+        """Create the channel of a new sender, or its successor from the same process."""
         location, number = self._exchange.origin(reply)
         if known is None:
             if len(self.incoming) >= _MOST_SENDERS:
@@ -201,7 +209,7 @@ class NatsEndpoint(Endpoint):
         return channel
 
     def renew(self) -> None:
-        """The connection is mended: find out what was lost meanwhile."""
+        """Find out what was lost while the connection was broken."""
         for outgoing in self.outgoing.values():
             outgoing.renew()
         for incoming in self._connected():
@@ -228,7 +236,7 @@ class NatsEndpoint(Endpoint):
             self._closed.set_result(None)
 
     def _let_go(self) -> None:
-        """Leave nobody waiting here."""
+        """Release all waiting senders and receivers with an error."""
         self._queue.clear()
         self._local = 0
         if self._receiver is not None and not self._receiver.done():
@@ -244,7 +252,7 @@ class NatsEndpoint(Endpoint):
         return PeerGoneError(what, address=delivery.sender, peer=self.address)
 
     async def _hand_over(self) -> None:
-        """Wait until all receivers' processes have what was sent."""
+        """Wait until the receivers' processes have everything that was sent."""
         channels = [channel for channel in self.outgoing.values() if not channel.settled.is_set()]
         for channel in channels:
             channel.probe()
@@ -259,12 +267,12 @@ class NatsEndpoint(Endpoint):
             )
 
     async def _part(self) -> None:
-        """End every channel: afterwards the address is free, and nobody takes another for it."""
+        """End every channel; afterwards the address is free for a successor."""
         for outgoing in self.outgoing.values():
             outgoing.bye()
         options = self._exchange.options
         ends = {incoming.sender: incoming.ended.wait() for incoming in self._connected()}
-        await _at_most(options.heartbeat_s * MISSES, ends)  # a sender that is gone says no farewell
+        await _at_most(options.heartbeat_s * MISSES, ends)  # a sender that is gone sends no BYE
         await self._exchange.release(self)
 
     def _is_closed(self, what: str, peer: str = "") -> TransportClosedError:
@@ -272,7 +280,7 @@ class NatsEndpoint(Endpoint):
 
 
 async def _at_most(limit_s: float, awaited: dict[str, Coroutine[Any, Any, Any]]) -> list[str]:
-    """Wait for all; returns the names of those that are not done in time."""
+    """Await all coroutines; return the names of those not done in time, sorted."""
     tasks = {asyncio.ensure_future(wait): name for name, wait in awaited.items()}
     if not tasks:
         return []

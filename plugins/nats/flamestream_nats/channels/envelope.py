@@ -1,10 +1,11 @@
-"""What one message of the server carries: a frame, what it is for, and proof that its sender knows the job's token.
+"""Layout of a message: a frame, its kind, and proof of the job's token.
 
     proof 16 (if the job has a token) | kind 1 | flags 1 | birth 8 | frame (flamecore.toolkit.frames)
 
-Whoever may publish on the server can write to every process of a job. The proof, a keyed BLAKE2b over everything and
-over both subjects, shows who belongs to the job; what lacks it is refused unread. It hides nothing: TLS does that.
-`birth` is a random number of the endpoint that speaks, so that its successor of the same address is not taken for it.
+Any client that may publish on the server can write to every process of a job. The proof, a keyed BLAKE2b hash of the
+message and both subjects, shows that the sender belongs to the job; messages without it are refused unread. It does not
+encrypt: TLS does that. `birth` is a random number of the sending endpoint; it tells the endpoint from a successor of
+the same address.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PROOF_BYTES: Final = 16
 
 
 class Kind(IntEnum):
-    """What a message is for. The first four go to an address, the others to a process."""
+    """Kind of a message. The first four go to an address, the others to a process."""
 
     DATA = 1
     """Part of a message, in the order of the frames' numbers. Flags: `MORE`, `TELL`."""
@@ -34,15 +35,15 @@ class Kind(IntEnum):
     WHO = 4
     """Asks whether anybody is bound to the address."""
     STATE = 5
-    """Says what has arrived: the number of the last frame. Body: the last one read, the probe answered. Flag: `ASK`."""
+    """Number of the last frame that has arrived. Body: numbers of the last read and the probe answered. Flag: `ASK`."""
     CLOSED = 6
     """The receiver's end of a channel is closed: it wants a `BYE`."""
     HERE = 7
     """Answers `WHO`."""
     BEAT = 8
-    """The process is there."""
+    """The process is alive."""
     LEAVING = 9
-    """The process ends, as it should."""
+    """The process ends normally."""
 
 
 MORE: Final = 1
@@ -54,7 +55,7 @@ ASK: Final = 4
 
 
 class Letter(NamedTuple):
-    """A message of the server, opened."""
+    """An opened message of the server."""
 
     kind: Kind
     flags: int
@@ -63,11 +64,11 @@ class Letter(NamedTuple):
 
 
 class Envelope:
-    """Seals and opens the messages of one job and epoch.
+    """Seal of the messages of one job and epoch.
 
     Args:
-        framing: Wraps the frames.
-        token: The job's secret; empty: nothing is proved.
+        framing: Wrapper of the frames.
+        token: The job's secret; if empty, messages carry no proof.
     """
 
     def __init__(self, framing: Framing, token: str) -> None:
@@ -76,20 +77,20 @@ class Envelope:
         self._keyed = blake2b(key=key, digest_size=_PROOF_BYTES) if token else None
 
     def overhead(self, sender: str, receiver: str) -> int:
-        """How many bytes longer than its body a sealed frame is."""
+        """Return the number of bytes a sealed frame has beyond its body."""
         addresses = len(sender.encode()) + 1 + len(receiver.encode())
         return (_PROOF_BYTES if self._keyed else 0) + _HEAD.size + HEADER_BYTES + addresses
 
     def seal(self, kind: Kind, flags: int, birth: int, frame: Frame, subject: str, reply: str) -> bytes:
-        """The bytes of a letter that is published to `subject`, with `reply` as the way back."""
+        """Return the bytes of a letter to publish to `subject`, with `reply` as way back."""
         data = _HEAD.pack(kind, flags, birth) + self._framing.wrap(frame)
         return self._prove(data, subject, reply) + data
 
     def open(self, data: bytes, subject: str, reply: str) -> Letter:
-        """The letter of some bytes, as they arrived.
+        """Open the bytes of a message, as they arrived.
 
         Raises:
-            FrameError: They are none of this job and epoch, or nothing proves that they are.
+            FrameError: The message is not of this job and epoch, or lacks the proof.
         """
         if self._keyed:
             proof, data = data[:_PROOF_BYTES], data[_PROOF_BYTES:]
@@ -114,5 +115,5 @@ class Envelope:
 
 
 def refused(reason: str, what: str, address: str = "", peer: str = "") -> FrameError:
-    """The error for a message that is dropped, and counted by its reason: one word."""
+    """Return the error of a dropped message; `reason` is the word it is counted by."""
     return FrameError(f"refused {what}", address=address, peer=peer, reason=reason)

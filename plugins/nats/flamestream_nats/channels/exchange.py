@@ -1,4 +1,4 @@
-"""What one process sends and hears through the server: letters to its addresses, answers to itself, signs of life."""
+"""The messages of a process: letters to its addresses, answers, heartbeats."""
 
 from __future__ import annotations
 
@@ -26,23 +26,26 @@ if TYPE_CHECKING:
     from flamestream_nats.channels.endpoint import NatsEndpoint
 
 _TOLD: Final = 100
-"""Most messages that cannot be decoded and are told of."""
+"""Most undecodable messages that are logged, for each reason."""
 _LEAST_PAYLOAD: Final = 1024
 
 
 def _until_next(interval_s: float) -> float:
-    """Seconds until the machine's clock is at the next multiple of an interval: processes of one machine wake together,
-    and read at once what all others have said."""
+    """Return the seconds until the machine's clock is at a multiple of `interval_s`.
+
+    It is more than half an interval. Processes of one machine thus wake together, and read at once what the others
+    sent.
+    """
     left_s = interval_s - time.time() % interval_s
     return left_s if left_s > interval_s / 2 else left_s + interval_s
 
 
 class Exchange:
-    """All that goes between this process and the others of its job. The `Line` of its channels.
+    """The `Line` of a process's channels to the other processes of its job.
 
     Args:
-        options: Of the transport, checked.
-        context: What the transport is told of the job.
+        options: The transport's options, checked.
+        context: The transport's context.
     """
 
     def __init__(self, options: Options, context: TransportContext) -> None:
@@ -52,7 +55,7 @@ class Exchange:
         self.endpoints: dict[str, NatsEndpoint] = {}
         self.refused: Counter[str] = Counter()
         self.error: FlameError | None = None
-        """Set once nothing goes any more."""
+        """Set once the server is lost for good."""
         self._subjects = Subjects(options.prefix, context.job, context.epoch)
         self.home = self._subjects.node(self.location, "-")
         self._envelope = Envelope(Framing(context.job, context.epoch), context.token)
@@ -62,7 +65,7 @@ class Exchange:
         self._peers = Peers(options, beat=self._beat, lost=self._lost)
         self._channels: dict[str, Outgoing] = {}
         self._keys = 0
-        self._overheard = False  # a stranger listens to everything, so that the server finds somebody everywhere
+        self._overheard = False  # a stranger subscribes to everything, so the server never says that nobody is there
         self._asked: dict[str, asyncio.Future[bool]] = {}
         self._told: set[str] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -70,7 +73,7 @@ class Exchange:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect, and listen for what concerns the process. Raises as `Connection.open`."""
+        """Connect, and subscribe to this process's subjects. Raises as `Connection.open`."""
         await self._connection.open()
         if self._connection.max_payload < _LEAST_PAYLOAD:
             await self._connection.aclose()
@@ -85,7 +88,7 @@ class Exchange:
         self._ticking = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:
-        """Every `heartbeat_s`, more or less, while the server is there."""
+        """Run the timers every `heartbeat_s`, about, while the server is there."""
         interval_s = self.options.heartbeat_s
         try:
             while True:
@@ -114,7 +117,7 @@ class Exchange:
         await self._connection.flush(self.options.send_timeout_s)
 
     async def aclose(self) -> None:
-        """Leave the server."""
+        """Disconnect from the server."""
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.wait((self._ticking,))
@@ -123,7 +126,7 @@ class Exchange:
     # -- addresses -----------------------------------------------------------------------------------------------------
 
     async def listen(self, endpoint: NatsEndpoint) -> None:
-        """Have what comes to an address given to its endpoint; once this returns, everybody can reach it.
+        """Subscribe an endpoint to its address; all can reach it once this returns.
 
         Raises:
             TransportError: Another process listens there.
@@ -139,21 +142,21 @@ class Exchange:
         endpoint.subscription = await self._connection.subscribe(subject, lambda got: self._on_letter(endpoint, got))
 
     async def _is_taken(self, endpoint: NatsEndpoint) -> bool:
-        """Whether another process listens at an address, busy as it may be."""
+        """Return whether another process is bound to the address, however busy it is."""
         while True:
             mended = await self._connection.back()
             answer = await self._who(endpoint.address)
             if answer is not None or self._overheard:
                 return bool(answer)
-            # It is busy, or not there; then a stranger is who listens, and to everything: `nats sub '>'`.
+            # It is busy or absent; if absent, a stranger subscribes to everything: `nats sub '>'`.
             overheard = await self._who(f"nobody/{secrets.token_hex(4)}") is None
             if await self._connection.back() == mended:
                 self._overheard = overheard
                 return not overheard
-            # Nobody has been asked: the server was away.
+            # No process was asked: the server was away.
 
     async def _who(self, address: str) -> bool | None:
-        """Whether somebody is bound to an address. None: somebody listens there and says nothing."""
+        """Ask whether an address is bound; return None if its subscriber is silent."""
         key = self._key("w")
         answer = self._asked[key] = asyncio.get_running_loop().create_future()
         subject, reply = self._subjects.at(address), self._subjects.node(self.location, key)
@@ -168,26 +171,26 @@ class Exchange:
             del self._asked[key]
 
     async def release(self, endpoint: NatsEndpoint) -> None:
-        """Let others have the address."""
+        """Unsubscribe an endpoint that closes, so that others may bind its address."""
         if self.error is None:
             if endpoint.subscription is not None:
                 await self._connection.unsubscribe(endpoint.subscription)
             await self._connection.flush(self.options.send_timeout_s)
 
     def forget(self, endpoint: NatsEndpoint) -> None:
-        """That endpoint is closed."""
+        """Remove a closed endpoint and its channels."""
         if self.endpoints.get(endpoint.address) is endpoint:
             del self.endpoints[endpoint.address]
         own = endpoint.address
         self._channels = {key: channel for key, channel in self._channels.items() if channel.sender != own}
 
-    # -- what its endpoints and channels need ------------------------------------------------------------------------
+    # -- for its endpoints and channels ------------------------------------------------------------------------------
 
     def connect(self, endpoint: NatsEndpoint, to: str) -> Outgoing:
-        """A new channel to an address of another process.
+        """Create a channel to an address of another process.
 
         Raises:
-            PeerGoneError: Nobody ever bound it, or its process is gone.
+            PeerGoneError: No endpoint ever bound it, or its process is gone.
         """
         if self.error is not None:
             raise self.error
@@ -222,23 +225,27 @@ class Exchange:
         return self.context.codec.decode(body)
 
     def origin(self, reply: str) -> tuple[str, int]:
-        """Which process, and which of its channels, hears at a subject. Raises FrameError if none does."""
+        """Return the process and the number of its channel that own a way back.
+
+        Raises:
+            FrameError: The subject is not of this job and epoch, or names no channel.
+        """
         location, key = self._subjects.location(reply)
         if not key[1:].isdecimal():
             raise refused("origin", "a message without a way back")
         return location, int(key[1:])
 
     def heard(self, location: str) -> None:
-        """Something came from that process."""
+        """Note that a message of a process has arrived."""
         if self._peers.heard(location):
             for channel in self._channels.values():
                 if channel.location == location and channel.patience.in_outage:
                     channel.patience.back()
 
-    # -- what comes ----------------------------------------------------------------------------------------------------
+    # -- what arrives -------------------------------------------------------------------------------------------------
 
     def _on_letter(self, endpoint: NatsEndpoint, heard: Heard) -> None:
-        """Something has come for an address."""
+        """Handle a message to an address of this process."""
         try:
             letter = self._envelope.open(heard.data, heard.subject, heard.reply)
             if letter.kind is Kind.WHO:
@@ -250,7 +257,7 @@ class Exchange:
             self._refuse(error)
 
     def _on_answer(self, heard: Heard) -> None:
-        """Something has come for this process: an answer, or word of the server that nobody is there to answer."""
+        """Handle an answer to this process, or notice of a missing subscriber."""
         key = heard.subject.rpartition(".")[2]
         if heard.nobody:
             return self._nobody(key)
@@ -294,7 +301,7 @@ class Exchange:
         return None
 
     def _closed_there(self, key: str, channel: Outgoing) -> None:
-        """The receiver has closed. Who waits hears of it; who sends again may find its successor."""
+        """Fail a channel whose receiver has closed; a later send may find its successor."""
         channel.bye()
         gone = f"{channel.receiver} is closed"
         channel.fail(PeerGoneError(gone, address=channel.sender, peer=channel.receiver))
@@ -332,7 +339,7 @@ class Exchange:
             self.context.lost(location, error)
 
     def _left(self, location: str, error: FlameError) -> None:
-        """Nothing more comes from that process, and nothing more gets there."""
+        """End all channels from and to a process."""
         self._peers.left(location)
         for channel in self._channels.values():
             if channel.location == location:

@@ -1,4 +1,4 @@
-"""The receiver's end of a channel: nothing comes twice or out of order, and what is missing is asked for."""
+"""The receiver's end of a channel: drops duplicates, asks for missing frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flamestream_nats.options import MOST_BYTES, MOST_FRAMES
 
 
 class Arrived(NamedTuple):
-    """A message that waits to be read, with what to say to its channel then."""
+    """A message in the queue, with what its channel needs to know once it is read."""
 
     delivery: Delivery
     channel: Incoming | None
@@ -29,11 +29,11 @@ class Incoming:
     Args:
         line: The transport.
         receiver: Address of this end.
-        birth: Of its endpoint.
+        birth: Birth number of this end's endpoint.
         sender: Address of the other end.
-        reply: Where the sender hears.
-        location: Where the sender lives.
-        number: Of this channel there; a later one has a higher number.
+        reply: The sender's subject for answers.
+        location: The sender's location.
+        number: Number of this channel at the sender; a later channel has a higher number.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Incoming:
         self._asked = False
 
     def data(self, letter: Letter) -> Arrived | None:
-        """A frame has come. Returns the message that it completes, if it does.
+        """Take a frame; return the message it completes, or None.
 
         Raises:
-            FrameError: It is refused, and its sender will send it again.
+            FrameError: The frame is refused; its sender will send it again.
         """
         flags, frame = letter.flags, letter.frame
         arrived = None
@@ -105,7 +105,7 @@ class Incoming:
         return Arrived(Delivery(self.sender, message), self, frame.sequence, size, tell)
 
     def read(self, arrived: Arrived) -> None:
-        """A message has been read: there is room for another."""
+        """Make room for another message after one was read."""
         self._read = arrived.sequence
         self._unread -= 1
         self._unread_bytes -= arrived.size
@@ -113,15 +113,15 @@ class Incoming:
             self.state()
 
     def probe(self, letter: Letter) -> None:
-        """The sender asks what has arrived."""
+        """Answer a probe of the sender."""
         self.state(PROBE.unpack(letter.frame.body)[0])
 
     def state(self, probe: int = 0, *, ask: bool = False) -> None:
-        """Say what has arrived, and what has been read."""
+        """Tell the sender which frames have arrived and which have been read."""
         frame = Frame(self.sender, self._receiver, self._received, STATE.pack(self._read, probe))
         self._line.post(Kind.STATE, ASK if ask else 0, self._birth, frame, self.reply, self._line.home)
 
     def close(self) -> None:
-        """Tell the sender that nobody reads here any more."""
+        """Tell the sender that this end is closed."""
         frame = Frame(self.sender, self._receiver, self._received, b"")
         self._line.post(Kind.CLOSED, 0, self._birth, frame, self.reply, self._line.home)

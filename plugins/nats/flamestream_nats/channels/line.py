@@ -1,4 +1,4 @@
-"""What the two ends of a channel need of the process they are in, and the bodies of what they say to each other."""
+"""The process as the ends of its channels see it, and their control messages."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ STATE: Final = struct.Struct(">QQ")
 
 
 class Line(Protocol):
-    """The process that a channel is in."""
+    """The process of a channel's end."""
 
     options: Options
     home: str
-    """Subject of this process: the way back of what it answers."""
+    """Subject of this process: the way back of its answers."""
 
     def room(self, sender: str, receiver: str) -> int:
-        """Most bytes of a frame's body."""
+        """Return the most bytes a frame's body may have."""
 
     def post(self, kind: Kind, flags: int, birth: int, frame: Frame, subject: str, reply: str) -> bytes:
-        """Seal and publish; returns what was published."""
+        """Seal a letter and publish it; return the bytes published."""
 
     def post_again(self, subject: str, reply: str, data: bytes) -> None:
-        """Publish what was sealed before."""
+        """Publish a letter that was sealed before."""
 
     def decode(self, body: bytes) -> Any:
-        """The message of some bytes. Raises CodecError."""
+        """Decode a message. Raises CodecError."""
 
     def broken(self, channel: Outgoing, error: FlameError) -> None:
-        """A channel has lost what it carried."""
+        """Fail a channel that has lost frames, and report its peer as lost."""

@@ -1,8 +1,8 @@
-"""The sender's end of a channel: nothing that it has sent is lost, and the receiver is not flooded.
+"""The sender's end of a channel: repeats lost frames, and keeps to a window.
 
-The server forgets what it cannot deliver, and drops a receiver that is too slow. So every frame is kept until the
-receiver's process has it, and no more messages are under way than fit the window. All frames and probes of a channel
-go the same way in order: what a probe finds missing is lost, and is sent again.
+The server forgets messages it cannot deliver, and disconnects a receiver that is too slow. So every frame is kept until
+the receiver's process has it, and no more messages are under way than fit the window. All frames and probes of a
+channel take the same way in order: frames that a probe finds missing are lost, and are sent again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flamestream_nats.channels.line import PROBE, STATE, Line
 from flamestream_nats.channels.peers import Patience
 
 _ROUNDS: Final = 20
-"""How often the same frames are sent again before the channel is given up."""
+"""Most retransmissions of the same frames before the channel is given up."""
 
 
 class Outgoing:
@@ -28,11 +28,11 @@ class Outgoing:
     Args:
         line: The transport.
         sender: Address of this end.
-        birth: Of its endpoint.
+        birth: Birth number of this end's endpoint.
         receiver: Address of the other end.
-        subject: Where letters go.
-        reply: Where answers come back.
-        location: Where the receiver lives; empty until it has answered, if nobody knows.
+        subject: Subject of letters to the receiver.
+        reply: Subject of answers.
+        location: The receiver's location; empty until it has answered, if it is not known.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Outgoing:
         self.location = location
         self.error: FlameError | None = None
         self.settled = asyncio.Event()
-        """Set while the receiver's process has all there is, or the channel has failed."""
+        """Set while the receiver's process has everything, or once the channel has failed."""
         self.patience = Patience(line.options)
         self._line = line
         self._way = (birth, subject, reply)
@@ -64,7 +64,7 @@ class Outgoing:
     # -- what is sent ------------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether a message may be pushed now, before nobody who waits."""
+        """Return whether a message may be pushed now, ahead of no waiting sender."""
         return not self._waiting and self._fits()
 
     def _fits(self) -> bool:
@@ -72,11 +72,11 @@ class Outgoing:
         return len(self._unread) < options.window_frames and self._unread_bytes < options.window_bytes
 
     def push(self, body: bytes) -> None:
-        """Send a message. Raises the channel's error."""
+        """Send a message. Raises the channel's error, if it has failed."""
         if self.error is not None:
             raise self.error
         options, (birth, subject, reply) = self._line.options, self._way
-        # The receiver tells four times in a window what it has read: often enough that the window never runs dry.
+        # The receiver reports its reads four times a window: often enough that the window never runs dry.
         self._untold += max(1 / options.window_frames, len(body) / options.window_bytes)
         tell = TELL if self._untold >= 0.25 else 0
         if tell:
@@ -96,7 +96,7 @@ class Outgoing:
         """Push a message when its turn comes.
 
         Raises:
-            SendTimeout: It does not come within `send_timeout_s`.
+            SendTimeout: There is no room within `send_timeout_s`.
             PeerGoneError: There is no receiver any more.
         """
         limit_s = self._line.options.send_timeout_s
@@ -113,7 +113,7 @@ class Outgoing:
             ) from None
 
     def probe(self) -> None:
-        """Ask what has arrived."""
+        """Ask the receiver which frames have arrived."""
         birth, subject, reply = self._way
         self._probe += 1
         self._probes.append((self._probe, self._last))
@@ -121,17 +121,17 @@ class Outgoing:
         self._line.post(Kind.PROBE, 0, birth, frame, subject, reply)
 
     def bye(self) -> None:
-        """Tell the receiver that nothing more comes."""
+        """Tell the receiver that this end sends no more."""
         birth, subject, reply = self._way
         self._line.post(Kind.BYE, 0, birth, Frame(self.sender, self.receiver, self._last, b""), subject, reply)
 
     # -- what comes back ---------------------------------------------------------------------------------------------
 
     def state(self, letter: Letter, location: str) -> None:
-        """The receiver says what it has. What is older than what it has said before does no harm.
+        """Handle a report of the receiver; an outdated report does no harm.
 
         Raises:
-            FrameError: It is refused.
+            FrameError: The report is refused.
         """
         received, (read, probe) = letter.frame.sequence, STATE.unpack(letter.frame.body)
         if received > self._last or read > received:
@@ -161,7 +161,7 @@ class Outgoing:
         self._rounds += 1
         if self._rounds > _ROUNDS:
             return self._line.broken(self, self._hopeless())
-        self._probes.clear()  # what they say is older than what is sent now
+        self._probes.clear()  # they are older than the frames sent now
         return self.repeat()
 
     def repeat(self) -> None:
@@ -171,7 +171,7 @@ class Outgoing:
             self._line.post_again(subject, reply, data)
 
     def tick(self) -> None:
-        """One `heartbeat_s` has passed."""
+        """Probe the receiver after one `heartbeat_s`, or fail if it is gone."""
         if not self._kept and not self._waiting:
             return
         if reason := self.patience.tick():
@@ -181,17 +181,17 @@ class Outgoing:
             self.probe()
 
     def renew(self) -> None:
-        """The connection is mended; what was sent into the broken one may be lost."""
+        """Find out what was lost while the connection was broken."""
         self.patience.renew()
         if self._kept or self._waiting:
             self.probe()
 
     def give_up_waiting(self, error: FlameError) -> None:
-        """Let nobody wait for room any longer."""
+        """Fail all senders that wait for room."""
         self._waiting.refuse(lambda _: error)
 
     def fail(self, error: FlameError) -> None:
-        """Let nobody wait any longer. What is kept is given up."""
+        """Fail the channel and its waiting senders; drop the unconfirmed frames."""
         if self.error is not None:
             return
         self.error = error

@@ -1,9 +1,9 @@
-"""Who else is there: the processes that this one has exchanged messages with, and how long a silence may last.
+"""Peers of this process, and how long a peer may be silent.
 
-The server does not tell when a process is gone, but it says so of a message that nobody is there to get. So each
-process writes to its peers every other `heartbeat_s`, and to one that was not connected the last time every time. A
-peer that is not connected four times in a row is gone; one that is connected and says nothing may be busy with a long
-call of a user's function, and has `silence_timeout_s`.
+The server does not report that a process is gone, but it reports a message without a subscriber. So each process writes
+to its peers every other `heartbeat_s`, and every `heartbeat_s` to a peer that was not connected the last time. A peer
+that is not connected four times in a row is gone. A peer that is connected and silent may be busy with a long call of a
+user's function, and has `silence_timeout_s`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from flamestream_nats.options import Options
 
 MISSES: Final = 4
 EVERY: Final = 2
-"""To how many ticks there is one sign of life to a peer that nothing is known against: each costs both processes."""
+"""Ticks per heartbeat to a peer that is not in doubt: each heartbeat costs both processes."""
 
 
 class Patience:
-    """How long one is waited for that does not answer. Told every `heartbeat_s` while the server is there."""
+    """Failure detector for a peer, run every `heartbeat_s` of a connected server."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -30,38 +30,38 @@ class Patience:
         self._silences = 0
 
     def heard(self) -> None:
-        """It has answered."""
+        """Note that the peer has answered."""
         self._limit = MISSES
         self._missed = False
         self._misses = self._silences = 0
 
     @property
     def in_outage(self) -> bool:
-        """Whether it may still be on its way back, since the server was away."""
+        """Return whether the peer may still be reconnecting after an outage of the server."""
         return self._limit > MISSES
 
     def back(self) -> None:
-        """Its process is back: if it does not answer now, it is not there."""
+        """Shorten the limit again: the peer's process is back after an outage."""
         self._limit = MISSES
         self._missed = False
         self._misses = 0
 
     def missed(self) -> None:
-        """The server says that nobody is connected there."""
+        """Note that the server has no subscriber for the peer."""
         self._missed = True
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it was not connected the last time."""
+        """Return whether the peer was not connected the last time."""
         return self._misses > 0
 
     def renew(self) -> None:
-        """The server was away: others may take as long as this process might have taken to come back."""
+        """Allow the peer as long to reconnect as this process had, after an outage."""
         self.heard()
         self._limit = max(MISSES, round(self._options.reconnect_timeout_s / self._options.heartbeat_s))
 
     def tick(self) -> str:
-        """One `heartbeat_s` has passed. Returns why there is no hope any more; empty if there is."""
+        """Count one `heartbeat_s`; return why the peer is gone, or an empty string."""
         interval_s = self._options.heartbeat_s
         self._misses = self._misses + 1 if self._missed else 0
         self._missed = False
@@ -77,9 +77,9 @@ class Peers:
     """The peers of one process, by location.
 
     Args:
-        options: Of the transport.
-        beat: Called with (location, key) when a sign of life is due to a peer.
-        lost: Called with (location, why) when one is gone.
+        options: The transport's options.
+        beat: Called with (location, key) when a heartbeat to a peer is due.
+        lost: Called with (location, why) when a peer is gone.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Peers:
         self._lost = lost
         self._peers: dict[str, Patience] = {}
         self._keys: dict[str, str] = {}
-        self._left: set[str] = set()  # what they have said before may arrive after their farewell
+        self._left: set[str] = set()  # messages sent before their farewell may arrive after it
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._peers))
 
     def heard(self, location: str) -> bool:
-        """A letter of that process has come. Returns whether it is the first since the server was away."""
+        """Note a letter of a process; return whether it is its first since an outage."""
         peer = self._peers.get(location)
         if peer is not None:
             first = peer.in_outage
@@ -108,30 +108,30 @@ class Peers:
         return False
 
     def missed(self, key: str) -> None:
-        """Nobody was there to get what `beat` has sent with this key."""
+        """Note that the heartbeat sent with `key` had no subscriber."""
         peer = self._peers.get(self._keys.get(key, ""))
         if peer is not None:
             peer.missed()
 
     def left(self, location: str) -> None:
-        """That process has ended as it should, or is known to be lost."""
+        """Forget a process that has ended normally, or is known to be lost."""
         self._peers.pop(location, None)
         self._left.add(location)
 
     def has_left(self, location: str) -> bool:
-        """Whether that process is gone, one way or the other."""
+        """Return whether a process has ended or is lost."""
         return location in self._left
 
     def renew(self) -> None:
-        """The connection is mended."""
+        """Give all peers time to reconnect: the connection is mended."""
         for peer in self._peers.values():
             peer.renew()
 
     def tick(self, *, all_due: bool = True) -> None:
-        """One `heartbeat_s` has passed.
+        """Count one `heartbeat_s`: report lost peers, and send heartbeats that are due.
 
         Args:
-            all_due: Whether a sign of life is due to all, and not only to those in doubt.
+            all_due: Whether a heartbeat is due to all peers, or only to those in doubt.
         """
         for key, location in self._keys.items():
             peer = self._peers.get(location)

@@ -1,7 +1,7 @@
-"""Subjects of the server: where the messages of one job and epoch go.
+"""Subjects of the messages of one job and epoch.
 
-    PREFIX.JOB.EPOCH.at.ADDRESS           to whoever is bound to an address; `worker/0` is `worker.0`
-    PREFIX.JOB.EPOCH.node.LOCATION.KEY    back to one process; the key says which channel or peer it concerns
+    PREFIX.JOB.EPOCH.at.ADDRESS           to the endpoint bound to an address; `worker/0` is `worker.0`
+    PREFIX.JOB.EPOCH.node.LOCATION.KEY    back to one process; the key names the channel or peer it concerns
 
 A user of the server needs to publish and subscribe to `PREFIX.>` and to nothing else.
 """
@@ -18,7 +18,11 @@ _LONGEST: Final = 100
 
 
 def safe(text: str) -> str:
-    """A text as one token of a subject: other texts give other tokens, and what is harmless stays readable."""
+    """Escape a text as one token of a subject.
+
+    Different texts give different tokens; letters, digits, `_` and `-` stay as they are. Long tokens are cut and
+    hashed.
+    """
     token = _UNSAFE.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), text) or "="
     if len(token) > _LONGEST:
         token = f"{token[: _LONGEST - 20]}=={xxhash.xxh3_64_hexdigest(text.encode())}"
@@ -29,9 +33,9 @@ class Subjects:
     """The subjects of one job and epoch.
 
     Args:
-        prefix: What they all begin with; may have dots.
+        prefix: Prefix of all subjects; may have dots.
         job: Id of the job.
-        epoch: Its incarnation.
+        epoch: Number of the epoch.
     """
 
     def __init__(self, prefix: str, job: str, epoch: int) -> None:
@@ -40,15 +44,15 @@ class Subjects:
         self._node = f"{base}.node."
 
     def at(self, address: str) -> str:
-        """Where messages to an address go."""
+        """Return the subject of messages to an address."""
         return ".".join((self._at, *map(safe, address.split("/"))))
 
     def node(self, location: str, key: str) -> str:
-        """Where messages to a process go; key `*` for all of them."""
+        """Return the subject of messages to a process; key `*` stands for all keys."""
         return f"{self._node}{location}.{key}"
 
     def location(self, subject: str) -> tuple[str, str]:
-        """The process that a subject made by `node` leads to, and the key; empty if it is another kind of subject."""
+        """Return process and key of a subject made by `node`; both empty for others."""
         if not subject.startswith(self._node):
             return "", ""
         location, _, key = subject[len(self._node) :].partition(".")

@@ -1,1 +1,1 @@
-"""Streams of JetStream: reading and writing them in order, and the requests for it."""
+"""Streams of JetStream: requests, and reading and writing messages in order."""

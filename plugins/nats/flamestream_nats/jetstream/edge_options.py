@@ -1,4 +1,4 @@
-"""Options of source and sink, and what a payload is as the bytes of a message."""
+"""Options of source and sink, and the conversion of payloads to bytes and back."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _STREAM: Final = re.compile(r"[^\s.*>/\\]+")
 
 
 class EdgeOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What source and sink have in common: the options of `ServerOptions`, and
+    """Options common to source and sink, besides those of `ServerOptions`.
 
     Attributes:
         stream: Name of the stream.
-        format: What messages are: `json`, `text` or `bytes`. By default text if the flow declares `str`, bytes if it
+        format: Format of messages: `json`, `text` or `bytes`. By default text if the flow declares `str`, bytes if it
             declares `bytes`, JSON otherwise.
         request_timeout_s: How long the server may be away, or slow, before a request is given up.
     """
@@ -38,7 +38,7 @@ class EdgeOptions(ServerOptions, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class SourceOptions(EdgeOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of the source: those of `EdgeOptions`, and
+    """Options of the source, besides those of `EdgeOptions`.
 
     Attributes:
         stream: Name of the stream; by default the one that has the subject.
@@ -59,12 +59,12 @@ class SourceOptions(EdgeOptions, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class SinkOptions(EdgeOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of the sink: those of `EdgeOptions`, and
+    """Options of the sink, besides those of `EdgeOptions`.
 
     Attributes:
-        stream: Name of the stream, made if it is not there; the sink's name by default.
-        subject: What messages are published to; the stream's name by default.
-        mode: What becomes of messages that are there: `replace` them, `append` to them, or `resume` the run that wrote
+        stream: Name of the stream, created if it does not exist; the sink's name by default.
+        subject: Subject to publish messages to; the stream's name by default.
+        mode: Treatment of messages that are there: `replace` them, `append` to them, or `resume` the run that wrote
             them. A job that keeps state resumes its own, whatever this says.
         replicas: How many servers of the cluster keep the stream, if it has to be made.
     """
@@ -81,13 +81,13 @@ class SinkOptions(EdgeOptions, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def placed(options: Any, kind: type[EdgeOptions], context: EdgeContext, *, wildcards: bool) -> Any:
-    """Options that say in errors where they stand, with what no type can forbid looked at.
+    """Check the options of a source or sink, and add their section for errors.
 
     Args:
-        options: Of the source or sink; None: all by default.
-        kind: Their type.
-        context: Of the source or sink.
-        wildcards: Whether the subject may have some.
+        options: The options; None stands for the defaults.
+        kind: Class of the options.
+        context: Context of the source or sink.
+        wildcards: Whether the subject may have wildcards.
 
     Raises:
         ConfigError: An option cannot be used.
@@ -118,7 +118,11 @@ def _wrong(section: str, key: str, value: str, hint: str) -> ConfigError:
 
 
 def decoder(context: EdgeContext, format_: Format) -> Decode:
-    """Makes records of messages. Raises ConfigError if the flow declares what it cannot make."""
+    """Return the function that makes records of messages.
+
+    Raises:
+        ConfigError: The flow declares a type that it cannot make.
+    """
     match format_ if format_ != "auto" else {str: "text", bytes: "bytes"}.get(context.type, "json"):
         case "text":
             return bytes.decode
@@ -129,7 +133,7 @@ def decoder(context: EdgeContext, format_: Format) -> Decode:
 
 
 def encoder(context: EdgeContext, format_: Format) -> Callable[[Any], bytes]:
-    """Makes messages of payloads. What it makes raises `Unencodable`."""
+    """Return the function that makes messages of payloads; it raises `Unencodable`."""
     match format_ if format_ != "auto" else {str: "text", bytes: "bytes"}.get(context.type, "json"):
         case "text":
             return _text

@@ -1,4 +1,4 @@
-"""The stream that a sink writes to: messages with marks, stored only if nothing has come in between."""
+"""The stream of a sink: messages with marks, stored one right after another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flamestream_nats.connection import Connection
 from flamestream_nats.jetstream.stream import NO_STREAM, Changed, Message, OtherStream, Refused, Requests, checked
 
 MARK: Final = "Flamestream-Mark"
-"""The header that has a message's mark."""
+"""Header of a message's mark."""
 
 _AFTER: Final = "Nats-Expected-Last-Sequence"
 _AFTER_ID: Final = "Nats-Expected-Last-Msg-Id"
@@ -19,18 +19,18 @@ _ROOM: Final = 200  # for the names and the rest of the headers
 
 
 class Mark(NamedTuple):
-    """What a message says of the output up to there.
+    """State of the output up to and with a message.
 
     Attributes:
         of: Fingerprint of the output: the job's state, or flow and inputs.
-        by: Which object has stored it.
-        series: Which output this is: one that is replaced begins a new series.
-        number: How many outputs of the series there are with this one.
-        time: Everything below it is there, once nothing is left of its batch.
-        before: Everything below it is there,
-        done: and so many outputs after that.
-        left: How many outputs of the batch are still to come, or some number above 0.
-        first: Number of the series' first message: older ones do not count. 0: they do.
+        by: Id of the sink object that has stored it.
+        series: Id of the output: one that is replaced begins a new series.
+        number: Number of outputs in the series, with this one.
+        time: Time up to which all outputs are stored, once `left` is 0.
+        before: Time up to which all outputs are stored in any case,
+        done: and number of outputs stored after it.
+        left: Number of outputs of the batch still to come, or some number above 0.
+        first: Number of the series' first message: older ones do not count. 0: all count.
     """
 
     of: str
@@ -45,12 +45,12 @@ class Mark(NamedTuple):
 
     @property
     def held(self) -> int:
-        """The time up to which all is there."""
+        """Return the time up to which all outputs are stored."""
         return self.before if self.left else self.time
 
 
 class Letter(NamedTuple):
-    """A message that is to be stored: an output with its mark, or a mark alone."""
+    """A message to be stored: an output with its mark, or a mark alone."""
 
     mark: Mark
     data: bytes = b""
@@ -58,11 +58,11 @@ class Letter(NamedTuple):
 
 
 class Last(NamedTuple):
-    """How a stream ends.
+    """The end of a stream.
 
     Attributes:
-        number: Of its last message, which may be gone.
-        mark: The newest; None: the newest message has none, or there is no message.
+        number: Number of its last message, which may have been deleted.
+        mark: Mark of the newest message; None if that has no mark, or there is no message.
         empty: Whether there is no output.
     """
 
@@ -75,10 +75,10 @@ class OutStream(Requests):
     """One stream.
 
     Args:
-        connection: To the server, open.
-        name: Of the stream.
-        subject: Of the outputs.
-        limit_s: How long the server may take to answer, with all that it is asked again.
+        connection: An open connection to the server.
+        name: The stream's name.
+        subject: Subject of the outputs.
+        limit_s: Seconds the server may take to answer, repeated requests included.
     """
 
     def __init__(self, connection: Connection, name: str, subject: str, limit_s: float) -> None:
@@ -87,15 +87,15 @@ class OutStream(Requests):
         self.subject = subject
 
     def subject_of(self, letter: Letter) -> str:
-        """What it is published to."""
+        """Return the subject a message is published to."""
         return self.subject if letter.is_output else f"{self.subject}.position"
 
     async def make(self, replicas: int) -> None:
-        """Make it, if it is not there.
+        """Create the stream, if it does not exist.
 
         Raises:
-            Refused: It cannot be made.
-            OtherStream: It is there, and cannot be written to as it must.
+            Refused: It cannot be created.
+            OtherStream: It exists, and its configuration does not suit the sink.
         """
         subjects = [self.subject, f"{self.subject}.position"]
         wanted = {
@@ -116,7 +116,7 @@ class OutStream(Requests):
         except Refused as error:
             if error.code != NO_STREAM:
                 raise
-            info = await self.ask(f"STREAM.CREATE.{self.name}", wanted)  # two who make it at once make one
+            info = await self.ask(f"STREAM.CREATE.{self.name}", wanted)  # two that create it at once create one
         config = info["config"]
         if missing := [
             subject for subject in subjects if not any(_matches(subject, own) for own in config["subjects"])
@@ -127,7 +127,7 @@ class OutStream(Requests):
                 raise OtherStream(f"stream {self.name} has {key} = {found!r}, and {wanted[key]!r} is needed")
 
     async def last(self) -> Last:
-        """How it ends now."""
+        """Return the end of the stream as it is now."""
         state = (await self.ask(f"STREAM.INFO.{self.name}"))["state"]
         found = [await self.last_of(self.name, subject) for subject in (self.subject, f"{self.subject}.position")]
         newest = max(
@@ -136,10 +136,10 @@ class OutStream(Requests):
         return Last(state["last_seq"], newest and _mark_of(newest), found[0] is None)
 
     async def store(self, letter: Letter, after: int) -> None:
-        """Store a message right after another.
+        """Store a message right after message number `after`.
 
         Raises:
-            Changed: Something has come in between. If the first answer was lost, that may be this very message.
+            Changed: Another message has come in between. If the first answer was lost, that may be this very message.
             Refused: The server cannot store it.
         """
         headers = {**_headers(letter), _AFTER: str(after)}
@@ -148,10 +148,11 @@ class OutStream(Requests):
             raise Changed(0, f"it is stored already, as message {answer['seq']}")
 
     def sent(self, window: Sequence[Letter], after: int, way_back: str) -> list[tuple[str, str, bytes, bytes]]:
-        """Messages that are sent all at once, as they go over the wire: the first is to be stored right after a message
-        that is there, each of the others after the one before it. Only the last is answered.
+        """Return the letters of a window in wire format, to be published all at once.
 
-        Numbers would not do for the others: somebody else might fill the gap that one of them has left.
+        The first is to be stored right after message number `after`, each of the others after the one before it. Only
+        the last is answered, to `way_back`. Each refers to the one before by its id: by number, another client's
+        message might take the place of a lost one.
         """
         found = []
         for place, letter in enumerate(window):
@@ -164,12 +165,12 @@ class OutStream(Requests):
 
     @property
     def headers_bytes(self) -> int:
-        """Most bytes of headers."""
+        """Return the most bytes the headers may have."""
         return _ROOM + 9 * 20 + 100
 
     async def forget_before(self, first: int) -> None:
-        """Delete outputs of earlier series."""
-        if first > 1:  # the server takes 1 for nothing said, and would delete them all
+        """Delete outputs of earlier series, whose numbers are below `first`."""
+        if first > 1:  # the server takes 1 as unset, and would delete all messages
             await self.ask(f"STREAM.PURGE.{self.name}", {"filter": self.subject, "seq": first})
 
 
@@ -179,12 +180,12 @@ def _headers(letter: Letter) -> dict[str, str]:
     if letter.is_output:
         headers["Nats-Msg-Id"] = _id(mark)
     else:
-        headers["Nats-Rollup"] = "sub"  # the ones before are deleted
+        headers["Nats-Rollup"] = "sub"  # deletes the earlier ones
     return headers
 
 
 def _id(mark: Mark) -> str:
-    """Of a message: nobody but its owner makes another one of it."""
+    """Return a message's id; no other sink object makes the same one."""
     return f"{mark.by}-{mark.number}"
 
 
@@ -196,7 +197,7 @@ def _mark_of(message: Message) -> Mark | None:
 
 
 def _matches(subject: str, pattern: str) -> bool:
-    """Whether a pattern with wildcards has a subject without."""
+    """Return whether a pattern with wildcards matches a subject without."""
     words, own = subject.split("."), pattern.split(".")
     if own[-1] == ">":
         words, own = words[: len(own) - 1], own[:-1]

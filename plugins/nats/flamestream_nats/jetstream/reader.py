@@ -1,5 +1,7 @@
-"""Reading a stream of JetStream in order: a consumer that is asked for some messages at a time, and made anew when
-anything is amiss, from the message after the last one that came.
+"""Reader of a stream of JetStream, in order.
+
+It uses a consumer that is asked for some messages at a time. If anything goes wrong, a new consumer begins after the
+last message that arrived.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ _EXPIRES_S: Final = 60
 _HEARTBEAT_S: Final = 5.0
 _SECOND: Final = 1_000_000_000
 _MOST_RAW: Final = 64 * 1024
-_OVER: Final = frozenset({b"404", b"408"})  # that request has ended, and is made again
+_OVER: Final = frozenset({b"404", b"408"})  # the request has ended, and is made again
 
 
 class StreamFacts(NamedTuple):
-    """What is known of a stream: its name, when it was made, its first and last message, and how it keeps them."""
+    """Facts of a stream: name, creation time, first and last message, retention."""
 
     name: str
     made: int
@@ -46,7 +48,7 @@ class StreamFacts(NamedTuple):
 
     @classmethod
     async def ask(cls, requests: Requests, name: str) -> StreamFacts:
-        """Ask the server. Raises `Refused`."""
+        """Ask the server for the facts of a stream. Raises `Refused`."""
         info = await requests.ask(f"STREAM.INFO.{name}")
         made = int(datetime.fromisoformat(info["created"]).timestamp() * 1_000_000)
         state = info["state"]
@@ -58,12 +60,12 @@ class StreamReader(Reader):
 
     Args:
         source: Name of the source.
-        options: Its options.
-        decode: Makes records of messages.
+        options: The source's options.
+        decode: Function that makes records of messages.
 
     Attributes:
-        connection: To the server; opened by whoever opens this.
-        requests: Over that connection.
+        connection: Connection to the server; the caller opens it.
+        requests: Requests over that connection.
     """
 
     def __init__(self, source: str, options: SourceOptions, decode: Decode) -> None:
@@ -75,17 +77,17 @@ class StreamReader(Reader):
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
         self._stream = StreamFacts("", 0, 0, 0, "")
         self._consumer = ""
-        self._generation = 0  # of the consumer
-        self._ear = 0  # number of the subscription to what it hands out
-        self._expected = 0  # number of the consumer's next message
-        self._asked = 0  # messages that are still to come of the last request
-        self._seen = 0  # number of the last message that came
+        self._generation = 0  # number of the consumer, counted here
+        self._ear = 0  # number of the subscription to its messages
+        self._expected = 0  # number of the next message, as the consumer counts
+        self._asked = 0  # messages still to come of the last request
+        self._seen = 0  # number of the last message that arrived
         self._acknowledged = 0
-        self._end = 0  # number of the last message to be read; 0: there is none
+        self._end = 0  # number of the last message to be read; 0: no limit
         self._complete = False
         self._arrived: deque[tuple[int, bytes]] = deque()
         self._ready = asyncio.Event()
-        self._replies: deque[tuple[int, str]] = deque()  # by which messages are acknowledged
+        self._replies: deque[tuple[int, str]] = deque()  # subjects by which messages are acknowledged
         self._amiss = asyncio.Event()
         self._heard_of = False
         self._keeper: asyncio.Task[None] | None = None
@@ -95,12 +97,12 @@ class StreamReader(Reader):
         """Begin to read, once the connection is open.
 
         Args:
-            stream: Which.
+            stream: Facts of the stream.
             after: Number of the message to read on after.
-            end: Number of the last message to be read; 0: read for ever.
+            end: Number of the last message to be read; 0: no end.
 
         Raises:
-            Refused, nats.errors.Error: The server does not let it.
+            Refused, nats.errors.Error: The server does not allow it.
         """
         self._stream, self._seen, self._acknowledged, self._end = stream, after, after, end
         self._complete = self._options.end == "last" and end <= after
@@ -156,7 +158,7 @@ class StreamReader(Reader):
     # -- the consumer ------------------------------------------------------------------------------------------------
 
     async def _consume(self) -> None:
-        """Make a consumer that begins after the last message that came."""
+        """Create a consumer that begins after the last message that arrived."""
         stream = await StreamFacts.ask(self.requests, self._stream.name)
         if problem := missed(stream, self._stream.made, self._seen, self._options.subject):
             raise SourceError(
@@ -170,7 +172,7 @@ class StreamReader(Reader):
             name = config["durable_name"] = self._options.consumer or f"flamestream-{self._source}"
             config |= {"ack_policy": "explicit", "ack_wait": 24 * 3600 * _SECOND, "max_ack_pending": -1}
             what = f"CONSUMER.DURABLE.CREATE.{stream.name}.{name}"
-            await self._delete(name)  # what it had handed out comes again
+            await self._delete(name)  # messages it has delivered without acknowledgement come again
         else:
             config |= {"ack_policy": "none", "mem_storage": True, "num_replicas": 1}
             config["inactive_threshold"] = 2 * _EXPIRES_S * _SECOND
@@ -187,7 +189,7 @@ class StreamReader(Reader):
         self._pull()
 
     async def _listen(self) -> None:
-        """Hear what comes for the next consumer, and no more of what came for the last."""
+        """Subscribe to the next consumer's messages, and unsubscribe from the last one's."""
         self._generation += 1
         if self._ear:
             await self.connection.unsubscribe(self._ear)
@@ -201,7 +203,7 @@ class StreamReader(Reader):
             return  # it is not there
 
     async def _keep(self) -> None:
-        """Make the consumer anew whenever something is amiss; until cancelled."""
+        """Create a new consumer whenever something goes wrong, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(3 * _HEARTBEAT_S):
@@ -224,7 +226,7 @@ class StreamReader(Reader):
                     return
 
     def _pull(self) -> None:
-        """Ask for more, if there is room."""
+        """Request more messages, if there is room."""
         if self._asked or self._complete or len(self._arrived) > _AT_ONCE // 2:
             return
         self._asked = _AT_ONCE
@@ -263,9 +265,9 @@ class StreamReader(Reader):
             self._pull()
 
     def _status(self, code: bytes, text: str) -> None:
-        """The server's word on a request for messages."""
+        """Handle the server's status message on a request for messages."""
         if code == b"100":
-            return  # it is still there
+            return  # a heartbeat
         if code in _OVER or "maxbytes" in text.lower() or "batch completed" in text.lower():
             self._asked = 0
             self._pull()
@@ -303,13 +305,13 @@ class StreamReader(Reader):
 
 
 def missed(stream: StreamFacts, made: int, after: int, subject: str) -> tuple[str, str] | None:
-    """What keeps a stream from being read on after a message: (what, what to do); None if nothing does.
+    """Return why a stream cannot be read on after a message, as (what, hint), or None.
 
     Args:
-        stream: As it is now.
-        made: When it was made, as it was known.
+        stream: Facts of the stream as it is now.
+        made: Its creation time when it was read, in microseconds.
         after: Number of the last message read.
-        subject: What is read of it.
+        subject: Subject that is read.
     """
     start = "To start afresh, take away the job's state and its output."
     if stream.made != made:
@@ -325,8 +327,11 @@ def missed(stream: StreamFacts, made: int, after: int, subject: str) -> tuple[st
 
 
 def _reply_facts(reply: str) -> tuple[str, str, int, int, int, int]:
-    """What the server says of a message, in the subject by which it is acknowledged: stream, consumer, number of the
-    message in the stream, number among those handed out, time, and how many are still to come."""
+    """Return the facts in the subject by which a message is acknowledged.
+
+    They are: stream, consumer, number of the message in the stream, its number among the delivered ones, time, and how
+    many messages are still to come.
+    """
     words = reply.split(".")
     stream, consumer, _, number, mine, time, pending = words[2:9] if len(words) == 9 else words[4:11]
     return stream, consumer, int(number), int(mine), int(time), int(pending)

@@ -1,7 +1,7 @@
-"""Requests to JetStream, and one stream that takes one message for each subject and refuses the next: the store's.
+"""Requests to JetStream, and the store's stream.
 
-Requests are made again while the server is away or only just starting, up to a limit. All of them may be: what is there
-already is refused the second time, and whoever published it can tell that it is its own.
+Requests are repeated while the server is away or still starting, up to a limit. Repeating is safe: a message that is
+there already is refused the second time, and its writer can tell that it is its own.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _TAKEN: Final = "maximum messages per subject"
 _NOT_THE_LAST: Final = frozenset({10071, 10164})
 _NO_MESSAGE: Final = 10037
 NO_STREAM: Final = 10059
-_STARTING: Final = frozenset({10008, 10076, 10118})  # what a server says of streams it has not come to yet
+_STARTING: Final = frozenset({10008, 10076, 10118})  # a server's errors for streams it has not loaded yet
 _ATTEMPT_S: Final = 5.0
 _PAUSE_S: Final = 0.05
 _NO_JETSTREAM_S: Final = 1.0
-"""How long to ask for JetStream where neither has the server it nor has anybody answered yet."""
+"""Time to ask for JetStream if the server lacks it and no other has answered yet."""
 
 
 class Refused(Exception):
-    """The server has answered, and does not do it. Fields: `code`, its own number for the reason."""
+    """An error answer of the server. `code` is its number for the reason."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -38,26 +38,26 @@ class Refused(Exception):
 
 
 class Taken(Refused):
-    """The subject has its message."""
+    """Refusal of a second message of a subject."""
 
 
 class Changed(Refused):
-    """What was to be there, when the message is stored, is not."""
+    """Refusal of a message because the message expected before it is not there."""
 
 
 class OtherStream(Exception):
-    """There is a stream of that name, and it was made for something else."""
+    """A stream of that name exists, with a configuration for another purpose."""
 
 
 class NoJetStream(errors.Error):
-    """The server does not store, and nobody of its cluster does."""
+    """No server of the cluster stores: all run without JetStream."""
 
     def __str__(self) -> str:
         return "it runs without JetStream"
 
 
 class Message(NamedTuple):
-    """A message of the stream: its bytes and headers, its number, and when it was stored, by the server's clock."""
+    """A stored message: data, headers, number, time by the server's clock."""
 
     data: bytes
     headers: Mapping[str, str]
@@ -66,18 +66,18 @@ class Message(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Subjects that have a message, and what the server's clock says."""
+    """Subjects that have a message, and the time of the server's clock."""
 
     subjects: list[str]
     now: datetime
 
 
 class Requests:
-    """Asks the server for what it stores.
+    """Requests to the server's JetStream API.
 
     Args:
-        connection: To the server, open.
-        limit_s: How long the server may take to answer, with all that it is asked again.
+        connection: An open connection to the server.
+        limit_s: Seconds the server may take to answer, repeated requests included.
     """
 
     def __init__(self, connection: Connection, limit_s: float) -> None:
@@ -88,24 +88,27 @@ class Requests:
         self._answered = False
 
     async def ask(self, what: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """The answer to a request of the API, such as `STREAM.INFO.NAME`.
+        """Return the decoded answer to an API request such as `STREAM.INFO.NAME`.
 
         Raises:
-            Refused: The server does not do it.
+            Refused: The server answers with an error.
         """
         data = msgspec.json.encode(arguments) if arguments else b""
         return checked(await self.request(f"$JS.API.{what}", data))
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
-        """Store a message. Returns its number in its stream.
+        """Store a message; return its number in its stream.
 
         Raises:
-            Taken, Changed, Refused: The server does not do it.
+            Taken, Changed, Refused: The server does not store it.
         """
         return int(checked(await self.request(subject, data, headers))["seq"])
 
     async def last_of(self, stream: str, subject: str) -> Message | None:
-        """The last message of the subjects that match, as the stream's leader knows it; None: none."""
+        """Return the last message of the matching subjects, or None.
+
+        The stream's leader answers; `subject` may have wildcards.
+        """
         try:
             found = await self.ask(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
         except Refused as error:
@@ -117,10 +120,10 @@ class Requests:
         return Message(data, headers, message["seq"], datetime.fromisoformat(message["time"]))
 
     async def request(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> bytes:
-        """The answer to a request, made again while there is none.
+        """Return the answer to a request, which is repeated while there is none.
 
         Raises:
-            NoJetStream: There is nobody to answer it, and there was nobody before.
+            NoJetStream: No server can answer it, and none has answered before.
             nats.errors.Error: There is no answer in time.
         """
         clock = asyncio.get_running_loop().time
@@ -164,24 +167,24 @@ class Requests:
         return asked.result()
 
     def renew(self) -> None:
-        """The connection was broken and is back: what has been asked meanwhile has no answer coming."""
+        """Cancel all pending requests: after a reconnection they get no answer."""
         for asked in self._asked:
             asked.cancel()
 
     def give_up(self) -> None:
-        """The connection is broken for good: nothing is asked any more."""
+        """Stop all requests: the connection is broken for good."""
         self._given_up = True
         self.renew()
 
 
 class Stream(Requests):
-    """A stream, and how to ask for what is in it.
+    """A stream with at most one message per subject.
 
     Args:
-        connection: To the server, open.
-        name: Of the stream.
-        subjects: What its subjects begin with.
-        limit_s: How long the server may take to answer, with all that it is asked again.
+        connection: An open connection to the server.
+        name: The stream's name.
+        subjects: Prefix of its subjects.
+        limit_s: Seconds the server may take to answer, repeated requests included.
     """
 
     def __init__(self, connection: Connection, name: str, subjects: str, limit_s: float) -> None:
@@ -190,11 +193,11 @@ class Stream(Requests):
         self._subjects = subjects
 
     async def open(self, replicas: int) -> None:
-        """Make it, if it is not there.
+        """Create the stream, if it does not exist.
 
         Raises:
-            Refused: It cannot be made.
-            OtherStream: It is there, and is of another kind.
+            Refused: It cannot be created.
+            OtherStream: It exists, with another configuration.
         """
         wanted = {
             "name": self.name,
@@ -216,7 +219,7 @@ class Stream(Requests):
         except Refused as error:
             if error.code != NO_STREAM:
                 raise
-            info = await self.ask(f"STREAM.CREATE.{self.name}", wanted)  # two who make it at once make one
+            info = await self.ask(f"STREAM.CREATE.{self.name}", wanted)  # two that create it at once create one
         for key in ("subjects", "storage", "max_msgs_per_subject", "discard", "discard_new_per_subject", "max_age"):
             if (found := info["config"].get(key)) != wanted[key]:
                 raise OtherStream(f"stream {self.name} has {key} = {found!r}, and {wanted[key]!r} is needed")
@@ -224,16 +227,16 @@ class Stream(Requests):
     async def put(
         self, subject: str, data: bytes, headers: Mapping[str, str], *, after: tuple[str, int] | None = None
     ) -> int:
-        """Store a message as the only one of its subject. Returns its number in the stream.
+        """Store a message as the only one of its subject; return its number in the stream.
 
         Args:
-            subject: Below the stream's own.
+            subject: Subject below the stream's own.
             data: At most `Connection.max_payload` bytes, with the headers.
-            headers: Some; none begins with `Nats-`.
+            headers: At least one; none begins with `Nats-`.
             after: A subject and the number that its message must have.
 
         Raises:
-            Taken: The subject has one. If the first answer was lost, that may be this one.
+            Taken: The subject has a message. If the first answer was lost, that may be this one.
             Changed: The message of `after` is not there.
             Refused: The server cannot store it.
         """
@@ -244,11 +247,14 @@ class Stream(Requests):
         return await self.publish(f"{self._subjects}.{subject}", data, sent)
 
     async def get(self, subject: str) -> Message | None:
-        """The message of a subject, or the last one of all that match, as the stream's leader knows it; None: none."""
+        """Return the message of a subject, or None, as the stream's leader knows it.
+
+        A subject with wildcards gives the last message of all that match.
+        """
         return await self.last_of(self.name, f"{self._subjects}.{subject}")
 
     async def list(self, subject: str) -> Listing:
-        """The subjects (without the stream's own) that match one with wildcards."""
+        """List the subjects (without the stream's own) that match a pattern."""
         found: list[str] = []
         before = len(self._subjects) + 1
         while True:
@@ -260,7 +266,7 @@ class Stream(Requests):
                 return Listing(found, datetime.fromisoformat(info["ts"]))
 
     async def purge(self, subject: str) -> None:
-        """Delete, in one step, all messages whose subject matches."""
+        """Delete all messages of the matching subjects in one step."""
         await self.ask(f"STREAM.PURGE.{self.name}", {"filter": f"{self._subjects}.{subject}"})
 
 
@@ -271,10 +277,10 @@ def _is_starting(answer: bytes) -> bool:
 
 
 def checked(data: bytes) -> Any:
-    """An answer that is no refusal.
+    """Return a decoded answer that is not an error.
 
     Raises:
-        Taken, Changed, Refused: It is one.
+        Taken, Changed, Refused: The answer is an error.
     """
     answer = msgspec.json.decode(data)
     error = answer.get("error")

@@ -1,4 +1,7 @@
-"""Transport `grpc`: addresses of a job in several processes, on one machine or on several. Needs `grpcio`."""
+"""Transport `grpc`: addresses of a job in several processes. Needs `grpcio`.
+
+The processes may be on one machine or on several.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 
 from flamestream_grpc import environment
 
-os.environ.update(environment.missing())  # before gRPC is imported, which reads it then
+os.environ.update(environment.missing())  # before gRPC is imported: it reads them then
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.transport import Transport

@@ -1,9 +1,9 @@
-"""TLS: the certificates of this process, read again whenever their files have changed.
+"""TLS certificates of this process, read again whenever their files change.
 
-Both sides show certificates, and take only those that `tls_ca` has issued; a client takes a server only for the host
-that it has connected to. New files count for every connection that is made after they are there; connections that
-are open stay as they are. Files that cannot be used, such as a certificate whose key is not there yet, change
-nothing: the former stay, and a warning says so.
+Both sides show certificates, and accept only those that `tls_ca` has issued; a client accepts a server only for the
+host it has connected to. New files apply to every connection made after they are there; open connections stay as they
+are. Files that cannot be used, such as a certificate whose key is not there yet, change nothing: the former stay, and a
+warning says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flamecore.logs import logger
 from flamestream_grpc.options import Options, wrong
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
-"""Of each file: when it was written, which one it is, its size; None: it is not there."""
+"""For each file: time of its last change, inode, size; None if it does not exist."""
 
 
 class Pem(NamedTuple):
@@ -33,13 +33,13 @@ class Pem(NamedTuple):
 
 
 class Certificates:
-    """The certificates of a process. gRPC asks for them in a thread of its own too.
+    """The certificates of a process; safe to use from gRPC's own threads.
 
     Args:
-        options: Of the transport, with files for TLS.
+        options: The transport's options, with files for TLS.
 
     Raises:
-        ConfigError: They cannot be used.
+        ConfigError: The files cannot be used.
     """
 
     def __init__(self, options: Options) -> None:
@@ -50,17 +50,20 @@ class Certificates:
         self._channel = grpc.ssl_channel_credentials(*self._pem)
 
     def of_server(self) -> grpc.ServerCredentials:
-        """Credentials with which only clients are let in whose certificates are issued by `tls_ca`."""
+        """Return credentials that accept only clients with certificates of `tls_ca`."""
         return grpc.dynamic_ssl_server_credentials(_served(self._pem), self._fetch, require_client_authentication=True)
 
     def of_channel(self) -> grpc.ChannelCredentials:
-        """Credentials to show to a server, whose certificate must be issued by `tls_ca` for the host connected to."""
+        """Return credentials to show to a server.
+
+        The server's certificate must be issued by `tls_ca` for the host connected to.
+        """
         with self._lock:
             self._look()
             return self._channel
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """What gRPC asks for before each handshake; None: nothing has changed."""
+        """Return the new configuration, or None; gRPC calls it before each handshake."""
         with self._lock:
             self._look()
             if self._served is self._pem:
@@ -88,10 +91,10 @@ class Certificates:
 
 
 def read(options: Options) -> Pem:
-    """The contents of the files.
+    """Read the files.
 
     Raises:
-        ConfigError: One cannot be read, or they do not belong together.
+        ConfigError: A file cannot be read, or they do not belong together.
     """
     found = []
     for key in Pem._fields:

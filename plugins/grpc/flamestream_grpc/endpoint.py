@@ -1,4 +1,4 @@
-"""A bound address: what has arrived for it waits here, from this process and from others."""
+"""A bound address: the queue of messages from this process and from others."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from flamestream_grpc.outgoing import Outgoing
 
 
 class Rooms(Protocol):
-    """What an endpoint needs of its transport."""
+    """The transport, as its endpoints see it."""
 
     options: Options
     endpoints: dict[str, GrpcEndpoint]
 
     def encode(self, message: Any) -> bytes:
-        """Bytes of a message. Raises CodecError."""
+        """Return the bytes of a message. Raises CodecError."""
 
     def outgoing(self, sender: str, receiver: str) -> Outgoing:
-        """The channel to an address in another process. Raises TransportError."""
+        """Return the channel to an address in another process. Raises TransportError."""
 
     def outgoing_of(self, sender: str) -> list[Outgoing]:
-        """All channels of one sender."""
+        """Return all channels of one sender."""
 
 
 class Arrived(NamedTuple):
@@ -35,8 +35,8 @@ class Arrived(NamedTuple):
 
     Attributes:
         delivery: The message.
-        channel: To be told when it has been read; None: it is of this process.
-        size: Bytes it came in.
+        channel: Its channel, which is told when it has been read; None if it comes from this process.
+        size: Its size in bytes, as it arrived.
     """
 
     delivery: Delivery
@@ -45,7 +45,7 @@ class Arrived(NamedTuple):
 
 
 class GrpcEndpoint(Endpoint):
-    """One address. Between two of one process objects are handed over as they are."""
+    """One address. Addresses of one process exchange objects as they are."""
 
     def __init__(self, address: str, transport: Rooms) -> None:
         self.address = address
@@ -80,7 +80,7 @@ class GrpcEndpoint(Endpoint):
     # -- from this process -------------------------------------------------------------------------------------------
 
     def offer(self, delivery: Delivery) -> bool:
-        """Take a message if there is room, and nobody waits for it."""
+        """Take a message if there is room and no sender waits; return whether taken."""
         if self._waiting or len(self._arrived) >= self._transport.options.window_frames:
             return False
         self._put(Arrived(delivery))
@@ -90,7 +90,7 @@ class GrpcEndpoint(Endpoint):
         """Take a message when its turn comes.
 
         Raises:
-            SendTimeout: It does not come within `send_timeout_s`.
+            SendTimeout: There is no room within `send_timeout_s`.
             PeerGoneError: This endpoint was closed.
         """
         limit_s = self._transport.options.send_timeout_s
@@ -107,13 +107,13 @@ class GrpcEndpoint(Endpoint):
             ) from None
 
     def withdraw(self, sender: str, error: TransportClosedError) -> None:
-        """A sender closes: its messages that wait for room are not taken any more."""
+        """Fail the messages of a closing sender that wait for room."""
         self._waiting.refuse(lambda delivery: error if delivery.sender == sender else None)
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def arrive(self, channel: Incoming, message: Any, size: int) -> None:
-        """Take a message of another process; its channel has seen to it that there is room."""
+        """Take a message of another process; its channel has checked that there is room."""
         self._put(Arrived(Delivery(channel.sender, message), channel, size))
 
     def _put(self, arrived: Arrived) -> None:
@@ -147,10 +147,12 @@ class GrpcEndpoint(Endpoint):
     # -- closing -----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Hand over what was sent, then unbind the address. Twice is once. What was not received is discarded.
+        """Deliver what was sent, then unbind the address; discard unread messages.
+
+        A second call does nothing.
 
         Raises:
-            SendTimeout: A process that is connected has not taken what was sent to it within `send_timeout_s`.
+            SendTimeout: A connected process has not taken its messages within `send_timeout_s`.
         """
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""What a process knows of another one that sends to it: its channels, and what it is still to be told of them."""
+"""Receiving side of another process: its channels and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from flamestream_grpc.options import MOST_BYTES, MOST_FRAMES, Options
 
 _TOLD: Final = struct.Struct(">QQ")
 _DELAY_S: Final = 0.02
-"""How long word of what has arrived may wait for more to tell; nobody waits for it while the window is half open."""
+"""Longest delay of an acknowledgement; none waits for it while the window is half open."""
 _CHANNELS: Final = 4096
 """Most channels from one process."""
 HELLO: Final = Frame("", "", 0, b"hello")
-"""What a process shows when it connects: whoever can unwrap it is of the same version, job and epoch."""
+"""The frame a process shows when it connects: only the same version, job and epoch can unwrap it."""
 GOODBYE: Final = Frame("", "", 0, b"goodbye")
-"""What a process that closes says last. A connection that ends without it is broken."""
+"""The last frame of a process that closes. A connection that ends without it is broken."""
 
 
 class Told(NamedTuple):
-    """What is said of a channel on the way back.
+    """Acknowledgement of a channel.
 
     Attributes:
+        sender: Address of the channel's sender.
+        receiver: Address of the channel's receiver.
         arrived: Number of the last frame that has arrived.
         read: Number of the last one that has been read.
-        nobody: Number of the last one that found nobody bound to the receiver's address; 0 if all found somebody.
+        nobody: Number of the last one whose receiver was not bound; 0 if there was none.
     """
 
     sender: str
@@ -38,20 +40,19 @@ class Told(NamedTuple):
 
 
 _AGAIN: Final = frozenset({"short", "magic", "length", "oversized", "damaged"})
-"""Refused for what may have happened on the way: worth another try."""
+"""Reasons for a refusal that may come from damage on the way: worth another try."""
 
 
 def refusal(error: FrameError) -> Frame:
-    """What a process is told when it is refused; its number says whether another try is worth it."""
+    """Return the frame that refuses a process; number 1 says to try again, 0 not to."""
     return Frame("", "", int(error.reason in _AGAIN), error.what.encode())
 
 
 def told(frame: Frame) -> Told:
-    """What a frame on the way back says.
+    """Return the acknowledgement in a frame on the way back.
 
     Raises:
-        FrameError: It is a refusal, for reason `refused`, or `again` if another try is worth it; or it says nothing
-            that is known here.
+        FrameError: It is a refusal, for reason `refused`, or `again` if another try is worth it; or it is unknown.
     """
     if not frame.sender:
         text = frame.body.decode(errors="replace")
@@ -62,7 +63,7 @@ def told(frame: Frame) -> Told:
 
 
 def refused(reason: str, what: str) -> FrameError:
-    """The error for what is dropped and counted."""
+    """Return the error of a message that is dropped and counted."""
     return FrameError(f"refused {what}", address="", peer="", reason=reason)
 
 
@@ -81,7 +82,7 @@ class Incoming:
         self._unread_bytes = 0
 
     def check_room(self, size: int) -> None:
-        """Refuse more than any window holds.
+        """Refuse a frame that exceeds the largest window.
 
         Raises:
             FrameError: There is too much unread.
@@ -90,31 +91,31 @@ class Incoming:
             raise refused("window", f"a message of {size} bytes from {self.sender}, which does not wait for room")
 
     def arrive(self, frame: Frame) -> None:
-        """The next frame is here."""
+        """Count the next frame, and acknowledge it."""
         self.arrived = frame.sequence
         self._unread_bytes += len(frame.body)
         self._peer.tell(self, len(frame.body))
 
     def consume(self, size: int) -> None:
-        """A message has been read, or will never be."""
+        """Count a message as read, though it may have been discarded."""
         self.read += 1
         self._unread_bytes -= size
         self._peer.tell(self, size)
 
     def refuse(self, size: int) -> None:
-        """What has arrived last found nobody bound to the receiver's address."""
+        """Acknowledge the last frame as one whose receiver is not bound."""
         self.nobody = self.arrived
         self.consume(size)
 
 
 class Peer:
-    """Another process, as one that sends.
+    """Another process, as a sender.
 
     Args:
-        location: Where it listens itself, by its own word.
+        location: Its own location, as it says.
         instance: Random text it has drawn when it started: its successor at the same location has another.
-        options: Of the transport.
-        speaks_as: What the addresses begin with that it may send from.
+        options: The transport's options.
+        speaks_as: Prefixes of the addresses it may send from.
     """
 
     def __init__(self, location: str, instance: str, options: Options, speaks_as: tuple[str, ...] = ("",)) -> None:
@@ -124,7 +125,7 @@ class Peer:
         self.channels: dict[tuple[str, str], Incoming] = {}
         self.sequences = Sequences()
         self.telling: asyncio.Task[None] | None = None
-        """Tells it what there is to tell, over its newest connection."""
+        """Task that sends acknowledgements over the peer's newest connection."""
         self._news: dict[Incoming, None] = {}
         self._options = options
         self._untold = 0.0
@@ -132,10 +133,10 @@ class Peer:
         self._woken = asyncio.Event()
 
     def channel(self, frame: Frame) -> Incoming:
-        """The channel of a frame.
+        """Return the channel of a frame.
 
         Raises:
-            FrameError: There are too many, or it may not send from there.
+            FrameError: There are too many channels, or the peer may not send from that address.
         """
         key = (frame.sender, frame.receiver)
         channel = self.channels.get(key)
@@ -147,10 +148,10 @@ class Peer:
             channel = self.channels[key] = Incoming(*key, self)
         return channel
 
-    # -- what it is told ---------------------------------------------------------------------------------------------
+    # -- acknowledgements ---------------------------------------------------------------------------------------------
 
     def tell(self, channel: Incoming, size: int) -> None:
-        """There is something new to tell of a channel: at once if it is much, a little later if not."""
+        """Schedule an acknowledgement of a channel: at once if much has come, else soon."""
         self._news[channel] = None
         # Counted when it arrives and when it is read: four times in a window, so that no sender ever runs dry.
         self._untold += max(1 / self._options.window_frames, size / self._options.window_bytes)
@@ -160,28 +161,28 @@ class Peer:
             self._timer = asyncio.get_running_loop().call_later(_DELAY_S, self.hurry)
 
     def tell_all(self) -> None:
-        """Say everything again: what was said last may have been lost with its connection."""
+        """Acknowledge all channels again: the last one may be lost with its connection."""
         if self.channels:
             self._news = dict.fromkeys(self.channels.values())
             self.hurry()
 
     def hurry(self) -> None:
-        """Tell now what there is to tell."""
+        """Send the pending acknowledgements now."""
         self.rest()
         self._woken.set()
 
     def rest(self) -> None:
-        """Cancel what is scheduled."""
+        """Cancel the scheduled acknowledgement."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def news(self) -> None:
-        """Wait until there is something to tell, and it is due."""
+        """Wait until acknowledgements are due."""
         await self._woken.wait()
 
     def take_news(self, framing: Framing) -> bytes:
-        """What there is to tell; empty if there is nothing."""
+        """Take the pending acknowledgements, as bytes; empty if there are none."""
         self._woken.clear()
         self._untold = 0.0
         news, self._news = self._news, {}

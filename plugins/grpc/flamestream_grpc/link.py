@@ -1,4 +1,4 @@
-"""The way to one other process: connects, writes, hears what has arrived, and mends what breaks.
+"""Link to another process: connects, writes, reads replies, and reconnects.
 
 All channels to that process share one stream of a gRPC call. A message of the stream holds one frame, or as many as
 were waiting for the one before to be written.
@@ -27,7 +27,7 @@ LOCATION: Final = "flamestream-location-bin"
 TOKEN: Final = "flamestream-token-bin"
 
 _BATCH_BYTES: Final = 256 * 2**10
-"""Most bytes put together in one write; what is larger goes alone. A write costs about the same up to there."""
+"""Most bytes put together in one write; larger frames go alone. Up to that size a write costs about the same."""
 _PAUSE_S: Final = 0.02
 _PAUSE_MOST_S: Final = 0.2
 _FAREWELL_S: Final = 1.0
@@ -38,15 +38,15 @@ _HOPELESS: Final = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""Answers that would be the same again."""
+"""Status codes that another attempt would give again."""
 
 
 _NOBODY: Final = re.compile(r"Connection refused|No such file")
-"""What the system says where nothing listens, as gRPC hands it on."""
+"""The system's errors where nothing listens, as gRPC passes them on."""
 
 
 class Home(Protocol):
-    """What a link needs of its transport."""
+    """The transport, as its links see it."""
 
     options: Options
     framing: Framing
@@ -55,28 +55,28 @@ class Home(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether a process that is not there yet is waited for."""
+        """Return whether to wait for a process that is not there yet."""
 
     def dial(self, location: str) -> aio.Channel:
-        """A gRPC channel to a location."""
+        """Return a gRPC channel to a location."""
 
     def metadata(self) -> list[tuple[str, str | bytes]]:
-        """What this process shows at the beginning of a call."""
+        """Return the metadata this process shows at the beginning of a call."""
 
     def count_refused(self, error: FrameError) -> None:
-        """Something was refused."""
+        """Count a refused message."""
 
     def link_ended(self, link: Link, error: FlameError, *, lost: bool) -> None:
-        """A link has ended. Lost: the process at its other end is gone without having closed."""
+        """Remove a link that has ended; `lost` if its process is gone without closing."""
 
 
 class _BrokenError(Exception):
     """A connection could not be made, or broke.
 
     Args:
-        why: As gRPC says it.
-        hopeless: It would be the same again.
-        late: Time was up before anything was known.
+        why: The reason in gRPC's words.
+        hopeless: Whether another attempt would fail the same way.
+        late: Whether time was up before the reason was known.
     """
 
     def __init__(self, why: str, *, hopeless: bool = False, late: bool = False) -> None:
@@ -90,10 +90,10 @@ def _broken(error: aio.AioRpcError) -> _BrokenError:
 
 
 class Link:
-    """The way to one location.
+    """The link to one location.
 
     Args:
-        location: Where.
+        location: The other process's location.
         home: The transport.
     """
 
@@ -102,7 +102,7 @@ class Link:
         self.options = home.options
         self.framing = home.framing
         self.instance = ""
-        """Of the process that has answered; empty before."""
+        """Instance of the process that has answered; empty before."""
         self.channels: dict[tuple[str, str], Outgoing] = {}
         self._home = home
         self._queue: deque[bytes] = deque()
@@ -124,7 +124,7 @@ class Link:
         self._woken.set()
 
     def channel(self, sender: str, receiver: str) -> Outgoing:
-        """The channel between two addresses; made if there is none."""
+        """Return the channel between two addresses; create it if there is none."""
         key = (sender, receiver)
         channel = self.channels.get(key)
         if channel is None:
@@ -134,7 +134,7 @@ class Link:
     # -- its end -----------------------------------------------------------------------------------------------------
 
     def end(self, error: FlameError) -> None:
-        """There is nobody at the other end any more: whoever sends gets the error."""
+        """Fail all channels: there is no process at the other end any more."""
         if self._error is not None:
             return
         self._error = error
@@ -145,7 +145,7 @@ class Link:
             self._task.cancel()
 
     async def aclose(self) -> None:
-        """Say goodbye, and wait a little until it is heard."""
+        """Say goodbye, and wait a little until the peer has read it."""
         self._closing = True
         self._woken.set()
         if not self._task.done():
@@ -155,12 +155,12 @@ class Link:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def disconnect(self) -> None:
-        """Break the connection, as a network would. It is mended at once."""
+        """Break the connection, as a network would; the link mends it at once."""
         if self._call is not None:
             self._call.cancel()
 
     def repeat(self) -> None:
-        """Write again everything that is not known to have arrived."""
+        """Write all unconfirmed frames again."""
         for channel in self.channels.values():
             self._queue.extend(channel.kept)
         self._woken.set()
@@ -176,7 +176,7 @@ class Link:
             error = caught
         except PeerGoneError as caught:
             error, lost = caught, not self._closing
-        except Exception as caught:  # noqa: BLE001 - whoever sends is told, and so is the job
+        except Exception as caught:  # noqa: BLE001 - senders get the error, and so does the job
             text = f"the way to {self.location} has failed: {caught!r}"
             error, lost = PeerGoneError(text, address="", peer=self.location), not self._closing
             error.__cause__ = caught
@@ -184,7 +184,10 @@ class Link:
         self._home.link_ended(self, error, lost=lost)
 
     async def _live(self) -> PeerGoneError:
-        """Connect, and carry over one connection after the other, until the peer has closed.
+        """Connect, and carry frames over successive connections until the peer closes.
+
+        Returns:
+            The error for those that send later.
 
         Raises:
             ConnectError: There never was a connection.
@@ -201,7 +204,7 @@ class Link:
                 await channel.close()
             if broken is None:
                 return PeerGoneError(f"{self.location} has closed", address="", peer=self.location)
-            # A connection that brings nothing across before it breaks too has not mended anything.
+            # A connection that breaks before it has carried a frame has not mended anything.
             if self._moved or not any(channel.kept for channel in self.channels.values()):
                 broken_since = clock()
             elif clock() < broken_since + self.options.reconnect_timeout_s:
@@ -222,13 +225,13 @@ class Link:
                 ) from error
 
     async def _connect(self, deadline: float) -> tuple[aio.Channel, Any]:
-        """Try until it works.
+        """Try to connect until it works; return the channel and its call.
 
         Args:
-            deadline: Of the event loop's clock; one attempt is made in any case.
+            deadline: In time of the event loop's clock; one attempt is made in any case.
 
         Raises:
-            ConnectError: It does not work, or never will.
+            ConnectError: The deadline has passed, or no attempt can work.
         """
         clock = asyncio.get_running_loop().time
         attempts, pause_s = 0, _PAUSE_S
@@ -245,7 +248,7 @@ class Link:
                 if not self._home.waits and not self.instance:
                     what = "nothing listens" if _NOBODY.search(str(error)) else "nobody answers"
                     raise self._unreachable(f"{what} at {self.location}: {error}") from error
-                # The last attempt has little time: what an earlier one has found out says more.
+                # The last attempt has little time: an earlier one's error says more.
                 known = known if known is not None and error.late else error
                 if clock() + pause_s >= deadline:
                     text = f"nobody answers at {self.location}, tried {attempts} times: {known}"
@@ -257,17 +260,17 @@ class Link:
             pause_s = min(pause_s * 2, _PAUSE_MOST_S)
 
     async def _attempt(self, channel: aio.Channel, deadline: float) -> Any:
-        """One call, as far as the answer of the peer.
+        """Start a call, and wait until the peer has answered.
 
         Raises:
-            _BrokenError: It fails.
+            _BrokenError: The call fails.
             PeerGoneError: Another process answers than before.
         """
         call = channel.stream_stream(METHOD)(metadata=aio.Metadata(*self._home.metadata()))
         try:
             async with asyncio.timeout_at(max(deadline, asyncio.get_running_loop().time() + _PAUSE_S)):
                 await call.wait_for_connection()
-            # Somebody is there; but its event loop may be busy with a user's function.
+            # The process is there; but its event loop may be busy with a user's function.
             async with asyncio.timeout(self.options.connect_timeout_s):
                 metadata = await call.initial_metadata()
             instance = str(dict(iter(metadata or ())).get(INSTANCE, ""))  # a mapping that older ones get wrong
@@ -283,7 +286,7 @@ class Link:
         return call
 
     async def _carry(self, call: Any) -> _BrokenError | None:
-        """Write and hear until the connection ends. Returns why it broke; None if the peer has closed."""
+        """Write and read until the connection ends; return its error, None if closed."""
         self._queue = deque(data for channel in self.channels.values() for data in channel.kept)
         self._woken.set()
         self._call = call
@@ -310,7 +313,7 @@ class Link:
         return None
 
     async def _write(self, call: Any) -> None:
-        """Write what is queued; if this process closes, say goodbye after that, and end."""
+        """Write the queue; if this process closes, say goodbye after it, and end."""
         try:
             while True:
                 await self._woken.wait()
@@ -323,7 +326,7 @@ class Link:
                     return
         except aio.AioRpcError as error:
             raise _broken(error) from error
-        except asyncio.InvalidStateError as error:  # what gRPC raises when the call has ended already
+        except asyncio.InvalidStateError as error:  # gRPC raises it when the call has ended already
             raise _BrokenError(str(error)) from error
 
     def _batch(self) -> bytes:
@@ -338,7 +341,7 @@ class Link:
         return b"".join(parts)
 
     async def _hear(self, call: Any) -> None:
-        """Take in what the peer tells, until it closes."""
+        """Process the peer's replies until it closes."""
         try:
             while (data := await call.read()) is not aio.EOF:
                 for frame in self.framing.unwrap_all(data):

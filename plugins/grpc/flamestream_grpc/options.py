@@ -1,4 +1,4 @@
-"""Options of the transport, and what follows from them before anything listens or connects."""
+"""Options of the transport, and their checks before anything listens or connects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flamecore.toolkit.frames import MAX_BODY_BYTES
 
 MOST_FRAMES: Final = 2**16
 MOST_BYTES: Final = 2**30
-"""Largest windows; a peer that has more unread on one channel does not wait for room, and is refused."""
+"""Largest windows; a peer with more unread on one channel does not wait for room, and is refused."""
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
@@ -22,9 +22,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         listen: "unix": a socket in the job's folder, for processes of one machine. "HOST:PORT" or "HOST": TCP; port 0,
             or none, is any that is free.
-        advertise: Where others reach what listens, if that is another "HOST" or "HOST:PORT" than `listen` says.
+        advertise: "HOST" or "HOST:PORT" for others to connect to, if it differs from `listen`.
         insecure: Go to or let in other machines without TLS, or without a token of the job.
-        tls_certificate: File with the certificate, and what it was issued by, of this process. With it and the
+        tls_certificate: File with the certificate of this process, and the certificates of its issuers. With it and the
             two below, TCP is spoken in TLS only, and both sides show certificates.
         tls_key: File with the key of that certificate.
         tls_ca: File with the certificates of those who may issue certificates.
@@ -54,12 +54,12 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def secured(self) -> bool:
-        """Whether TCP is spoken in TLS."""
+        """Return whether TCP is spoken in TLS."""
         return bool(self.tls_ca)
 
 
 def check(options: Options) -> None:
-    """Look for what no type can forbid.
+    """Check the options for values that no type can forbid.
 
     Raises:
         ConfigError: An option cannot be used.
@@ -81,7 +81,7 @@ def check(options: Options) -> None:
 
 
 def parse(text: str, key: str = "listen") -> tuple[str, int]:
-    """Host and port of "HOST", "HOST:PORT" or "[HOST]:PORT"; port 0 if it is left out.
+    """Parse "HOST", "HOST:PORT" or "[HOST]:PORT" to host and port; port 0 if left out.
 
     Raises:
         ConfigError: The text is none of these.
@@ -99,11 +99,11 @@ def parse(text: str, key: str = "listen") -> tuple[str, int]:
 
 
 def joined(host: str, port: int) -> str:
-    """The location of a host and port."""
+    """Return the location of a host and port."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def wrong(key: str, what: str, hint: str) -> ConfigError:
-    """The error for an option that cannot be used."""
+    """Return the error of an option that cannot be used."""
     path = f"transport.grpc.{key}"
     return ConfigError(f"{path} {what}", hint=hint, path=path)

@@ -1,8 +1,8 @@
-"""The sender's end of a channel: numbers its frames, keeps them until they have arrived, and lets no flood begin.
+"""The sender's end of a channel: numbers frames, keeps them, and obeys a window.
 
-A broken connection loses what was on its way. So every frame is kept until the receiver's process says that it has
-it, and is sent again over the next connection; what comes twice is dropped there, by its number. And no more frames
-are on their way than fit a window, until the receiver's process says that they have been read.
+A broken connection loses what was on its way. So every frame is kept until the receiver's process acknowledges it, and
+is sent again over the next connection; the receiver drops duplicates by their number. And no more frames are on their
+way than fit a window, until the receiver's process acknowledges that they have been read.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from flamestream_grpc.options import Options
 
 
 class Line(Protocol):
-    """What a channel needs of the way to its receiver."""
+    """The link to the receiver, as a channel sees it."""
 
     options: Options
     framing: Framing
 
     @property
     def carries(self) -> bool:
-        """Whether there is, or was and will be again, a connection."""
+        """Return whether a connection exists, or did and will be mended."""
 
     def post(self, data: bytes) -> None:
-        """Write in the order of these calls, as soon as there is a connection."""
+        """Write data in the order of these calls, as soon as there is a connection."""
 
 
 class Outgoing:
-    """One channel, as its sender sees it.
+    """The sender's end of a channel.
 
     Args:
         sender: Address of the sender.
         receiver: Address of the receiver, which lives in another process.
-        line: The way there.
+        line: The link to that process.
     """
 
     def __init__(self, sender: str, receiver: str, line: Line) -> None:
@@ -52,7 +52,7 @@ class Outgoing:
         self._sent = 0
         self._read = 0
         self._nobody = 0
-        self._unread: deque[int] = deque()  # sizes of what was sent and is not known to have been read
+        self._unread: deque[int] = deque()  # sizes of frames that are not known to have been read
         self._unread_bytes = 0
         self._waiting: WaitQueue[bytes] = WaitQueue()
         self._notice: PeerGoneError | None = None
@@ -61,10 +61,10 @@ class Outgoing:
     # -- what is sent ------------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether a message may be pushed now, before nobody who waits.
+        """Return whether a message may be pushed now, ahead of no waiting sender.
 
         Raises:
-            TransportError: There is nobody to send to.
+            TransportError: There is no receiver.
         """
         if self._error is not None:
             raise self._error
@@ -82,7 +82,7 @@ class Outgoing:
         )
 
     def push(self, body: bytes) -> None:
-        """Send a message, for which there is room.
+        """Send a message for which there is room.
 
         Raises:
             FrameError: It is larger than a receiver accepts.
@@ -99,8 +99,8 @@ class Outgoing:
         """Push a message when its turn comes.
 
         Raises:
-            SendTimeout: It does not come within `send_timeout_s`.
-            TransportError: There is nobody to send to, or no longer.
+            SendTimeout: There is no room within `send_timeout_s`.
+            TransportError: There is no receiver, or no longer.
             FrameError: The message is larger than a receiver accepts.
         """
         limit_s = self._line.options.send_timeout_s
@@ -117,16 +117,16 @@ class Outgoing:
             ) from None
 
     def admit(self) -> None:
-        """Let those in for whom there is room now."""
+        """Push waiting messages for which there is room now."""
         self._waiting.admit(self._fits, self.push)
 
     # -- what comes back ---------------------------------------------------------------------------------------------
 
     def told(self, arrived: int, read: int, nobody: int) -> bool:
-        """The receiver's process has frames, some have been read, some have found nobody: numbers of the last of each.
+        """Process an acknowledgement: last frames that arrived, were read, were unbound.
 
         Returns:
-            Whether frames have arrived of which that was not known.
+            Whether it acknowledges the arrival of more frames.
         """
         before = self._sent - len(self.kept)
         for _ in range(min(arrived, self._sent) - before):
@@ -141,17 +141,17 @@ class Outgoing:
             text = f"nobody is bound to {self.receiver}, or no longer"
             error = PeerGoneError(text, address=self.sender, peer=self.receiver)
             if not self._waiting.refuse(lambda _: error):
-                self._notice = error  # for whoever sends next
+                self._notice = error  # for the next send
         self.admit()
         return arrived > before
 
     def fail(self, error: FlameError) -> None:
-        """There is no way any more: nobody waits any longer, and what is kept is given up."""
+        """Fail waiting senders and drop the kept frames: the link has ended."""
         self._error = error
         self.kept.clear()
         self.settled.set()
         self._waiting.refuse(lambda _: error)
 
     def abandon(self, error: FlameError) -> None:
-        """The sender closes: who waits for room is told so."""
+        """Fail the senders that wait for room: the sender closes."""
         self._waiting.refuse(lambda _: error)

@@ -1,4 +1,4 @@
-"""Who may be reached and who is let in: unix sockets and loopback freely, other machines over TLS and with a token."""
+"""Access rules: other machines need TLS and a token, this machine does not."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from flamecore.errors import ConfigError, TransportError
 from flamestream_grpc.options import Options, parse
 
 _ROLE: Final = "urn:flamestream:"
-"""What the name of a role begins with, in certificates."""
+"""Prefix of a role's name in certificates."""
 _SPEAKS_AS: Final[Mapping[str, tuple[str, ...]]] = {
     "supervisor": ("",),
     "worker": ("node/", "worker/", "acker/"),
     "acker": ("node/", "acker/"),
     "client": ("client/",),
 }
-"""What the addresses begin with that a role may send from."""
+"""Prefixes of the addresses that a role may send from."""
 
 _UNIX_PATH_BYTES = 107  # sun_path of Linux, without the final zero
 
 
 def exposed(location: str, options: Options, token: str) -> list[str]:
-    """What is missing on the way to or from other machines, as `insecure` allows. Empty: nothing.
+    """Return the protections that the way to or from other machines lacks.
+
+    The list is empty if the location is on this machine, or if nothing is missing.
 
     Args:
-        location: Where this process listens, or what it connects to.
-        options: Of the transport.
-        token: Of the job.
+        location: The location this process listens at, or connects to.
+        options: The transport's options.
+        token: The job's token.
 
     Raises:
-        TransportError: Something is missing, and `insecure` does not allow it.
+        TransportError: A protection is missing, and `insecure` does not allow it.
     """
     if location.startswith("unix:") or _on_this_machine(parse(location)[0]):
         return []
@@ -51,7 +53,10 @@ def exposed(location: str, options: Options, token: str) -> list[str]:
 
 
 def is_location(text: str) -> bool:
-    """Whether a process of this transport may listen there: what others name is connected to, to see who is gone."""
+    """Return whether a process of this transport may listen at a location.
+
+    Locations that peers name must pass, because this process connects to them to see who is gone.
+    """
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         return path.startswith("/") and len(path.encode()) <= _UNIX_PATH_BYTES and "\0" not in path
@@ -62,10 +67,12 @@ def is_location(text: str) -> bool:
 
 
 def speaks_as(shown: Mapping[str, Sequence[bytes]]) -> tuple[str, ...]:
-    """What the addresses begin with that a process may send from, by its certificate: anything, if that names no role.
+    """Return the prefixes of addresses a process may send from, by its certificate.
+
+    All addresses are allowed if the certificate names no role.
 
     Args:
-        shown: What gRPC says of who has connected; without TLS it says nothing of certificates.
+        shown: The caller's authentication context, as gRPC gives it; without TLS it has no certificate.
     """
     names = [name.decode(errors="replace") for name in shown.get("peer_uri", ())]
     roles = [name.removeprefix(_ROLE) for name in names if name.startswith(_ROLE)]
@@ -73,10 +80,10 @@ def speaks_as(shown: Mapping[str, Sequence[bytes]]) -> tuple[str, ...]:
 
 
 def socket_path(folder: str, node: str) -> Path:
-    """Where the unix socket of a node goes.
+    """Return the path for a node's unix socket.
 
     Raises:
-        TransportError: There can be none, or somebody listens there.
+        TransportError: The path cannot be used, or a process listens there.
     """
     if not folder:
         raise _cannot("this job has no folder for sockets", "Set listen to 127.0.0.1:0 under [transport.grpc].")
@@ -84,7 +91,7 @@ def socket_path(folder: str, node: str) -> Path:
     if len(bytes(path)) > _UNIX_PATH_BYTES:
         text = f"{path} is too long for a unix socket: {len(bytes(path))} bytes, and {_UNIX_PATH_BYTES} are the limit"
         raise _cannot(text, "Set TMPDIR to a shorter path, or listen to 127.0.0.1:0 under [transport.grpc].")
-    # gRPC would take a socket away from whoever listens on it, and say nothing.
+    # gRPC would silently take a socket away from the process that listens on it.
     with socket.socket(socket.AF_UNIX) as probe:
         if probe.connect_ex(str(path)) not in (errno.ENOENT, errno.ECONNREFUSED):
             raise _cannot(f"{path} is taken", "Does another process of this job have the same name?")
@@ -92,7 +99,7 @@ def socket_path(folder: str, node: str) -> Path:
 
 
 def keep_private(path: Path) -> None:
-    """Let nobody but this user connect to a socket."""
+    """Restrict a socket to connections of this user."""
     path.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 

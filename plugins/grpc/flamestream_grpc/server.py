@@ -1,8 +1,8 @@
-"""What listens: lets other processes in, takes what they send, and tells them what has arrived and been read.
+"""Server of the transport: admits processes, takes frames, acknowledges them.
 
-Whoever does not show the token of the job is refused before anything is read. A frame that does not belong here is
-refused and counted, and ends the connection it came over; a peer that belongs here connects again and repeats what
-is missing, without that.
+A process that does not show the token of the job is refused before anything is read. A frame that does not belong here
+is refused and counted, and ends its connection; a peer that belongs here connects again and repeats the missing frames,
+without the refused one.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from flamestream_grpc.safety import is_location, speaks_as
 _PEERS: Final = 1024
 """Most connections at a time."""
 _BURST: Final = 256
-"""Most frames that are taken before others have their turn: a message of gRPC may hold a million."""
+"""Most frames taken before other tasks have their turn: a gRPC message may hold a million."""
 _TOLD: Final = 100
-"""Most messages that cannot be decoded and are told of."""
+"""Most undecodable messages that are logged."""
 _LAST_WORD_S: Final = 1.0
 
 
 class Taker(Protocol):
-    """An address that takes what arrives."""
+    """A bound address, as the server sees it."""
 
     def arrive(self, channel: Incoming, message: Any, size: int) -> None:
-        """Keep a message until it is read; then, or never, the channel is to be told."""
+        """Keep a message until it is read; its channel is told when it has been."""
 
 
 class House(Protocol):
-    """What the server needs of its transport."""
+    """The transport, as its server sees it."""
 
     options: Options
     framing: Framing
@@ -50,30 +50,30 @@ class House(Protocol):
     refused: Counter[str]
 
     def decode(self, body: bytes) -> Any:
-        """The message of some bytes. Raises CodecError."""
+        """Decode a message. Raises CodecError."""
 
     def taker(self, address: str) -> Taker | None:
-        """Who is bound to an address here."""
+        """Return the endpoint bound to an address here, or None."""
 
     def count_refused(self, error: FrameError) -> None:
-        """Something was refused."""
+        """Count a refused message."""
 
     async def reachable(self, location: str) -> bool:
-        """Whether a process listens there, though it may be too busy to answer."""
+        """Return whether a process listens at a location, even if too busy to answer."""
 
     def peer_came(self, location: str) -> None:
-        """Another process is at that location, maybe in the place of one that is gone."""
+        """Note that a process is at a location, maybe in the place of one that is gone."""
 
     def peer_lost(self, location: str, instance: str, error: FlameError) -> None:
-        """A process has gone without having closed, or is as good as gone."""
+        """Report a process that is gone, or must count as gone, without having closed."""
 
 
 class Server:
-    """Takes the calls of other processes.
+    """Server for the calls of other processes.
 
     Args:
         house: The transport.
-        token: What they must show; empty: nothing.
+        token: Token that callers must show; empty if none is needed.
     """
 
     def __init__(self, house: House, token: str) -> None:
@@ -90,9 +90,9 @@ class Server:
         """Listen.
 
         Args:
-            target: As gRPC writes it.
-            credentials: None: without TLS.
-            options: For gRPC.
+            target: The address in gRPC's notation.
+            credentials: Credentials for TLS; None: without TLS.
+            options: Options for gRPC.
 
         Returns:
             The port, for TCP.
@@ -112,7 +112,7 @@ class Server:
         return port
 
     async def aclose(self) -> None:
-        """Tell those who are connected what there is to tell, end their calls, and listen no more."""
+        """Send the last acknowledgements, end all calls, and stop listening."""
         self._closing.set()
         for watch in self._watches.values():
             watch.cancel()
@@ -124,12 +124,12 @@ class Server:
             await self._server.stop(0)
 
     def instance_at(self, location: str) -> str:
-        """Who has sent from that location, and has not gone; empty if nobody has."""
+        """Return the instance that has sent from a location; empty if there is none."""
         peer = self._peers.get(location)
         return peer.instance if peer is not None else ""
 
     def lose(self, instance: str) -> None:
-        """A process is given up: if it comes back after all, it is not let in."""
+        """Give a process up as lost: it is refused if it comes back."""
         self._lost.add(instance)
         for peer in [peer for peer in self._peers.values() if peer.instance == instance]:
             self._forget(peer)
@@ -137,7 +137,7 @@ class Server:
     # -- a call ------------------------------------------------------------------------------------------------------
 
     async def _link(self, _: Any, call: Any) -> None:
-        """A call, from its beginning to its end."""
+        """Serve a call, from its beginning to its end."""
         task = asyncio.current_task()
         assert task is not None
         self._calls.add(task)
@@ -178,7 +178,7 @@ class Server:
                 self._disconnected(peer, left=left)
 
     async def _admitted(self, call: Any) -> Peer:
-        """Who calls, if it may."""
+        """Return the calling peer, or abort the call if it is not allowed."""
         shown = dict(call.invocation_metadata() or ())
         if not hmac.compare_digest(shown.get(TOKEN, b""), self._token):
             self._house.refused["token"] += 1
@@ -214,15 +214,15 @@ class Server:
         telling: asyncio.Task[None],
         over: asyncio.Future[bytes],
     ) -> bool:
-        """Whether the peer has said goodbye. What it is refused for ends the call."""
+        """Return whether the peer has said goodbye; abort the call if a frame is refused."""
         try:
             return await reading
         except FrameError as error:
             self._house.count_refused(error)
             if error.reason == "gap":
                 self._lose(peer, error.what)
-            # A client that writes while its call ends does not hear how it ends: gRPC puts INTERNAL there. So it is
-            # said before, and the call ends when the peer, having heard it, writes no more.
+            # A client that writes while its call ends does not get the status: gRPC replaces it by INTERNAL. So the
+            # reason is sent before, and the call ends when the peer, having read it, writes no more.
             last = refusal(error)
             await _conclude(peer, telling, over, self._house.framing.wrap(last))
             await _drain(call)
@@ -231,10 +231,10 @@ class Server:
             raise  # abort has raised already
 
     async def _read(self, peer: Peer, call: Any) -> bool:
-        """Take what comes. Returns whether it ends with a goodbye.
+        """Take the peer's frames; return whether they end with a goodbye.
 
         Raises:
-            FrameError: Something is refused.
+            FrameError: A frame is refused.
         """
         unwrap_all = self._house.framing.unwrap_all
         while (data := await call.read()) is not aio.EOF:
@@ -272,7 +272,7 @@ class Server:
             taker.arrive(channel, message, size)
 
     async def _tell(self, peer: Peer, call: Any, over: asyncio.Future[bytes]) -> None:
-        """Tell the peer what there is to tell, until it is over (its result comes last) or the connection is broken."""
+        """Send acknowledgements until `over` is set, then its result, or until it breaks."""
         last = False
         while not last:
             if not over.done():
@@ -281,13 +281,13 @@ class Server:
             if data := peer.take_news(self._house.framing) + (over.result() if last else b""):
                 try:
                     await call.write(data)
-                except aio.BaseError:  # broken: everything is told again over the next connection
+                except aio.BaseError:  # broken: everything is acknowledged again over the next connection
                     return
 
     # -- peers -------------------------------------------------------------------------------------------------------
 
     def _disconnected(self, peer: Peer, *, left: bool) -> None:
-        """A connection has ended, and there is no newer one of that peer."""
+        """Forget or watch a peer whose newest connection has ended."""
         peer.rest()
         if left or self._closing.is_set() or not peer.channels:
             self._forget(peer)
@@ -295,7 +295,7 @@ class Server:
         self._watches[peer.location] = asyncio.create_task(self._watch(peer))
 
     async def _watch(self, peer: Peer) -> None:
-        """Give a peer up that does not connect again; not so soon if it only has no time for that."""
+        """Give a peer up that does not reconnect; later if it is reachable but busy."""
         options = self._house.options
         clock = asyncio.get_running_loop().time
         deadline = clock() + options.connect_timeout_s
@@ -321,14 +321,14 @@ class Server:
 
 
 async def _conclude(peer: Peer, telling: asyncio.Task[None], over: asyncio.Future[bytes], last: bytes = b"") -> None:
-    """Have the rest told, and the last word after it."""
+    """Send the remaining acknowledgements, and `last` after them."""
     over.set_result(last)
     peer.hurry()
     await asyncio.wait((telling,), timeout=_LAST_WORD_S)
 
 
 async def _drain(call: Any) -> None:
-    """Drop what still comes, until the peer ends, or for as long as its answer may take."""
+    """Drop what still arrives, until the peer ends or `_LAST_WORD_S` have passed."""
     try:
         async with asyncio.timeout(_LAST_WORD_S):
             while await call.read() is not aio.EOF:

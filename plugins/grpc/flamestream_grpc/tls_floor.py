@@ -1,9 +1,9 @@
-"""The least version of TLS: a server that would speak one below 1.3 does not stay up.
+"""The lowest version of TLS: a server that speaks one below 1.3 is stopped.
 
-gRPC for Python has no option for the version. It has a list of ciphers in the environment, which is about TLS 1.2 and
-not about 1.3: `flamestream_grpc.environment` names one only, that needs a key both sides know beforehand, and nobody
-here has such a key. But gRPC reads the list while it is imported, and whoever imports it first decides. So each server
-is asked, once it listens.
+gRPC for Python has no option for the version. It has a list of ciphers in the environment, which applies to TLS 1.2 and
+not to 1.3: `flamestream_grpc.environment` sets it to one cipher that needs a pre-shared key, and no process here has
+such a key. But gRPC reads the list while it is imported, and another package may import it first. So each server is
+probed, once it listens.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _HANDSHAKE: Final = 0x16
 """First byte of an answer that goes on with the handshake; a refusal is an alert, or nothing."""
 
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a server is found that listens everywhere."""
+"""Address to reach a server that listens on all interfaces."""
 
 
 async def speaks_tls_1_2(host: str, port: int, limit_s: float) -> bool:
-    """Return whether the server of an address answers a client that knows nothing above TLS 1.2.
+    """Return whether a server accepts a client that offers TLS 1.2 at most.
 
     The answer comes before either side shows a certificate, so none is needed.
 
@@ -47,7 +47,7 @@ async def speaks_tls_1_2(host: str, port: int, limit_s: float) -> bool:
 
 
 def _client_hello() -> bytes:
-    """Return the first message of a client of TLS 1.2 that knows all ciphers there are."""
+    """Return the first message of a TLS 1.2 client that offers all ciphers."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2

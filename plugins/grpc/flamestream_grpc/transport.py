@@ -1,4 +1,4 @@
-"""The transport of one process: what listens here, the ways to other processes, and the addresses bound here."""
+"""The transport of one process: its server, its links, and its bound addresses."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from flamestream_grpc.certificates import Certificates
 
 _SLACK_BYTES = 2**20
-"""How much larger a message of gRPC may be than a frame's body: head and addresses, or a batch of small frames."""
+"""Most bytes by which a gRPC message exceeds a frame's body: head and addresses, or a batch of small frames."""
 
 
 _AHEAD_BYTES = 2**20
-"""How much may be on its way to a process before gRPC there has read it."""
+"""Most bytes on their way to a process that gRPC there has not read."""
 
 _HTTP2_FRAME_BYTES = 2**20
-"""Into what messages are cut on their way. HTTP/2's own 16 KiB make a tenth more work of large ones."""
+"""Largest HTTP/2 frame. HTTP/2's own 16 KiB make a tenth more work of large messages."""
 
 
 class GrpcTransport(Transport):
-    """Addresses of one process, and the ways to those of others.
+    """Addresses of one process, and the links to other processes.
 
     Attributes:
-        refused: How often something was refused, by one word for why; `broken` are connections that ended without
-            goodbye, `repeated` frames that came again after that.
-        location: Where other processes reach this one; what `start` has returned.
+        refused: Number of refusals by reason, one word each; `broken` are connections that ended without goodbye,
+            `repeated` frames that came again after that.
+        location: Location of this process for others, as returned by `start`.
     """
 
     name = "grpc"
@@ -129,10 +129,10 @@ class GrpcTransport(Transport):
         return self.location
 
     async def _check_floor(self, host: str, port: int) -> None:
-        """Listen no more if clients of TLS 1.2 are answered.
+        """Check that the server refuses clients of TLS 1.2; else stop listening.
 
         Raises:
-            TransportError: They are, or whether they are cannot be told.
+            TransportError: They are accepted, or it cannot be found out.
         """
         from flamestream_grpc.tls_floor import speaks_tls_1_2
 
@@ -155,7 +155,7 @@ class GrpcTransport(Transport):
         raise TransportError(f"cannot listen at {joined(host, port)}: {what}", hint=hint, address="", peer="")
 
     def _advertised(self, host: str, port: int) -> tuple[str, int]:
-        """Where others are to connect to, when this is where it listens."""
+        """Return host and port for others to connect to, given those listened at."""
         if not self.options.advertise:
             return host, port
         shown, shown_port = parse(self.options.advertise, "advertise")
@@ -181,7 +181,7 @@ class GrpcTransport(Transport):
         return port
 
     def _common(self) -> list[tuple[str, Any]]:
-        """Options of gRPC for both sides."""
+        """Return gRPC's options for both sides."""
         keepalive_ms = max(round(self.options.keepalive_s * 1000), 1)
         most = self.options.max_frame_bytes + HEADER_BYTES + _SLACK_BYTES
         return [
@@ -192,7 +192,7 @@ class GrpcTransport(Transport):
             ("grpc.http2.ping_timeout_ms", keepalive_ms),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.http2.bdp_probe", 0),  # measures the network, with a ping for what is read: a fifth of all the work
+            ("grpc.http2.bdp_probe", 0),  # measures the network, with a ping for each read: a fifth of all the work
             ("grpc.http2.lookahead_bytes", _AHEAD_BYTES),
             ("grpc.http2.max_frame_size", _HTTP2_FRAME_BYTES),
         ]
@@ -304,25 +304,25 @@ class GrpcTransport(Transport):
         if self.context.lost is not None and not self._closed:
             self.context.lost(location, error)
 
-    # -- trouble, for tests ------------------------------------------------------------------------------------------
+    # -- faults for tests --------------------------------------------------------------------------------------------
 
     def disconnect(self) -> None:
-        """Break every connection to others, as a network would. Nothing that was sent may be lost."""
+        """Break all connections to others, as a network would; no message may be lost."""
         for link in self._links.values():
             link.disconnect()
 
     def repeat(self) -> None:
-        """Send again everything that is not known to have arrived. Nothing may come twice out of it."""
+        """Send unconfirmed frames again; the receivers must see none of them twice."""
         for link in self._links.values():
             link.repeat()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Close every endpoint and say goodbye. Twice is once.
+        """Close every endpoint and say goodbye; a second call does nothing.
 
         Raises:
-            SendTimeout: A process that is connected has not taken what was sent to it within `send_timeout_s`.
+            SendTimeout: A connected process has not taken its messages within `send_timeout_s`.
         """
         if self._closed:
             return

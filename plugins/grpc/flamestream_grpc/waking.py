@@ -1,10 +1,10 @@
-"""Keeps gRPC's way of waking the event loop from clogging.
+"""A fix for gRPC's wake-ups of the event loop, which block under load.
 
 A thread of gRPC writes a byte into a socket pair for every event, and the event loop reads one byte a turn, in which it
-handles all events there are. So bytes pile up while the loop is busy. Some 280 of them fill the socket; the thread
-then waits until three quarters are gone, and for as many turns of the loop nothing is sent and nothing arrives:
-100 ms and more at a time where a user's function keeps the loop busy (grpcio 1.85; its pull request 40989 tells of the
-same wait). Here the bytes that no event is left for are taken out as well.
+handles all events there are. So bytes pile up while the loop is busy. Some 280 of them fill the socket; the thread then
+waits until three quarters are gone, and for as many turns of the loop nothing is sent and nothing arrives: 100 ms and
+more at a time where a user's function keeps the loop busy (grpcio 1.85; its pull request 40989 describes the same
+wait). Here the bytes without an event are read as well.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _QUEUE: Final = "PollerCompletionQueue"
 
 
 def unclog(loop: asyncio.AbstractEventLoop) -> bool:
-    """See to it that all bytes are read in one turn. To be called once gRPC works on this loop.
+    """Make a loop read all wake-up bytes in one turn; call it once gRPC uses the loop.
 
     Returns:
-        Whether the socket was found. If not, everything works as gRPC has it.
+        Whether the socket was found. If not, gRPC's own way stays.
     """
     selector = getattr(loop, "_selector", None)
     if selector is None:
@@ -41,9 +41,9 @@ def unclog(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _read_all(read_end: socket.socket, handle: Callable[[], Any]) -> None:
-    """Have gRPC take one byte and handle all events; then take the bytes of those that were there before it began.
+    """Run gRPC's handler, which reads one byte; then read the other old bytes.
 
-    Not if it fails at an event of a loop that is closed by now: those behind that wait for the next byte.
+    If the handler fails at an event of a loop that was closed, the bytes stay: the events behind it need the next byte.
     """
     there = len(read_end.recv(_MANY, socket.MSG_PEEK))
     handle()

@@ -1,6 +1,7 @@
-"""Another process of a job, run by tests: `python child.py FD`. Does what it is told over a socket.
+"""Another process of a job, run by tests as `python child.py FD`.
 
-Requests are (id, name, *arguments), answers (id, "ok" | name of an error, result). What nobody has asked for has id 0.
+It takes requests from a socket: (id, name, *arguments). Answers are (id, "ok" | name of an error, result); unrequested
+ones have id 0.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Child:
         self._writer.write(LENGTH.pack(len(data)) + data)
 
     def obey(self, request: Any) -> None:
-        """What needs no waiting is answered at once, in order."""
+        """Run a request: at once and in order, or as a task if it has to wait."""
         number, name, *arguments = request
         try:
             result = getattr(self, name)(*arguments)
@@ -62,7 +63,7 @@ class Child:
             raise PeerGoneError(f"nobody has bound {address}", address="", peer=address)
         return self.homes[address]
 
-    # -- what it can be told -----------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     async def start(self, options: dict[str, Any], context: dict[str, Any]) -> str:
         def lost(location: str, error: Exception) -> None:
@@ -92,7 +93,7 @@ class Child:
             await self.endpoints[at].send(to, message)
 
     async def echo(self, at: int) -> None:
-        """Send back what comes, until it fails."""
+        """Send back each message, until it fails."""
         while True:
             sender, message = await self.endpoints[at].receive()
             await self.endpoints[at].send(sender, message)
@@ -111,7 +112,7 @@ class Child:
         await self.transport.aclose()
 
     def block(self, seconds: float) -> None:
-        """What a user's function may do: keep the event loop."""
+        """Block the event loop, as a user's function may."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             pass

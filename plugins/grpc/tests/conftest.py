@@ -1,4 +1,4 @@
-"""What the tests share: processes of a job, all of them here or one of them a real one, and certificates."""
+"""Fixtures of the tests: processes of a job, here or real, and certificates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @dataclass
 class Mesh:
-    """Processes that reach each other: `a/...` lives at process a, and so on."""
+    """Processes that reach each other: address `a/...` is at process a, and so on."""
 
     folder: str
     stack: AsyncExitStack
@@ -46,14 +46,14 @@ class Mesh:
     loss: asyncio.Event = field(default_factory=asyncio.Event)
 
     def locate(self, address: str) -> str:
-        """Where an address is."""
+        """Return the location of an address."""
         home = address.partition("/")[0]
         if home not in self.locations:
             raise PeerGoneError(f"nobody has bound {address}", address="", peer=address)
         return self.locations[home]
 
     def context(self, node: str, **changes: Any) -> TransportContext:
-        """What a process is told."""
+        """Return the context of a process."""
 
         def lost(location: str, error: Exception) -> None:
             self.lost.setdefault(node, []).append((location, error))
@@ -72,7 +72,7 @@ class Mesh:
         return TransportContext(**(told | changes))
 
     async def add(self, node: str, options: Options | None = None, **changes: Any) -> GrpcTransport:
-        """Start a process; it is closed in the end."""
+        """Start a process, which is closed at the end of the test."""
         transport = GrpcTransport(options or Options(), self.context(node, **changes))
         self.locations[node] = await transport.start()
         self.stack.push_async_callback(transport.aclose)
@@ -90,7 +90,7 @@ async def _mesh() -> AsyncIterator[Mesh]:
 
 @pytest.fixture
 def mesh() -> MakeMesh:
-    """Makes processes of a job, all of them here, in a folder whose path is short."""
+    """Return the function that makes a mesh, in a folder with a short path."""
     return _mesh
 
 
@@ -98,7 +98,7 @@ def mesh() -> MakeMesh:
 
 
 class Wire:
-    """Tells a child what to do, and hears what it says."""
+    """The test's end of a child: sends requests, reads answers."""
 
     def __init__(self) -> None:
         self.lost: list[tuple[str, str]] = []
@@ -114,7 +114,7 @@ class Wire:
         asyncio.get_running_loop().add_reader(self._socket, self._hear_ready)
 
     def close(self) -> None:
-        """End the child, and wait for that. Twice is once."""
+        """End the child, and wait until it has ended; a second call does nothing."""
         if self._socket.fileno() == -1:
             return
         asyncio.get_running_loop().remove_reader(self._socket)
@@ -123,14 +123,14 @@ class Wire:
         self.process.wait()
 
     def now(self, name: str, *arguments: Any) -> Any:
-        """The result of what needs no waiting."""
+        """Return the result of a request that needs no waiting."""
         number = self._tell(name, *arguments)
         while number not in self._answers:
             self._hear()
         return self._result(number)
 
     async def later(self, name: str, *arguments: Any) -> Any:
-        """The result of what may have to wait."""
+        """Return the result of a request that may have to wait."""
         number = self._tell(name, *arguments)
         future = self._futures[number] = asyncio.get_running_loop().create_future()
         await future
@@ -143,7 +143,7 @@ class Wire:
         return number
 
     def _hear_ready(self) -> None:
-        if select.select([self._socket], [], [], 0)[0]:  # `now` may have heard it meanwhile
+        if select.select([self._socket], [], [], 0)[0]:  # `now` may have read it meanwhile
             self._hear()
 
     def _hear(self) -> None:
@@ -178,7 +178,7 @@ class Wire:
 
 
 class Remote(Transport):
-    """A transport that lives in a process of its own."""
+    """A transport in a separate process."""
 
     name = "remote"
     wire: Wire
@@ -206,7 +206,7 @@ class Remote(Transport):
 
 
 class RemoteEndpoint(Endpoint):
-    """An address there. Waiting to receive is asking again and again."""
+    """An address of a separate process; receiving polls it."""
 
     def __init__(self, address: str, at: int, transport: Remote) -> None:
         self.address = address
@@ -222,7 +222,7 @@ class RemoteEndpoint(Endpoint):
         return self._wire.process.returncode is not None
 
     def send_nowait(self, to: str, message: Any) -> bool:
-        self._wire.codec.encode(message)  # or its error would come of what is said to the child
+        self._wire.codec.encode(message)  # else its error would come from the request to the child
         return bool(self._wire.now("send_nowait", self._at, to, self._home(to), message))
 
     async def send(self, to: str, message: Any) -> None:
@@ -257,13 +257,13 @@ async def _pair(options: dict[str, Any]) -> AsyncIterator[tuple[Mesh, GrpcTransp
 
 @pytest.fixture
 def pair() -> Callable[[dict[str, Any]], AbstractAsyncContextManager[tuple[Mesh, GrpcTransport, Remote]]]:
-    """Makes a process here, with some options, and one of its own there."""
+    """Return a function that makes one process here and one separate process."""
     return _pair
 
 
 @pytest.fixture
 def remote() -> type[Remote]:
-    """A transport that lives in a process of its own."""
+    """Return the transport that runs in a separate process."""
     return Remote
 
 
@@ -272,14 +272,14 @@ def remote() -> type[Remote]:
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files: of an authority, and of one that it has issued."""
+    """PEM files: an authority's certificate, and a certificate with its key."""
 
     authority: Path
     certificate: Path
     key: Path
 
     def files(self) -> dict[str, str]:
-        """Options that name them."""
+        """Return the options that name the files."""
         return {
             "tls_ca": str(self.authority),
             "tls_certificate": str(self.certificate),
@@ -287,19 +287,19 @@ class Certificates:
         }
 
     def options(self, **others: Any) -> Options:
-        """Options that use them."""
+        """Return the transport's options with these files."""
         return Options(**({"listen": "127.0.0.1"} | self.files() | others))
 
 
 class Authority:
-    """Issues certificates into a folder."""
+    """An authority that issues certificates into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._authority = trustme.CA()
 
     def issue(self, name: str = "own", *hosts: str, **how: Any) -> Certificates:
-        """A certificate, for this machine unless hosts are given; `how`: as trustme has it."""
+        """Issue a certificate for hosts, by default this machine; `how`: see trustme."""
         issued = self._authority.issue_cert(*(hosts or ("127.0.0.1", "localhost")), **how)
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
@@ -312,25 +312,25 @@ class Authority:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The authority that processes trust."""
+    """Return the authority that processes trust."""
     return Authority(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="session")
 def certificates(authority: Authority) -> Certificates:
-    """What it has issued for this machine."""
+    """Return a certificate of the trusted authority for this machine."""
     return authority.issue()
 
 
 @pytest.fixture(scope="session")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Another authority, and what that one has issued."""
+    """Return the certificate of an authority that is not trusted."""
     return Authority(tmp_path_factory.mktemp("strangers")).issue()
 
 
 @pytest.fixture
 def authorities(tmp_path: Path) -> Callable[[str], Authority]:
-    """Makes more of them."""
+    """Return a function that makes more authorities."""
 
     def make(name: str) -> Authority:
         (tmp_path / name).mkdir()

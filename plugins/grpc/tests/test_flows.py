@@ -1,4 +1,7 @@
-"""Whole jobs on several processes, over unix sockets and over TLS: outputs are those of the reference interpreter."""
+"""Whole jobs on several processes, over unix sockets and TLS.
+
+Outputs are those of the reference interpreter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that uses gRPC starts others."""
+"""A process that uses gRPC and starts others."""
 
 from __future__ import annotations
 

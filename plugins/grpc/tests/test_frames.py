@@ -1,4 +1,4 @@
-"""Frames, against bytes of any kind: whatever is not one is a FrameError and nothing else."""
+"""Frames, against arbitrary bytes: those that are no frame raise only FrameError."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_frames_before_something_else_are_found(frames: list[Frame], rest: bytes
 
 @given(st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1))
 def test_claimed_lengths_allocate_nothing(addresses: int, body: int) -> None:
-    """What a head claims is checked against what is there before anything is made of it."""
+    """A head's lengths are checked against the data before anything is allocated."""
     head = struct.pack(">4sBxHIIQQQ", MAGIC, VERSION, addresses, body, 3, 1, 0, 0)
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""The transport, held against the contract: over unix sockets, TCP and TLS, with bad luck, over bad networks."""
+"""The transport against its contract: unix, TCP, TLS, faults, bad networks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TestRoomForFewBytes(TransportTests):
 
 @pytest.mark.parametrize("seed", [1, 2])
 class TestBadLuck(TransportTests):
-    """Every fault must have happened in the course of the checks."""
+    """A faulty transport; every fault must have happened in the course of the checks."""
 
     most = 1000
     happened: ClassVar[Counter[str]] = Counter()
@@ -74,7 +74,7 @@ class TestBadLuck(TransportTests):
 
 
 class Proxied(GrpcTransport):
-    """Others reach it over a bad network only."""
+    """A transport that others reach over a bad network only."""
 
     proxy: Proxy
 
@@ -85,7 +85,7 @@ class Proxied(GrpcTransport):
         return self.location
 
     def trouble(self) -> None:
-        """What the network does."""
+        """Cause the network's faults."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
@@ -94,14 +94,14 @@ class Proxied(GrpcTransport):
 
 
 class Drips(Proxied):
-    """Everything comes in small pieces."""
+    """A network that delivers in small pieces."""
 
     def trouble(self) -> None:
         self.proxy.drip(3000)
 
 
 class Stalls(Proxied):
-    """Nothing comes for a while, again and again."""
+    """A network that stalls again and again."""
 
     _timer: asyncio.TimerHandle
 
@@ -121,10 +121,10 @@ class Stalls(Proxied):
 
 
 class Cuts(Proxied):
-    """Connections break, again and again, but ever more rarely.
+    """A network that breaks connections again and again, but ever more rarely.
 
-    A message crosses in one connection or not at all: if they broke at a steady pace, one of 8 MiB could never cross
-    where the machine is too busy to hand it over between two breaks.
+    A message crosses in one connection or not at all: at a steady pace of breaks, one of 8 MiB might never cross on a
+    machine too busy to transfer it between two breaks.
     """
 
     _timer: asyncio.TimerHandle
@@ -142,13 +142,13 @@ class Cuts(Proxied):
 
 
 class Flips(Proxied):
-    """Bits flip. TLS notices, and the connection breaks."""
+    """A network that flips bits. TLS notices, and the connection breaks."""
 
     def trouble(self) -> None:
         self.proxy.flip(50_000, most=3)
 
 
-# Not plain, and flipped: a flipped bit of HTTP/2 itself, say of a window's size, can stall it and nobody would notice.
+# Not plain, and flipped: a flipped bit of HTTP/2 itself, say of a window's size, can stall it unnoticed.
 NETWORKS = [(Drips, "unix"), (Drips, "tls"), (Stalls, "tcp"), (Cuts, "unix"), (Cuts, "tls"), (Flips, "tls")]
 
 
@@ -159,8 +159,8 @@ class TestBadNetwork(TransportTests):
     @pytest.fixture(autouse=True)
     def _network(self, network: type[Proxied], way: str, certificates: Any) -> None:
         self.network = network
-        # A connection that breaks before a message has crossed does not count as one: a busy machine must not lose the
-        # peer where the network is to be survived.
+        # A connection that breaks before a message has crossed does not count: a busy machine must not lose the peer in
+        # a test of surviving the network.
         patient: dict[str, Any] = {"window_frames": 64, "reconnect_timeout_s": 5.0}
         self.options = certificates.options(**patient)
         if way != "tls":

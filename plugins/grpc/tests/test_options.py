@@ -1,4 +1,4 @@
-"""Where a process may listen, what it may connect to, and what it says if it cannot."""
+"""Locations to listen at and to connect to, and the errors if they cannot be used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT_S = 10.0
 
 
 async def flood(endpoint: Endpoint) -> None:
-    """Send until it fails, now and then."""
+    """Send until it fails, at intervals."""
     while True:
         endpoint.send_nowait("b/0", "hello")
         await asyncio.sleep(0.001)
@@ -282,7 +282,7 @@ def test_a_peer_that_listens_later_is_waited_for(mesh: Any) -> None:
 
 
 async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """What a server of mail does."""
+    """Greet like a mail server."""
     writer.write(b"220 hello\r\n")
     await reader.read()
     writer.close()
@@ -329,7 +329,7 @@ def test_a_last_attempt_without_an_answer_hides_no_reason(mesh: Any) -> None:
 
 
 def test_an_address_that_is_not_bound_is_an_error(mesh: Any) -> None:
-    """Not known at all, known to be here, or at another process."""
+    """The address is unknown, known to be here, or known to be at another process."""
 
     async def run() -> None:
         async with mesh() as made:
@@ -347,7 +347,7 @@ def test_an_address_that_is_not_bound_is_an_error(mesh: Any) -> None:
                 while (got := receiver.receive_nowait()) is None:
                     try:
                         sender.send_nowait("b/0", "late")
-                    except PeerGoneError:  # of a message before
+                    except PeerGoneError:  # for an earlier message
                         continue
                     finally:
                         await asyncio.sleep(0.001)
@@ -374,7 +374,7 @@ def test_grpc_gets_only_settings_its_version_knows(monkeypatch: pytest.MonkeyPat
 
 
 def test_grpc_writes_no_lines_of_its_own() -> None:
-    """Errors are told by the transport, in words; gRPC would tell them too, before and in its own."""
+    """The transport reports errors in its own words; gRPC would log them as well."""
     code = """
         import asyncio
         import flamestream_grpc
@@ -394,6 +394,6 @@ def test_grpc_writes_no_lines_of_its_own() -> None:
 
 
 def test_only_importing_the_transport_imports_its_client() -> None:
-    """Naming it is not enough, and neither is importing the core."""
+    """Naming it does not import gRPC, and neither does importing the core."""
     code = "import sys, flamecore, flamecore.runtime.config.plugins; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Real processes: the whole kit, with one of its processes elsewhere; and processes killed, stopped or busy."""
+"""Real processes: the kit across two, and processes killed, stopped or busy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_S = 10.0
 
 @pytest.mark.parametrize(("first", "listen"), [("here", "unix"), ("there", "127.0.0.1")])
 class TestAcrossProcesses(TransportTests):
-    """One process of the kit is this one, the other is a real one of its own."""
+    """Two processes in the kit: this one, and a separate real one."""
 
     most = 1000
 
@@ -53,7 +53,7 @@ OPTIONS: dict[str, Any] = {"window_frames": 64, "reconnect_timeout_s": 0.3}
 @pytest.mark.parametrize("listen", ["unix", "127.0.0.1"])
 @pytest.mark.parametrize("sends", ["here", "there", "both"])
 def test_a_killed_process_is_reported_once(pair: Any, listen: str, sends: str) -> None:
-    """Whoever of the two has sent: the one that is left hears of it, and who waits for room is told."""
+    """Whichever has sent: the survivor is told, and its waiting senders fail."""
 
     async def run() -> None:
         async with pair(OPTIONS | {"listen": listen}) as (made, here, there):
@@ -82,7 +82,7 @@ def test_a_killed_process_is_reported_once(pair: Any, listen: str, sends: str) -
 
 
 def test_a_stopped_process_is_reported(pair: Any) -> None:
-    """As if its machine had vanished: connections stay, and nothing answers."""
+    """The machine seems to have vanished: connections stay, and nothing answers."""
 
     async def run() -> None:
         async with pair(OPTIONS | {"keepalive_s": 0.3}) as (made, here, there):
@@ -98,7 +98,7 @@ def test_a_stopped_process_is_reported(pair: Any) -> None:
 
 
 def test_a_busy_process_is_not_reported(pair: Any) -> None:
-    """A user's function may keep the event loop for longer than any answer of the connection may take."""
+    """A user's function may block the event loop for longer than the keepalive allows."""
 
     async def run() -> None:
         async with pair(OPTIONS | {"keepalive_s": 0.2}) as (made, here, there):
@@ -120,7 +120,7 @@ def test_a_busy_process_is_not_reported(pair: Any) -> None:
 
 
 def test_a_busy_process_whose_connection_breaks_is_waited_for(pair: Any) -> None:
-    """It has no time to connect again, but its machine says that it is there."""
+    """It has no time to reconnect, but its machine accepts connections."""
 
     async def run() -> None:
         async with pair(OPTIONS) as (made, here, there), Proxy(made.locations["here"]) as proxy:
@@ -162,7 +162,7 @@ def test_a_process_that_closes_is_not_reported(pair: Any) -> None:
 
 @pytest.mark.parametrize("sent", ["here", "there"])
 def test_a_successor_at_the_same_address_is_another_process(pair: Any, remote: Any, sent: str) -> None:
-    """A process that is started again at once, where one was killed, has not got what that one had."""
+    """A process restarted right after a kill lacks its predecessor's messages."""
     options = {"window_frames": 64, "reconnect_timeout_s": LIMIT_S}
 
     async def run() -> None:
@@ -183,7 +183,7 @@ def test_a_successor_at_the_same_address_is_another_process(pair: Any, remote: A
                     assert (await ours.receive()).message == "I am new"
                     await made.loss.wait()
                 assert len(made.lost["here"]) == 1
-                await ours.send("there/0", "welcome")  # it has come, so there is somebody again
+                await ours.send("there/0", "welcome")  # it has come, so an endpoint is bound again
                 assert (await heirs.receive()).message == "welcome"
                 await heir.wire.later("aclose")
             finally:

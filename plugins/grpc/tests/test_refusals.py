@@ -1,6 +1,6 @@
-"""What does not belong to a job is refused and counted, and the job goes on.
+"""Messages that do not belong to a job are refused and counted; it goes on.
 
-`raw` speaks to a transport as anybody could who can connect to it: gRPC, and then any bytes.
+`raw` speaks to a transport as any client that can connect may: gRPC, and then arbitrary bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ async def raw(
     impatient: bool = False,
     location_shown: bytes = b"unix:/nowhere",
 ) -> tuple[grpc.StatusCode, str]:
-    """Connect, say something when let in, and hear how it ends; or break it off when so many frames have arrived."""
+    """Connect, send messages once admitted, and return how the call ends.
+
+    With `until`, break it off when so many frames have arrived.
+    """
     metadata = (
         (TOKEN, token.encode()),
         (HELLO, frame(sequence=0) if hello is None else hello),
@@ -69,13 +72,13 @@ async def raw(
 
 
 def frame(body: bytes = b"", *, sequence: int = 1, receiver: str = "b/0", job: str = "tests", epoch: int = 1) -> bytes:
-    """A frame, right in everything that is not asked to be wrong."""
+    """Return a frame, correct in everything that is not given otherwise."""
     return Framing(job, epoch).wrap(Frame("x/0", receiver, sequence, body or Codec().encode("a message")))
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """What some processes know, and others do not."""
+    """A class that some processes know, and others do not."""
 
     number: int
 
@@ -87,7 +90,7 @@ async def flood(endpoint: Endpoint, message: Any) -> None:
 
 
 def flipped(data: bytes, bit: int) -> bytes:
-    """With one bit changed."""
+    """Return data with one bit changed."""
     wrong = bytearray(data)
     wrong[bit // 8] ^= 1 << bit % 8
     return bytes(wrong)
@@ -135,7 +138,7 @@ def test_a_wrong_frame_is_refused_and_the_good_peer_goes_on(
 
 
 def test_good_frames_before_a_wrong_one_count(mesh: Any) -> None:
-    """And one who is known by them, and does not come back, is lost."""
+    """A peer known by them that does not come back is lost."""
 
     async def run() -> None:
         async with mesh() as made:
@@ -152,7 +155,7 @@ def test_good_frames_before_a_wrong_one_count(mesh: Any) -> None:
 
 
 def test_random_and_flipped_bytes_are_refused(mesh: Any) -> None:
-    """Many of them, over the same and over new connections."""
+    """They come over the same and over new connections."""
 
     async def run() -> None:
         random = Random(7)
@@ -211,7 +214,7 @@ def test_a_peer_without_the_right_greeting_is_refused(mesh: Any, shown: dict[str
 
 
 def test_a_refused_peer_that_sends_early_is_refused_too(mesh: Any) -> None:
-    """Why, it may not hear: gRPC itself has an answer for a client that writes when its call ends."""
+    """It may not get the reason: gRPC has its own status for a writing client."""
 
     async def run() -> None:
         async with mesh() as made:
@@ -255,7 +258,7 @@ def test_a_refused_peer_that_does_not_read_is_cut_off(mesh: Any, monkeypatch: py
 
 
 def test_a_sender_of_an_unknown_class_hears_of_it(mesh: Any) -> None:
-    """However much it is sending at that moment."""
+    """It gets the error however much it is sending at that moment."""
 
     async def run() -> None:
         async with mesh() as made:
@@ -379,7 +382,7 @@ def test_a_peer_with_too_many_channels_is_refused(mesh: Any, monkeypatch: pytest
 
 
 def test_a_peer_that_sends_nonsense_is_refused(mesh: Any) -> None:
-    """What comes back from where this process sends to is checked too."""
+    """Replies from a process that this one sends to are checked too."""
 
     async def lies(answer: bytes) -> tuple[GrpcTransport, str]:
         async with mesh() as made:

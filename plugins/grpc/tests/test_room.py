@@ -1,4 +1,4 @@
-"""A receiver that does not read makes its senders wait, and nobody's memory grows meanwhile."""
+"""A receiver that does not read makes its senders wait, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LIMIT_S = 10.0
 
 
 def kept_bytes(transport: GrpcTransport) -> int:
-    """Bytes that a process keeps to send them, or to send them again."""
+    """Return the bytes that a process keeps in order to send them, or send them again."""
     links = transport._links.values()
     return sum(len(data) for link in links for channel in link.channels.values() for data in channel.kept)
 
 
 def unread(transport: GrpcTransport) -> tuple[int, int]:
-    """Messages and bytes that have arrived at a process and wait to be read."""
+    """Return the number and bytes of messages that wait to be read at a process."""
     arrived = [one for endpoint in transport.endpoints.values() for one in endpoint._arrived]
     return len(arrived), sum(one.size for one in arrived)
 
@@ -52,7 +52,7 @@ def test_a_sender_waits_and_memory_is_bounded(mesh: Any, options: Options, frame
             assert unread(b)[1] <= 3 * size
             assert kept_bytes(a) == 0
             assert not senders[0].send_nowait("b/slow", "no room")
-            # Others who are read are not in the way of one who is not.
+            # Receivers that read are not blocked by one that does not.
             for number in range(2 * frames):
                 await senders[0].send("b/quick", number)
                 async with asyncio.timeout(LIMIT_S):
@@ -81,7 +81,7 @@ def test_a_stalled_network_bounds_what_is_kept(mesh: Any) -> None:
                 sent = 0
                 while sent < 1000 and sender.send_nowait("b/0", "x" * 1000):
                     sent += 1
-                assert sent in (49, 50)  # word that the first has been read may be late
+                assert sent in (49, 50)  # the acknowledgement of the first may be late
                 assert 49_000 < kept_bytes(a) < 60_000
                 proxy.resume()
                 for _ in range(sent):
@@ -157,7 +157,7 @@ def test_a_cancelled_send_is_not_sent(mesh: Any) -> None:
 
 
 def test_closing_delivers_first(mesh: Any) -> None:
-    """What was sent before the whole process closes arrives, though the receiver reads later."""
+    """Messages sent before the process closes arrive, though they are read later."""
 
     async def run() -> None:
         async with mesh() as made:

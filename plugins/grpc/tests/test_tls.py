@@ -1,4 +1,4 @@
-"""TLS between processes: who is let in, from which version on, and what becomes of certificates that are replaced."""
+"""TLS between processes: admission, versions, and replaced certificates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOON = 0.3
 
 
 def replace(old: Any, new: Any, *names: str) -> None:
-    """Put new files in the place of old ones, each at once, as one should."""
+    """Replace files by new ones, each atomically."""
     for name in names or ("authority", "key", "certificate"):
         beside = getattr(old, name).with_suffix(".new")
         shutil.copy(getattr(new, name), beside)
@@ -35,7 +35,11 @@ def replace(old: Any, new: Any, *names: str) -> None:
 
 
 async def spoken(location: str, certificates: Any, version: ssl.TLSVersion) -> str:
-    """The version of TLS that is spoken to one who knows none above `version`; OSError if none is."""
+    """Return the version of TLS negotiated by a client that offers `version` at most.
+
+    Raises:
+        OSError: The server accepts none.
+    """
     context = ssl.create_default_context(cafile=str(certificates.authority))
     context.load_cert_chain(certificates.certificate, certificates.key)
     context.maximum_version = version
@@ -90,7 +94,10 @@ LISTENER = """
 
 
 def listener(first: str, certificates: Any, **environment: str) -> subprocess.Popen[str]:
-    """Start a process in which a line of Python runs first, with no word of gRPC in its environment but these."""
+    """Start a process that runs a line of Python first.
+
+    Its environment has no variables of gRPC but the given ones.
+    """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
     files = map(str, (certificates.authority, certificates.certificate, certificates.key))
     return subprocess.Popen(
@@ -157,7 +164,7 @@ STRANGERS: dict[str, Any] = {
 def test_a_process_that_shows_no_good_certificate_is_not_let_in(
     pair: Any, authority: Any, certificates: Any, strangers: Any, files: Any
 ) -> None:
-    """And the others go on."""
+    """The other processes go on."""
 
     async def run() -> None:
         async with pair({"listen": "127.0.0.1", **certificates.files()}) as (made, here, there):
@@ -181,11 +188,11 @@ def test_a_process_that_shows_no_good_certificate_is_not_let_in(
 def test_a_process_without_a_good_certificate_gets_nothing(
     pair: Any, authority: Any, certificates: Any, remote: Any, hosts: list[str], how: dict[str, Any]
 ) -> None:
-    """It names another host, or has expired."""
+    """The certificate names another host, or has expired."""
 
     async def run() -> None:
         wrong = authority.issue("wrong", *hosts, **how)
-        # Time for a handshake on a busy machine: only after that it is known what is wrong.
+        # Time for a handshake on a busy machine: the fault is known only after it.
         here_too: dict[str, Any] = {"listen": "127.0.0.1", "connect_timeout_s": 2.0}
         async with pair(here_too | certificates.files()) as (made, here, _):
             ours = await here.bind("here/0")
@@ -203,7 +210,7 @@ def test_a_process_without_a_good_certificate_gets_nothing(
 
 
 def test_new_certificates_are_used_from_the_next_connection_on(pair: Any, remote: Any, authorities: Any) -> None:
-    """Of a new authority too: who has only what the former has issued is not let in any more."""
+    """The authority may be new too: certificates of the former are refused then."""
     first, second = authorities("first"), authorities("second")
     used, former, new = first.issue("used"), first.issue("former"), second.issue("new")
     options: dict[str, Any] = {"listen": "127.0.0.1", "connect_timeout_s": SOON}
@@ -243,7 +250,7 @@ def test_new_certificates_are_used_from_the_next_connection_on(pair: Any, remote
 
 
 def test_unusable_new_files_change_nothing(mesh: Any, authorities: Any) -> None:
-    """As when somebody replaces them one by one."""
+    """The files may be replaced one by one."""
     authority = authorities("one")
     used, former, new = authority.issue("used"), authority.issue("former"), authority.issue("new")
 

@@ -19,7 +19,10 @@ from flamestream_grpc.waking import unclog
 
 
 class PollerCompletionQueue:
-    """Takes one byte a turn, as gRPC's does, and handles all events. Those called "bad" fail."""
+    """A queue that takes one byte a turn, as gRPC's does, and handles all events.
+
+    Events called "bad" fail.
+    """
 
     def __init__(self, read_end: socket.socket, events: Sequence[str] = ()) -> None:
         self.read_end = read_end
@@ -57,7 +60,7 @@ def test_all_wake_up_bytes_are_read_in_one_turn() -> None:
 
 
 def test_events_behind_a_failing_one_are_handled() -> None:
-    """gRPC has one queue for all loops of a process: what is left of a loop that was closed fails in the next one."""
+    """gRPC has one queue for all loops: events of a closed loop fail in the next."""
 
     async def run() -> int:
         loop = asyncio.get_running_loop()
@@ -87,7 +90,7 @@ def test_a_loop_without_grpc_is_left_alone() -> None:
 
 
 def test_grpc_is_found_as_it_is_installed(tmp_path: Path) -> None:
-    """If this fails, gRPC wakes the loop in another way than the one known here: see whether it still clogs."""
+    """If this fails, gRPC wakes the loop in a new way: see whether it still blocks."""
 
     async def run() -> list[Any]:
         context = TransportContext(job="j", codec=Codec(), node="n", token="t" * 32, folder=str(tmp_path))

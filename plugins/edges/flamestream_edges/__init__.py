@@ -1,11 +1,11 @@
-"""The edges of a flow that come with flamestream: sources and sinks for memory, files, standard streams and SQLite.
+"""Edges of a flow: drivers for memory, files, standard streams and SQLite.
 
 Each module that is named in an entry point is one driver, or a source and a sink of one name:
 
     memory, lines, jsonl, csv, wikipedia, stdio (stdin and stdout), sqlite
 
-The others are what these share: `files` (paths, partitions, fingerprints), `seal` (whether a file is still the one that
-was read), `splitting` and `linereader` (a stream of bytes as lines), `outfile` and `position` (a file that takes
-batches exactly once), and `durable` (what survives the end of the machine). `flamecore.toolkit.records` makes payloads
-JSON and rows.
+The others are shared by these: `files` (paths, partitions, fingerprints), `seal` (whether a file is still the one that
+was read), `splitting` and `linereader` (a stream of bytes as lines), `outfile`, `position` and `checksums` (a file that
+takes batches exactly once), `pageparser` (XML), and `durable` (writes that survive the end of the machine).
+`flamecore.toolkit.records` makes payloads JSON and rows.
 """

@@ -1,10 +1,11 @@
-"""The file of checksums beside an output: a line for each piece of it, written whenever the output is made durable.
+"""The file of checksums beside an output, with a line for each piece of it.
 
-A line has the offsets of the piece's first byte and of the byte after its last, the XXH3-64 of its bytes, and that of
-the line so far together with the link of the line before: no line can be changed, left out or put elsewhere unnoticed.
-Pieces follow each other; what lies between two of them was written by others, and is not covered.
+It is written whenever the output is made durable. A line has the offsets of the piece's first byte and of the byte
+after its last, the XXH3-64 of its bytes, and that of the line so far together with the link of the line before: no line
+can be changed, left out or moved unnoticed. Pieces follow each other; bytes between two of them were written by others,
+and are not covered.
 
-Lines of pieces beyond what the position file counts are those of a batch that was cut short: they count for nothing.
+Lines of pieces beyond the length in the position file are those of a batch that was cut short: they do not count.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from xxhash import xxh3_64, xxh3_64_hexdigest
 SUFFIX: Final = ".checksums"
 
 PIECE_BYTES: Final = 2**20
-"""A piece that has become as long ends with its batch: damage is told to within so much."""
+"""A piece of this length ends with its batch: damage is located to within so much."""
 
 _LINK: Final = "flamestream checksums 1"
 """The link before the first line."""
@@ -42,7 +43,7 @@ class Piece(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The lines of a file of checksums that are good, from the first on.
+    """The valid lines of a file of checksums, from the first on.
 
     Attributes:
         pieces: One for each line.
@@ -56,7 +57,7 @@ class Recorded(NamedTuple):
 
 
 def recorded(path: Path) -> Recorded | None:
-    """Read a file of checksums; None: there is none.
+    """Read a file of checksums; return None if it does not exist.
 
     Raises:
         OSError: It cannot be read.
@@ -85,7 +86,7 @@ class Checksums:
 
     Args:
         path: The output; its checksums are beside it.
-        length: So many of its bytes count: lines of pieces beyond are taken away.
+        length: Number of its bytes that count: lines of pieces beyond are removed.
 
     Raises:
         OSError: The file cannot be opened or written; by `write` too.
@@ -96,7 +97,7 @@ class Checksums:
         found = recorded(beside) or Recorded((), (), whole=True)
         kept = sum(piece.end <= length for piece in found.pieces)
         self.covered = found.pieces[kept - 1].end if kept else 0
-        """Offset of the byte after the last piece that is written down."""
+        """Offset of the byte after the last piece in the file."""
         self._link = found.links[kept - 1] if kept else _LINK
         self._at = sum(len(_line(piece, link)) for piece, link in zip(found.pieces[:kept], found.links, strict=False))
         self._file: FileIO = open(beside, "r+b" if beside.exists() else "w+b", buffering=0)  # noqa: SIM115 – see close()
@@ -111,7 +112,7 @@ class Checksums:
         return self._file.fileno()
 
     def begin(self, offset: int) -> None:
-        """Have the next piece begin there."""
+        """Begin the next piece at an offset."""
         self._start = self._end = offset
         self._digest = xxh3_64()
 
@@ -123,23 +124,23 @@ class Checksums:
             self.cut()
 
     def state(self) -> tuple[int, int, int, xxh3_64]:
-        """Return what `restore` takes to undo all `add` since."""
+        """Return a state to pass to `restore`, which undoes every later `add`."""
         return len(self._ready), self._start, self._end, self._digest.copy()
 
     def restore(self, state: tuple[int, int, int, xxh3_64]) -> None:
-        """Forget what was added since, as the output has."""
+        """Forget the bytes added since `state` was taken, as the output has."""
         ready, self._start, self._end, self._digest = state
         del self._ready[ready:]
 
     def cut(self) -> int:
-        """End the piece here. Returns how many wait to be written."""
+        """End the piece here; return the number of pieces that wait to be written."""
         if self._end > self._start:
             self._ready.append(Piece(self._start, self._end, self._digest.hexdigest()))
             self.begin(self._end)
         return len(self._ready)
 
     def write(self, count: int) -> None:
-        """Write the first pieces down; they are durable when this file has been forced to the disk."""
+        """Write the first `count` pieces; they are durable once this file is fsynced."""
         lines = []
         link = self._link
         for piece in self._ready[:count]:
@@ -153,7 +154,7 @@ class Checksums:
         del self._ready[:count]
 
     def close(self) -> None:
-        """Let go. May be called twice."""
+        """Close the file; a second call does nothing."""
         self._file.close()
 
 

@@ -1,4 +1,4 @@
-"""Source and sink `csv`: comma-separated values (RFC 4180), a header line unless told otherwise."""
+"""Source and sink `csv`: comma-separated values (RFC 4180)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flamestream_edges.files import FileSource, LineOptions, line_encoding, unre
 from flamestream_edges.linereader import resume_offset
 from flamestream_edges.outfile import FileSink, FileSinkOptions
 
-_BARE: Final = frozenset({str, int, float, type(None)})  # what csv.writer writes as it should be read
+_BARE: Final = frozenset({str, int, float, type(None)})  # csv.writer writes these so that they read back equal
 
 Delimiter = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
 
@@ -35,7 +35,7 @@ class CsvOptions(LineOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         delimiter: One character.
         header: Whether the first line of each file names the columns.
-        columns: Names of the columns: in the place of those in the header, or because there is none.
+        columns: Names of the columns: instead of those in the header, or because there is none.
     """
 
     delimiter: Delimiter = ","
@@ -62,7 +62,7 @@ class CsvSource(FileSource):
             )
 
     async def open(self, partition: str, position: Any = None) -> Reader:
-        # A field may be as long as a record; the limit is one for the whole process, so it is only ever raised.
+        # A field may be as long as a record; the limit is global to the process, so it is only ever raised.
         csv.field_size_limit(max(csv.field_size_limit(), self.options.max_line_bytes))
         reader = self._reader(partition, 0, 0)
         try:
@@ -105,7 +105,10 @@ class CsvSource(FileSource):
         return CsvReader(self.context.name, partition, lines, self.options.delimiter)
 
     def _names(self, partition: str, reader: CsvReader) -> tuple[str, ...] | None:
-        """Names of the columns, the header read off the file if it has one; None of an empty file that should."""
+        """Return the column names, and read the header if the file should have one.
+
+        The result is None for an empty file that should have a header.
+        """
         options = self.options
         names = options.columns or tuple(column.name for column in self._fields or ())
         if options.header:
@@ -123,7 +126,7 @@ class CsvSource(FileSource):
         return names
 
     def _converter(self, partition: str, names: tuple[str, ...]) -> Convert:
-        """Makes records of rows that have these columns."""
+        """Return a function that makes records of rows with these columns."""
         type_ = self.context.type
         if self._fields is None:
             if type_ in (object, Any, dict, dict[str, str]):
@@ -155,7 +158,7 @@ class CsvSource(FileSource):
 
 
 def _declared(context: EdgeContext) -> tuple[Column, ...] | None:
-    """Fields of the declared record type; None if rows are handed out as dicts."""
+    """Return the fields of the declared record type; None if rows are given as dicts."""
     fields = record_columns(context.type)
     if fields is None and context.type not in (object, Any) and (get_origin(context.type) or context.type) is not dict:
         hint = "Declare dict[str, str], a NamedTuple, dataclass, TypedDict or msgspec.Struct, or nothing."
@@ -164,13 +167,13 @@ def _declared(context: EdgeContext) -> tuple[Column, ...] | None:
 
 
 def _null_when_empty(type_: Any) -> bool:
-    """Whether an empty field is None: where None is allowed and text is not."""
+    """Return whether an empty field is None: None is allowed, and text is not."""
     kinds = get_args(type_)
     return type(None) in kinds and str not in kinds
 
 
 def _of_cell(reason: str, cells: Mapping[str, str | None]) -> str:
-    """Return why a row does not fit, with the cell: that it is a `str` is no news in CSV."""
+    """Return why a row does not fit, with the cell; `str` is not named as its type."""
     expected, _, place = reason.partition(" - at ")
     name = place.strip("`").removeprefix("$.")
     if name not in cells:
@@ -194,7 +197,7 @@ class CsvSinkOptions(FileSinkOptions, frozen=True, forbid_unknown_fields=True, k
 
 
 class CsvSink(FileSink):
-    """CSV lines that end with LF; columns as `flamecore.toolkit.records.tables` has them."""
+    """CSV lines that end with LF; columns as in `flamecore.toolkit.records.tables`."""
 
     name: ClassVar[str] = "csv"
     Options: ClassVar[Any] = CsvSinkOptions
@@ -228,7 +231,7 @@ class CsvSink(FileSink):
         for row in rows:
             if not _BARE.issuperset(map(type, row)):
                 row = tuple(map(_csv_cell, row))
-            # Left bare, a CR would end the row for most readers.
+            # Unquoted, a CR would end the row for most readers.
             (quoted if any("\r" in field for field in row if type(field) is str) else write)(row)
         return text.getvalue().encode()
 

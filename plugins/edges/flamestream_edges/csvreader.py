@@ -1,7 +1,7 @@
-"""Reading CSV (RFC 4180) a record at a time, with the bytes and lines each record took.
+"""Reader of CSV (RFC 4180), a record at a time, with its bytes and lines.
 
-A record goes over several lines when a field in it is quoted. What cannot be read as CSV costs all the lines it took:
-nothing is handed out that may be the inside of a quoted field.
+A record spans several lines if a field in it is quoted. Input that is not CSV costs all lines of its record: nothing is
+returned that may be the inside of a quoted field.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flamestream_edges.linereader import FileChunks, read_error, readable, reaso
 from flamestream_edges.splitting import Block, Splitter, TooLong
 
 Convert = Callable[[list[str]], Any]
-"""Makes a record of a row. Raises ValueError."""
+"""Function that makes a record of a row. Raises ValueError."""
 
 
 class _TooLongError(ValueError):
@@ -23,7 +23,7 @@ class _TooLongError(ValueError):
 
 
 class CsvLines(Iterator[str]):
-    """Lines of a file as `csv.reader` takes them; knows what it took for the record that is being read."""
+    """Lines of a file for `csv.reader`, recorded for the record that is being read."""
 
     def __init__(self, name: str, encoding: str, max_line_bytes: int, offset: int, line: int) -> None:
         self._file = FileChunks(name, offset)
@@ -36,7 +36,7 @@ class CsvLines(Iterator[str]):
         self.begin()
 
     def begin(self) -> None:
-        """A new record begins with the next line."""
+        """Begin a new record with the next line."""
         self.raw: list[bytes] = []
         self.length = 0
         self.problem = ""
@@ -73,7 +73,7 @@ class CsvLines(Iterator[str]):
             return raw.decode(self._encoding, "replace") + "\n"
 
     def lines_before(self, end: int, count: int) -> bytes | None:
-        """Return some lines again; see `flamestream_edges.linereader.Chunks`."""
+        """Return lines once more; see `flamestream_edges.linereader.Chunks`."""
         return self._file.lines_before(end, count)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class CsvLines(Iterator[str]):
 
 
 class RowPositions(Sequence[tuple[int, int, int, str]]):
-    """Positions of rows, sealed when asked for."""
+    """Positions of rows, sealed on access."""
 
     def __init__(self, rows: list[tuple[int, int, int, Block]]) -> None:
         self._rows = rows
@@ -102,10 +102,12 @@ class RowPositions(Sequence[tuple[int, int, int, str]]):
 
 
 class CsvReader(Reader):
-    """Rows of one file. A position is (offset of the byte after the record, its first line, its last line, seal).
+    """Rows of one file.
+
+    A position is (offset of the byte after the record, its first line, its last line, seal).
 
     Attributes:
-        header: The first record as it was read, if it names the columns: part of every original.
+        header: The bytes of the first record, if it names the columns: part of every original.
     """
 
     header: bytes | None = None
@@ -120,16 +122,16 @@ class CsvReader(Reader):
         self._ended = False
 
     def expect(self, width: int, convert: Convert) -> None:
-        """Say what the rows that follow are like."""
+        """Set the width of the following rows, and the function that converts them."""
         self._width = width
         self._convert = convert
 
     def keep_header(self) -> None:
-        """Take the record that was read last for the header."""
+        """Keep the record read last as the header."""
         self.header = b"\n".join(line.removesuffix(b"\r") for line in self._lines.raw)
 
     def next_row(self) -> list[str] | None:
-        """The next row that is not blank; None at the end.
+        """Return the next row that is not blank; None at the end.
 
         Raises:
             ValueError: The record that was read is malformed.
@@ -184,7 +186,7 @@ class CsvReader(Reader):
         return row if row is None or self.header is None else b"\n".join((self.header, row))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._lines.close()
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Having what was written survive the end of the machine."""
+"""Writes that survive the end of the machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def force(path: Path) -> None:
-    """Force a file to the disk, whoever wrote it.
+    """Force a file to the disk, whichever process wrote it.
 
     Raises:
-        OSError: It is not there, or the disk is not well.
+        OSError: The file does not exist, or the disk fails.
     """
     _fsync(path, os.O_RDWR)
 
@@ -22,7 +22,7 @@ def force_folder(folder: Path) -> None:
     Raises:
         OSError: As `force`.
     """
-    if sys.platform != "win32":  # its folders cannot be opened
+    if sys.platform != "win32":  # Windows cannot open folders
         _fsync(folder, os.O_RDONLY)
 
 

@@ -1,4 +1,4 @@
-"""Sources that read files: what `path` may be, a partition for each file, and a fingerprint of what is in them."""
+"""Sources of files: paths, a partition for each file, and fingerprints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flamestream_edges.position import SUFFIX
 
 _SAMPLE_BYTES: Final = 64 * 1024
 _BESIDE: Final = (SUFFIX, CHECKSUMS)
-"""Endings of what file sinks leave beside their output."""
+"""Endings of the files that file sinks leave beside their output."""
 
 _PACKED: Final = (
     (b"\x1f\x8b\x08", "gzip", "gunzip -k"),
@@ -28,7 +28,7 @@ _PACKED: Final = (
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
     (b"PK\x03\x04", "zip", "unzip"),
 )
-"""First bytes of compressed files, what they are, and what unpacks them."""
+"""First bytes of compressed files, the format, and the command that unpacks them."""
 
 
 class PathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -73,9 +73,10 @@ class FileSource(Source):
         return tuple(sorted(found))
 
     def fingerprint(self) -> str:
-        """Of each file the name, the size and a hash of its first and last 64 KiB; and of all options but `path`.
+        """Hash the name, size, and first and last 64 KiB of each file, and the options.
 
-        Cheap, and honest: a change in the middle of a large file that keeps its size is not seen.
+        All options but `path` count. It is cheap: a change in the middle of a large file that keeps its size is not
+        seen.
         """
         digest = blake2b(digest_size=16)
         options = {name: value for name, value in msgspec.structs.asdict(self.options).items() if name != "path"}
@@ -96,7 +97,7 @@ class FileSource(Source):
 
 
 def _refuse_packed(source: str, name: str, head: bytes) -> None:
-    """Refuse a file that is compressed: of what it holds, no record could be read.
+    """Refuse a compressed file: no record could be read from it.
 
     Args:
         source: Name of the source.
@@ -109,7 +110,7 @@ def _refuse_packed(source: str, name: str, head: bytes) -> None:
 
 
 def _expand(source: str, pattern: str) -> list[str]:
-    """The files one path stands for."""
+    """Return the files that one path stands for."""
     path = Path(pattern).expanduser()
     try:
         if path.is_file():
@@ -138,7 +139,7 @@ def _is_input(path: Path) -> bool:
 
 
 def _near(path: Path) -> str:
-    """What there is instead: the nearest name in the nearest directory that exists."""
+    """Return a hint: the most similar name in the nearest folder that exists."""
     folder = path
     while folder != folder.parent and not folder.is_dir():
         path, folder = folder, folder.parent
@@ -158,7 +159,7 @@ def _error(source: str, path: str, what: str, hint: str) -> SourceError:
 
 
 def unreadable(source: str, name: str, error: OSError) -> SourceError:
-    """A file that cannot be opened."""
+    """Return the error of a file that cannot be opened."""
     hint = (
         f"Let this user read it: chmod +r {name}"
         if isinstance(error, PermissionError)
@@ -168,7 +169,7 @@ def unreadable(source: str, name: str, error: OSError) -> SourceError:
 
 
 def unwritable(path: Path) -> tuple[str, str] | None:
-    """What would keep a file from being written, and what to do; None: nothing that can be seen from here."""
+    """Return why a file cannot be written, as (what, hint), or None if it may be."""
     folder = path.parent
     if not folder.is_dir():
         return f"{path} cannot be made: there is no folder {folder}", f"Make it: mkdir -p {folder}"
@@ -178,7 +179,7 @@ def unwritable(path: Path) -> tuple[str, str] | None:
 
 
 def line_encoding(context: EdgeContext, encoding: str) -> str:
-    """Python's name of an encoding in which bytes can be cut into lines before they are decoded.
+    """Return Python's name of an encoding whose lines can be cut before decoding.
 
     Raises:
         ConfigError: It is unknown, or its line end is not the single byte 0A.
@@ -201,7 +202,7 @@ def line_encoding(context: EdgeContext, encoding: str) -> str:
 
 
 def wrong_type(context: EdgeContext, driver: str, gives: str, hint: str) -> ConfigError:
-    """The flow declares a payload type that a driver does not give."""
+    """Return the error of a declared payload type that a driver does not give."""
     wanted = getattr(context.type, "__name__", str(context.type))
     return ConfigError(
         f"source {context.name!r}: the flow declares {wanted}, and {driver} gives {gives}",

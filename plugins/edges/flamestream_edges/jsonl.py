@@ -16,7 +16,7 @@ from flamestream_edges.outfile import FileSink
 
 
 class JsonlSource(LineSource):
-    """JSON lines, decoded into the payload type the flow declares; blank lines are skipped."""
+    """JSON lines, decoded into the flow's payload type; blank lines are skipped."""
 
     name: ClassVar[str] = "jsonl"
     skip_blank: ClassVar[bool] = True
@@ -29,7 +29,7 @@ class JsonlSource(LineSource):
 
 
 class JsonlSink(FileSink):
-    """JSON lines; see `flamecore.toolkit.records.plain` for how payloads are written."""
+    """JSON lines; payloads are written as by `flamecore.toolkit.records.plain`."""
 
     name: ClassVar[str] = "jsonl"
 

@@ -1,4 +1,4 @@
-"""Readers of one record a line, over anything that gives bytes chunk by chunk."""
+"""Readers of one record a line, over any source of byte chunks."""
 
 from __future__ import annotations
 
@@ -18,32 +18,37 @@ ORIGINAL_BYTES: Final = 1024 * 1024
 
 
 class Chunks(ABC):
-    """Where bytes come from."""
+    """A source of bytes."""
 
     name: str
 
     @abstractmethod
     async def read(self, size: int) -> bytes:
-        """At most `size` bytes, as soon as there are any; none at the end. Cancelling the wait loses nothing.
+        """Return at most `size` bytes, as soon as there are any; none at the end.
+
+        Cancelling the wait loses nothing.
 
         Raises:
             OSError: They cannot be read.
         """
 
     def lines_before(self, end: int, count: int) -> bytes | None:
-        """Return some lines again, by the offset after their end; None if they cannot be had. Without the last end."""
+        """Return the `count` lines before `end`, without the last line end, or None.
+
+        The offset `end` is that of the byte after their end. None: they cannot be read again.
+        """
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is held. May be called twice."""
+        """Release all resources; a second call does nothing."""
 
 
 class FileChunks(Chunks):
-    """The bytes of a file. Reads are synchronous: a chunk of a plain file is there in some microseconds.
+    """The bytes of a file. Reads are synchronous: a chunk takes some microseconds.
 
     Attributes:
-        seals: Makes the seals of its positions.
+        seals: Seals of the file's positions.
     """
 
     def __init__(self, name: str, offset: int = 0) -> None:
@@ -70,7 +75,7 @@ class FileChunks(Chunks):
                 if found.count(b"\n") >= wanted:
                     break
         except (OSError, ValueError):
-            return None  # the file is gone or closed: a dead letter does without
+            return None  # the file is gone or closed: the dead letter has no original
         text = found.removesuffix(b"\n")
         lines = text.rsplit(b"\n", count)
         if len(lines) <= count and start > 0:
@@ -86,13 +91,14 @@ class FileChunks(Chunks):
 class LineReader(Reader):
     """Records of one line each.
 
-    Costs some 0.1 µs a line beyond `decode`: lines are cut a chunk at a time and positions are made when asked for.
+    The overhead is some 0.1 µs a line beyond `decode`: lines are cut a chunk at a time and positions are made on
+    access.
 
     Args:
         source: Name of the source, for errors.
         chunks: The bytes.
-        splitter: Made for the offset and the line at which `chunks` starts.
-        decode: Makes a record of a line.
+        splitter: A splitter made for the offset and the line at which `chunks` starts.
+        decode: Function that makes a record of a line.
         skip_blank: Whether a line of white space is no record at all.
     """
 
@@ -148,7 +154,7 @@ class LineReader(Reader):
             return self._sort_out(block, indexes)
 
     def _sort_out(self, block: Block, indexes: range) -> Batch:
-        """As `_take`, one by one: something in these lines is malformed, or blank."""
+        """Decode lines one by one, as `_take` does at once: some are malformed or blank."""
         values: list[Any] = []
         positions: list[LinePosition] = []
         bad: list[Rejected] = []
@@ -176,13 +182,16 @@ class LineReader(Reader):
 
 
 def rejected(found: TooLong, max_line_bytes: int) -> Rejected:
-    """A line beyond the limit, as the contract has it."""
+    """Return the rejected record of a line beyond the limit."""
     why = f"the line is {found.length:,} bytes long, and max_line_bytes is {max_line_bytes:,}"
     return Rejected(found.position, why, readable(found.head))
 
 
 def readable(raw: bytes) -> str | bytes:
-    """What a malformed record was: its text if it is one, otherwise its bytes; no more than `RAW_BYTES`."""
+    """Return a malformed record as text if it is UTF-8, else its bytes.
+
+    It is cut to `RAW_BYTES`.
+    """
     raw = raw[:RAW_BYTES]
     try:
         return raw.decode()
@@ -191,7 +200,7 @@ def readable(raw: bytes) -> str | bytes:
 
 
 def reason(error: Exception) -> str:
-    """Why a record is malformed, in a line."""
+    """Return why a record is malformed, in a line."""
     if isinstance(error, UnicodeDecodeError):
         bad = error.object[error.start : error.end].hex(" ")
         return f"not {error.encoding}: byte {error.start + 1} of the record is {bad} ({error.reason})"
@@ -199,7 +208,7 @@ def reason(error: Exception) -> str:
 
 
 def read_error(source: str, name: str, error: OSError) -> SourceError:
-    """A file or stream that fails while it is read."""
+    """Return the error of a file or stream that fails while it is read."""
     return SourceError(
         f"source {source!r}: {name} cannot be read: {error.strerror or error}",
         hint="Check that the file is there, is yours to read, and that its device is well.",
@@ -209,10 +218,10 @@ def read_error(source: str, name: str, error: OSError) -> SourceError:
 
 
 def resume_offset(source: str, name: str, position: Any, size: int = 2) -> tuple[int, ...]:
-    """Check a position that a file of lines is to be opened at: `size` numbers, an offset before all, and a seal.
+    """Check a position of `size` numbers, the first of them an offset, and a seal.
 
     Returns:
-        The numbers. The offset is beyond the line's end, also if that has come since.
+        The numbers. The offset is beyond the line's end, also if that was appended since.
 
     Raises:
         SourceError: It is no such position, or the file has become another one.

@@ -1,4 +1,7 @@
-"""Source `lines`: text files, one `str` a line, without the line end. Empty lines are records too."""
+"""Source `lines`: text files, one `str` a line, without the line end.
+
+Empty lines are records too.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from flamestream_edges.splitting import Splitter
 
 
 class LineSource(FileSource):
-    """What sources of one record a line share: how a file is opened, at its start or after a record."""
+    """Base of sources of one record a line: opens a file at its start or a position."""
 
     skip_blank: ClassVar[bool] = False
     Options: ClassVar[Any] = LineOptions
@@ -43,10 +46,10 @@ class Lines(LineSource):
 
 
 def text_decoder(context: EdgeContext, driver: str, encoding: str) -> Decode:
-    """Makes a `str` of a line.
+    """Return a function that makes a `str` of a line.
 
     Raises:
-        ConfigError: The flow wants something else.
+        ConfigError: The flow declares another type.
     """
     if context.type not in (object, Any, str):
         hint = "Declare str and convert in a map, or use a source that reads records: jsonl, csv."

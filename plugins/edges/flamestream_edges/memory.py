@@ -1,4 +1,4 @@
-"""Source and sink `memory`: values handed over in a program, and a list that takes the outputs."""
+"""Source and sink `memory`: values given by the program, and a list of outputs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from flamecore.model.failure import user_frames
 from flamecore.model.types import TypeMatcher, hint_text
 
 _AHEAD: Final = 1024
-"""Most values taken from an async iterable before they are asked for."""
+"""Most values taken from an async iterable ahead of reads."""
 _HURRY_S: Final = 0.001
-"""Longest that values of an iterator are gathered before they are handed out."""
+"""Longest time that values of an iterator are gathered before they are returned."""
 _CLOSE_S: Final = 5.0
 
 
 class _Counted(Reader):
-    """Readers whose position is the 0-based ordinal of the value. Values of other types than declared are malformed."""
+    """Readers whose position is the 0-based ordinal of the value.
+
+    Values of other types than declared are malformed.
+    """
 
     def __init__(self, context: EdgeContext) -> None:
         self.source = context.name
@@ -35,7 +38,7 @@ class _Counted(Reader):
     def batch(self, values: Sequence[Any]) -> Batch:
         positions = range(self.next, self.next + len(values))
         self.next = positions.stop
-        # Mostly all are of the very class, or of one that fits: a look at the classes there are is enough.
+        # Mostly all are of the declared class, or of one that fits: checking the set of classes is enough.
         if self._type is object or set(map(type, values)) == {self._type} or all(map(self._fits, values)):
             return Batch(values, positions)
         kept = [(at, value) for at, value in zip(positions, values, strict=True) if self._fits(value)]
@@ -74,7 +77,10 @@ class SequenceReader(_Counted):
 
 
 class IteratorReader(_Counted):
-    """Values of an iterator. One that waits holds up the event loop: what is not there yet is for an async iterable."""
+    """Values of an iterator.
+
+    An iterator that waits blocks the event loop: values that take time need an async iterable.
+    """
 
     def __init__(self, context: EdgeContext, values: Iterator[Any]) -> None:
         super().__init__(context)
@@ -90,7 +96,7 @@ class IteratorReader(_Counted):
             for value in islice(self._values, limit):
                 found.append(value)
                 if perf_counter() > until:
-                    break  # a slow iterator: what it has given so far must not wait for more
+                    break  # a slow iterator: its values so far must not wait for more
         except Exception as error:  # noqa: BLE001 – raised by the next read, after the values before it
             self._error = error
         if not found and self._error is not None:
@@ -99,7 +105,7 @@ class IteratorReader(_Counted):
 
 
 class AsyncReader(_Counted):
-    """Values of an async iterator. A task of its own takes them, so that a `read` that is cancelled loses nothing."""
+    """Values of an async iterator, taken by a task: a cancelled `read` loses nothing."""
 
     def __init__(self, context: EdgeContext, values: AsyncIterator[Any]) -> None:
         super().__init__(context)
@@ -145,14 +151,17 @@ class AsyncReader(_Counted):
                     position=self.next,
                 )
             if not self._task.cancelled():
-                self._task.exception()  # either raised by a read, or of a value nobody asked for
+                self._task.exception()  # either raised by a read, or of a value that was not read
         close = getattr(self._values, "aclose", None)
         if close is not None:
             await close()
 
 
 class MemorySource(Source):
-    """What the program gives: any iterable, or an async one. A sequence can be read again, everything else once."""
+    """Values of the program: any iterable, or an async one.
+
+    A sequence can be read again, everything else once.
+    """
 
     name: ClassVar[str] = "memory"
 
@@ -205,7 +214,7 @@ class MemorySource(Source):
 
 
 class MemorySink(Sink):
-    """Appends to the list the program gives; without one to a list of its own.
+    """Sink that appends to the program's list; without one to its own.
 
     Attributes:
         values: The list.

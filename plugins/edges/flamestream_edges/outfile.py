@@ -1,8 +1,9 @@
-"""A file that takes every batch exactly once: the batch is appended, then a line in a small side file makes it count.
+"""A file that takes every batch exactly once.
 
-What the side file says is in `flamestream_edges.position`. Bytes beyond the length it gives are a batch that was cut
-short, and are dropped when the file is gone on with. Bytes that were never forced to the disk are trusted only if they
-are still what was written; otherwise the file goes on from where it last was.
+The batch is appended; then a line in a small side file makes it count. The format of the side file is in
+`flamestream_edges.position`. Bytes beyond its length are a batch that was cut short, and are dropped when the file is
+continued. Bytes that were never forced to the disk are trusted only if they still match their digest; otherwise the
+file goes on from the last length forced to the disk.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class FileSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     Attributes:
         path: The file; its directory must be there.
-        mode: What becomes of a file that is there: `replace` it, `append` to it, or `resume` the run that wrote it. A
-            job that keeps state resumes its own file, whatever this says.
+        mode: Treatment of a file that is there: `replace` it, `append` to it, or `resume` the run that wrote it. A job
+            that keeps state resumes its own file, whatever this says.
         sync: When to force data to the disk: at `close` and for every snapshot of the job, or after every `batch`.
             Without it a batch survives the end of the process, but not that of the machine.
     """
@@ -52,7 +53,7 @@ class FileSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class FileSink(Sink):
-    """A sink that appends batches to a file. What a batch looks like is the driver's."""
+    """A sink that appends batches to a file, in the driver's format."""
 
     options: Any
     Options: ClassVar[Any] = FileSinkOptions
@@ -78,10 +79,10 @@ class FileSink(Sink):
 
     @abstractmethod
     def encode(self, payloads: Sequence[Any]) -> bytes:
-        """The bytes of a batch. Raises `Unencodable`."""
+        """Return the bytes of a batch. Raises `Unencodable`."""
 
     def preamble(self) -> bytes:
-        """What an empty file starts with."""
+        """Return the bytes at the start of an empty file."""
         return b""
 
     def rehearse(self) -> None:
@@ -95,7 +96,7 @@ class FileSink(Sink):
             if self._path.exists() and not self._path.is_file():
                 raise self._error(f"{self._path} is not a file", "To write to a pipe use the sink stdout: … > PIPE")
             if not self._side.exists():
-                self._goes_on([], "missing")  # what is refused is left as it is
+                self._goes_on([], "missing")  # a refused file is left as it is
             self._positions = PositionFile(self._side)
             async with self._positions.locked():
                 self._begin(self._positions)
@@ -108,7 +109,7 @@ class FileSink(Sink):
         return self._time
 
     def _begin(self, positions: PositionFile) -> None:
-        """Make the file what it is to be, and this object its owner."""
+        """Prepare the file for its mode, and make this object its owner."""
         found = positions.positions()
         forced = None
         if self._goes_on(found, "" if found or positions.is_empty() else "damaged"):
@@ -118,7 +119,7 @@ class FileSink(Sink):
         elif self.options.mode == "append" and self._path.exists():
             self._open("r+b", self._whole_lines())
         else:
-            if self._size():  # what was promised is taken back before it is destroyed
+            if self._size():  # the old position is withdrawn before its bytes are destroyed
                 positions.begin(self._position(MIN_TIME, 0))
             self._open("wb", 0)
         assert self._file is not None
@@ -133,11 +134,11 @@ class FileSink(Sink):
             positions.note(self._position(self._time, self._length))
 
     def _begin_checksums(self, forced: int) -> None:
-        """Have checksums go on: those of what was forced to the disk are there, what was written since gets its own.
+        """Continue the checksums: add those of bytes written since the last sync.
 
         Args:
-            forced: So many bytes have been forced to the disk, or were found; what has no checksum of these gets none:
-                nobody knows whether they are still what was written.
+            forced: Number of bytes that were forced to the disk, or were found; those of them without a checksum get
+                none: whether they are still as written is unknown.
         """
         sums = self._checksums = Checksums(self._path, self._length)
         sums.begin(max(sums.covered, forced))
@@ -162,7 +163,7 @@ class FileSink(Sink):
         length = positions[0].length if positions else max((piece.end for piece in known.pieces), default=0)
         pieces = [(piece, "they are not those that were written") for piece in known.pieces if piece.end <= length]
         last = pieces[-1][0].end if pieces else 0
-        for position in positions[:1]:  # what was not forced to the disk yet has its digest there
+        for position in positions[:1]:  # bytes not forced to the disk yet have their digest there
             if length > max(position.durable, last):
                 start = position.durable
                 pieces.append((Piece(start, length, position.digest), "they are not those that were written"))
@@ -188,24 +189,24 @@ class FileSink(Sink):
         return self._side.read_bytes() if self._side.exists() else b""
 
     def _goes_on(self, found: Sequence[Position], trouble: str) -> bool:
-        """Whether to go on with what is there.
+        """Return whether to continue the file that is there.
 
         Args:
-            found: What the side file says.
-            trouble: What is wrong with the side file, in a word.
+            found: Positions in the side file.
+            trouble: State of the side file in a word, if it is missing or damaged.
 
         Raises:
-            SinkError: It cannot be gone on with, and must be.
+            SinkError: It cannot be continued, and must be.
         """
         held = found[0].fingerprint if found else None
         empty = not self._size() and (not found or not found[0].length)
         if found and found[0].time == MIN_TIME and self._size() <= len(self.preamble()):
-            empty = True  # whoever opened it died before there was anything to deliver
+            empty = True  # the run that opened it died before there was anything to deliver
         place = f"{self._path} ({self._side.name} is {trouble})" if trouble else str(self._path)
         return goes_on(self.context, self.options.mode, held, place, empty=empty)
 
     def _whole(self, found: Sequence[Position]) -> Position:
-        """The first of the positions whose bytes are those that were written.
+        """Return the first of the positions whose bytes are as written.
 
         Raises:
             SinkError: There is none.
@@ -262,7 +263,7 @@ class FileSink(Sink):
         except OSError:
             self._length, self._written, self._ahead = before
             self._checksums.restore(sums)
-            with contextlib.suppress(OSError):  # what stays is not noted, so it does not count
+            with contextlib.suppress(OSError):  # bytes that stay are not noted, so they do not count
                 self._file.truncate(self._length)
             raise
 
@@ -310,15 +311,15 @@ class FileSink(Sink):
         sums, self._checksums = self._checksums, None
         for held in (file, positions, sums):
             if held is not None:
-                with contextlib.suppress(OSError):  # what went wrong first is what is told
+                with contextlib.suppress(OSError):  # the first error is the one reported
                     held.close()
 
     @contextlib.asynccontextmanager
     async def _mine(self) -> AsyncIterator[PositionFile]:
-        """Have nobody else write for a moment.
+        """Keep other writers out for a moment.
 
         Raises:
-            SinkError: Somebody else has written.
+            SinkError: Another object has written.
         """
         positions = self._positions
         assert positions is not None, "write before open"
@@ -353,7 +354,7 @@ class FileSink(Sink):
         return self._path.stat().st_size if self._path.exists() else 0
 
     def _whole_lines(self) -> int:
-        """End the last line of a file to be appended to, if it has no end. Returns its length."""
+        """End the last line of a file to append to, if it has no end; return its length."""
         with open(self._path, "r+b") as file:
             length = file.seek(0, os.SEEK_END)
             if length:

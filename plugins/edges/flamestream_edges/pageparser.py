@@ -1,4 +1,4 @@
-"""Pages out of XML, of which never more than one is held: the parser keeps no tree.
+"""Parser of pages in XML that holds one page at a time: it keeps no tree.
 
 Entities are expanded within the limits that expat sets against exponential ones; nothing outside the file is fetched.
 """
@@ -16,11 +16,11 @@ _CONTEXT_BYTES: Final = 64
 
 
 class PagePosition(NamedTuple):
-    """Where a page stood.
+    """Position of a page.
 
     Attributes:
-        offset: Of the byte at which the parser can go on after it.
-        line: 1-based line its start tag is in.
+        offset: Offset of the byte at which the parser can go on after it.
+        line: 1-based line of its start tag.
         next_line: 1-based line of `offset`.
     """
 
@@ -30,7 +30,13 @@ class PagePosition(NamedTuple):
 
 
 class XmlError(Exception):
-    """XML that ends the reading of its file. Arguments: why, the line, and what is around it."""
+    """XML error that ends the reading of its file.
+
+    Args:
+        reason: The reason.
+        line: The line.
+        raw: The bytes around it, as text if possible.
+    """
 
     def __init__(self, reason: str, line: int, raw: str | bytes) -> None:
         super().__init__(reason)
@@ -39,16 +45,16 @@ class XmlError(Exception):
 
 
 class BadPage(NamedTuple):
-    """An element that is no page: why, and its start tag."""
+    """An element that is no page: the reason, and its start tag."""
 
     reason: str
     tag: str
 
 
 class PageParser:
-    """Makes pages of bytes that are pushed in.
+    """Parser that makes pages of bytes pushed in.
 
-    A page is handed out when the tag after it is met: only then it is known where to go on from.
+    A page is complete when the next tag is met: only then the offset to go on from is known.
 
     Args:
         record: The NamedTuple that pages become.
@@ -68,7 +74,7 @@ class PageParser:
         self._problem = ""
         self._text: list[str] = []
         self._chars = 0
-        self._complete: tuple[Any, int] | None = None  # a page or what is none, and its line
+        self._complete: tuple[Any, int] | None = None  # a page or a BadPage, and its line
         self._chunk = b""
         self._pushed = 0
         self._skipped = self._skipped_lines = 0
@@ -83,7 +89,7 @@ class PageParser:
         """Parse the next bytes; none at the end of the file.
 
         Raises:
-            XmlError: There is nothing more to be had; what was found before is in `found`.
+            XmlError: Nothing more can be read; pages found before are in `found`.
         """
         self._chunk = chunk or self._chunk
         self._pushed += len(chunk)
@@ -94,7 +100,7 @@ class PageParser:
             raise self._give_up(why) from error
 
     def skip_to(self, offset: int, line: int) -> None:
-        """The next bytes pushed are those at `offset`, in that line; what is between has not been pushed."""
+        """Continue at `offset`, in `line`; the bytes between have not been pushed."""
         self._skipped = offset - self._pushed
         self._skipped_lines = line - self._chunk.count(b"\n") - 1
 
@@ -143,7 +149,7 @@ class PageParser:
             self._complete = None
 
     def _page(self) -> Any:
-        """The page that ends here, or a text that says why it is none."""
+        """Return the page that ends here, or a text that says why it is none."""
         found = self._attributes
         if self._problem:
             return self._problem
@@ -176,7 +182,10 @@ class PageParser:
 
 
 def _characters(cut: bytes) -> str | bytes:
-    """Bytes out of the midst of a file as text, less the parts of characters at their ends; bytes if they are none."""
+    """Decode bytes cut out of a file; return them as they are if they are no text.
+
+    Parts of characters at their ends are dropped.
+    """
     whole = cut.lstrip(bytes(range(0x80, 0xC0)))
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(whole)

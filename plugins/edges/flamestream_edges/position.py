@@ -1,8 +1,8 @@
-"""The file beside an output that says what the output holds: four lines of fixed width, each good or no good by itself.
+"""The position file beside an output: four lines, each valid by itself.
 
 Lines 1 and 2 are written in turn, one for each batch; lines 3 and 4 in turn whenever the output has been forced to the
-disk. So there is always a whole line to go by, whenever the process ends (one of the first two), and whenever the
-machine does (one of the last two). Each begins with a checksum of the rest of it; the rest is JSON.
+disk. So one line is always whole, whenever the process ends (one of the first two), and whenever the machine does (one
+of the last two). Lines have a fixed width. Each begins with a checksum of the rest of it; the rest is JSON.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _PAUSE_S: Final = 0.01
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a line says.
+    """Content of a line.
 
     Attributes:
-        number: Counts lines; the greatest is the newest.
-        time: Everything below it is there,
+        number: Number of the line; the greatest is the newest.
+        time: All batches up to this time are stored,
         length: in this many first bytes of the output.
-        fingerprint: Of what was delivered: the job's state, or flow and inputs.
-        owner: Which object wrote it; the newest one that opened the output owns it.
-        durable: So many of the bytes have been forced to the disk.
-        digest: Of the bytes from there to `length`, as hexadecimal XXH3-64.
+        fingerprint: Fingerprint of the outputs: the job's state, or flow and inputs.
+        owner: Id of the object that wrote it; the newest one that opened the output owns it.
+        durable: Number of the bytes that have been forced to the disk.
+        digest: XXH3-64 of the bytes from there to `length`, in hexadecimal.
     """
 
     number: int
@@ -57,7 +57,7 @@ _DECODER: Final = msgspec.json.Decoder(Position)
 
 
 class PositionFile:
-    """One such file, open.
+    """An open position file.
 
     Raises:
         OSError: By all methods.
@@ -71,15 +71,15 @@ class PositionFile:
 
     @property
     def descriptor(self) -> int:
-        """The file's."""
+        """Return the file's descriptor."""
         return self._file.fileno()
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Keep others out, from other objects of this process too.
+        """Lock the file against other objects, in this process and in others.
 
         Raises:
-            TimeoutError: Somebody has been keeping this one out for five seconds.
+            TimeoutError: Another object has held the lock for five seconds.
         """
         if sys.platform != "win32":
             for _ in range(_TRIES):
@@ -97,37 +97,39 @@ class PositionFile:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def unchanged(self) -> bool:
-        """Whether all in it was written by this object."""
+        """Return whether only this object has written the file."""
         return self._read() == self._image
 
     def positions(self) -> list[Position]:
-        """What can be gone by, best first: what was written since the output was last forced to the disk, then what was
-        true at that moment."""
+        """Return the positions to resume from, best first.
+
+        First come those written since the output was last forced to the disk, then the one of that moment.
+        """
         image = self._read()
         self._number = max((line.number for line in _lines(image) if line is not None), default=0)
         return positions_in(image)
 
     def is_empty(self) -> bool:
-        """Whether nothing was ever written to it."""
+        """Return whether nothing was ever written to it."""
         return not self._read()
 
     def begin(self, position: Position) -> None:
-        """Have this count, and nothing that was there before; at once and whatever happens to the machine."""
+        """Replace all lines by a position, durably before this returns."""
         self._number += 1
         self._write(0, _line(position, self._number) * _LINES)
         self._file.truncate(WIDTH * _LINES)
         os.fsync(self.descriptor)
 
     def note(self, position: Position) -> None:
-        """Have this count from now on."""
+        """Write a position, which counts from now on."""
         self._put(0, position)
 
     def settle(self, position: Position) -> None:
-        """Have this count however the machine ends, once this file is forced to the disk as the output has been."""
+        """Write a position that counts after a crash of the machine, once fsynced."""
         self._put(1, position)
 
     def close(self) -> None:
-        """Let go. May be called twice."""
+        """Close the file; a second call does nothing."""
         self._file.close()
 
     def _put(self, pair: int, position: Position) -> None:
@@ -147,7 +149,7 @@ class PositionFile:
 
 
 def positions_in(image: bytes) -> list[Position]:
-    """Return what the bytes of such a file say; see `PositionFile.positions`."""
+    """Return the positions in a file's bytes; see `PositionFile.positions`."""
     lines = _lines(image)
     known = [line for line in lines if line is not None]
     forced = max((line for line in lines[2:] if line is not None), key=_number, default=None)
@@ -178,11 +180,11 @@ def _line(position: Position, number: int) -> bytes:
 
 
 def _parsed(line: bytes) -> Position | None:
-    """What a line says; None if it is not as it was written."""
+    """Parse a line; return None if it is not as it was written."""
     text = line[_DIGEST + 1 :].rstrip()
     if xxh3_64_hexdigest(text).encode() != line[:_DIGEST]:
         return None
     try:
         return _DECODER.decode(text)
     except msgspec.DecodeError:
-        return None  # of another version of this module, or by another hand
+        return None  # of another version of this module, or edited

@@ -1,8 +1,9 @@
-"""Whether a file is still the one that was read: a seal goes with every position, and is looked at before reading on.
+"""Seals, which tell whether a file is still the one that was read.
 
-A seal is a text `LENGTH-HASH-HASH`: how many bytes the file began with when it was opened, 64 KiB at most, and their
-hash; and that of the 1 KiB before the position. So it costs the same however long the file is. A file that has only
-grown keeps its seals; a change between the two places is not seen.
+A seal is part of every position, and is checked before reading on. It is a text `LENGTH-HASH-HASH`: the number of bytes
+the file began with when it was opened, 64 KiB at most, and their hash; and the hash of the 1 KiB before the position.
+So it costs the same however long the file is. A file that has only grown keeps its seals; a change between the two
+places is not seen.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _SEAL = re.compile(r"((\d+)-[0-9a-f]{16})-([0-9a-f]{16})")
 
 
 class Seals:
-    """Makes the seals of one file.
+    """Seals of one file.
 
     Args:
-        descriptor: Of the file, open.
-        offset: Where it is going to be read from.
+        descriptor: Descriptor of the open file.
+        offset: Offset at which reading begins.
 
     Attributes:
-        before: What stands before that.
+        before: The bytes before that offset, at most `TAIL_BYTES`.
 
     Raises:
         OSError: It cannot be read.
@@ -42,21 +43,21 @@ class Seals:
         self.before = _before(descriptor, offset)
 
     def seal(self, before: bytes) -> str:
-        """The seal of the place that has these bytes before it: `TAIL_BYTES`, or all there are."""
+        """Return the seal of a place, given the `TAIL_BYTES` before it, or all there are."""
         return f"{self._head}-{xxh3_64_hexdigest(before)}"
 
     def seal_at(self, descriptor: int, offset: int) -> str:
-        """The seal of any place in the file."""
+        """Return the seal of any offset in the file."""
         return self.seal(_before(descriptor, offset))
 
 
 def check_seal(source: str, name: str, position: Any, length: int) -> None:
-    """Look whether a file can be read on from a position: numbers, the first of them an offset, and a seal.
+    """Check that a file can be read on from a position: numbers and a seal.
 
     Args:
         source: Name of the source, for errors.
-        name: The file's.
-        position: Where to read on.
+        name: The file's path.
+        position: The position; its first number is an offset.
         length: How many numbers a position has.
 
     Raises:
@@ -111,7 +112,7 @@ def _before(descriptor: int, offset: int) -> bytes:
 
 
 def read_at(descriptor: int, offset: int, size: int) -> bytes:
-    """Read some bytes of a file that is read by others from where they are."""
+    """Read bytes of a file at an offset, without moving the descriptor's own."""
     before = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         os.lseek(descriptor, offset, os.SEEK_SET)

@@ -1,4 +1,4 @@
-"""A stream of bytes cut into lines, with the position of every line at no cost until somebody asks for it.
+"""Splitting of a byte stream into lines, with positions made only on access.
 
 Nothing here reads or waits: chunks are pushed in, blocks of whole lines come out. A line ends with LF or CRLF; the last
 one may end with the stream. A line longer than the limit is never held: its head is kept, its length counted.
@@ -14,17 +14,17 @@ from typing import Final, NamedTuple, overload
 from flamestream_edges.seal import TAIL_BYTES, Seals
 
 CHUNK_BYTES: Final = 64 * 1024
-"""How much is read at once: enough to make the cost of a read vanish, little enough to stay in the cache."""
+"""Size of a read: large enough that its cost vanishes, small enough for the cache."""
 
 RAW_BYTES: Final = 64 * 1024
-"""Most of a malformed record that is kept to be shown or sent to a dead-letter sink."""
+"""Most bytes of a malformed record that are kept to be shown or sent to a dead-letter sink."""
 
 LinePosition = tuple[int, int] | tuple[int, int, str]
-"""(offset of the byte after the line's end, 1-based number of the line), and a seal if it can be gone back to."""
+"""(offset of the byte after the line's end, 1-based number of the line), and a seal if the file can be reread."""
 
 
 class Block:
-    """Some whole lines in a row.
+    """Some consecutive whole lines.
 
     Attributes:
         lines: Their bytes, without line end.
@@ -48,26 +48,29 @@ class Block:
         self.lines = raw
 
     def strip(self, *, returns: bool) -> None:
-        """Take the byte order mark off line 1 and, if `returns`, the CR off all lines. Offsets stay as they are."""
+        """Remove the byte order mark of line 1 and, if `returns`, the CR of all lines.
+
+        Offsets stay as they are.
+        """
         if returns:
             self.lines = [line[:-1] if line.endswith(b"\r") else line for line in self._raw]
         if self.first == 1 and self.lines[0].startswith(codecs.BOM_UTF8):
             self.lines = [self.lines[0][len(codecs.BOM_UTF8) :], *self.lines[1:]]
 
     def position(self, index: int) -> LinePosition:
-        """Position of one of the lines, by its 0-based index in the block."""
+        """Return the position of a line, by its 0-based index in the block."""
         end, line = self.end_of(index), self.first + index
         return (end, line) if self._seals is None else (end, line, self.seal(end))
 
     def end_of(self, index: int) -> int:
-        """Offset of the byte after one of the lines and its end."""
+        """Return the offset of the byte after a line and its end."""
         if not self._ends:
             self._ends = list(accumulate(map(len, self._raw), initial=self._start))[1:]
         # One byte of line end each; the last line of the stream may have none.
         return min(self._ends[index] + index + 1, self.end)
 
     def seal(self, end: int) -> str:
-        """Seal of a position in the block, by its offset."""
+        """Return the seal of a position in the block, by its offset."""
         assert self._seals is not None
         place = end - self._start
         if place >= TAIL_BYTES:
@@ -76,7 +79,14 @@ class Block:
 
 
 class TooLong(NamedTuple):
-    """A line beyond the limit: where it stood, its length in bytes, its first `RAW_BYTES`, and the place after it."""
+    """A line beyond the limit.
+
+    Attributes:
+        position: Its position.
+        length: Its length in bytes.
+        head: Its first `RAW_BYTES`.
+        nothing: An empty block after it.
+    """
 
     position: LinePosition
     length: int
@@ -85,7 +95,7 @@ class TooLong(NamedTuple):
 
 
 class Positions(Sequence[LinePosition]):
-    """Positions of a run of lines in a block, made one by one when asked for."""
+    """Positions of a run of lines in a block, made one by one on access."""
 
     __slots__ = ("_block", "_range")
 
@@ -107,15 +117,15 @@ class Positions(Sequence[LinePosition]):
 
 
 class Splitter:
-    """Cuts chunks into blocks of lines.
+    """Splitter of chunks into blocks of lines.
 
     Args:
-        max_line_bytes: Longest line that is kept, line end not counted. Chunks must not be larger, so that only a
-            line that began in an earlier chunk can be too long.
-        offset: Where the stream starts, in bytes.
+        max_line_bytes: Longest line that is kept, line end not counted. Chunks must not be larger, so that only a line
+            that began in an earlier chunk can be too long.
+        offset: Offset in bytes at which the stream starts.
         line: Number of the line before the first.
         keep_returns: Leave the CR of a line that ends with CRLF.
-        seals: Makes the seals of positions; None: they have none.
+        seals: Seals of the file's positions; None: positions have no seal.
     """
 
     def __init__(
@@ -134,19 +144,20 @@ class Splitter:
         self._keep_returns = keep_returns
         self._seals = seals
         self._before = seals.before if seals else b""
-        self._parts: list[bytes] = []  # of the line whose end has not been seen
+        self._parts: list[bytes] = []  # of the line whose end has not come yet
         self._length = 0
         self._recent = b""  # the last of a line that is too long
 
     def nothing(self) -> Block:
-        """No lines, where the next will be."""
+        """Return an empty block at the place of the next line."""
         return Block([], self._offset, self._next, b"", self._before, self._seals)
 
     def push(self, chunk: bytes) -> tuple[TooLong | None, Block | None]:
-        """Take the next chunk, not empty.
+        """Take the next chunk, which must not be empty.
 
         Returns:
-            What it completes: a line that is too long, and the lines after it. Both None if it completes no line.
+            A line that is too long, if the chunk completes one, and the block of lines after it. Both None if it
+            completes no line.
         """
         cut = chunk.rfind(b"\n") + 1
         if not cut:
@@ -177,7 +188,7 @@ class Splitter:
         return too_long, block
 
     def finish(self) -> tuple[TooLong | None, Block | None]:
-        """The stream has ended; returns its last line if that had no end."""
+        """End the stream; return its last line if that had no end."""
         if not self._parts:
             return None, None
         if self._length > self.max_line_bytes:

@@ -1,9 +1,9 @@
 """Sink `sqlite`: a table in an SQLite file, one row a payload, in order.
 
-A batch and its time are one transaction, which is what makes it exactly-once; the transaction does nothing unless the
-time that is there is the one this sink has written last, and this sink the one that opened the table last. Calls go to
-SQLite directly and not through a thread: a batch of some thousand small rows takes milliseconds, and the hand-over to a
-thread would cost every small one more than the write itself.
+A batch and its time are one transaction, which makes it exactly-once; the transaction does nothing unless the stored
+time is the one this sink has written last, and this sink opened the table last. Calls go to SQLite directly and not
+through a thread: a batch of some thousand small rows takes milliseconds, and the switch to a thread would cost every
+small batch more than the write itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flamestream_edges.durable import force, force_folder
 from flamestream_edges.files import unwritable
 
 POSITIONS: Final = "flamestream_position"
-"""The table that says, for each table written by a sink, up to which time it goes."""
+"""Table with the time up to which each table of a sink goes."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HINTS: Final = {
@@ -51,10 +51,10 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Options of the sink.
 
     Attributes:
-        path: The database file; made if it is not there.
+        path: The database file; created if it does not exist.
         table: The table; the sink's name by default. Letters, digits and underscores.
-        mode: What becomes of a table that is there: `replace` it (no other table is touched), `append` to it, or
-            `resume` the run that wrote it. A job that keeps state resumes its own table, whatever this says.
+        mode: Treatment of a table that is there: `replace` it (no other table is touched), `append` to it, or `resume`
+            the run that wrote it. A job that keeps state resumes its own table, whatever this says.
         busy_timeout_s: How long to wait, in seconds, for another program that holds the database.
     """
 
@@ -65,7 +65,10 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Sqlite(Sink):
-    """Rows of an SQLite table: the columns of `flamecore.toolkit.records.tables`, and `seq`, the order of delivery."""
+    """Rows of an SQLite table: `seq`, the order of delivery, and the payload's cells.
+
+    The payload's columns are as in `flamecore.toolkit.records.tables`.
+    """
 
     name: ClassVar[str] = "sqlite"
     Options: ClassVar[Any] = SqliteOptions
@@ -106,8 +109,8 @@ class Sqlite(Sink):
             )
             (journal,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
             self._log = journal == "wal"
-            # With the log it is consistent whatever happens, and `sync` makes it durable. A file system that can have
-            # no such log (one of a network) gets the slow way.
+            # With the log the file is consistent after any crash, and `sync` makes it durable. A file system that can
+            # have no such log (a network's) is synchronous, which is slow.
             database.execute(f"PRAGMA synchronous = {'NORMAL' if self._log else 'FULL'}")
             database.execute("BEGIN IMMEDIATE")
             database.execute(
@@ -127,7 +130,7 @@ class Sqlite(Sink):
         return self._time
 
     def _prepare(self, database: sqlite3.Connection) -> int:
-        """Make the table what it is to be; returns the time it goes up to."""
+        """Prepare the table for its mode; return the time it goes up to."""
         table, mode = _quoted(self._name), self.options.mode
         columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
         query = f"SELECT time, fingerprint FROM {POSITIONS} WHERE sink = ?"
@@ -180,12 +183,12 @@ class Sqlite(Sink):
             with suppress(sqlite3.ProgrammingError, sqlite3.InterfaceError):
                 database.executemany(self._insert, self._table.rows(payloads))
                 return
-            # Something is not of its declared type and no scalar. It is written as such, at the cost of a second try.
+            # A value is neither of its declared type nor a scalar. It is written as such, at the cost of a second try.
             database.execute("ROLLBACK TO batch")
         database.executemany(self._insert, self._table.rows(payloads, trusting=False))
 
     def _note(self, database: sqlite3.Connection, time: int) -> None:
-        """Have the time count, if nobody else has written since."""
+        """Store the time, if no other object has written since."""
         noted = database.execute(
             f"UPDATE {POSITIONS} SET time = ? WHERE sink = ? AND owner = ? AND time = ?",
             (time, self._name, self._owner, self._time),
@@ -201,7 +204,7 @@ class Sqlite(Sink):
             self._note(database, time)
             self._time = time
             if self._log:
-                # SQLite keeps no locks on this file, so that closing it lets none of them go.
+                # SQLite keeps no locks on this file, so closing it releases none.
                 file = self._path.resolve()
                 await asyncio.to_thread(force, file.with_name(f"{file.name}-wal"))
                 await asyncio.to_thread(force_folder, file.parent)
@@ -234,7 +237,7 @@ def _quoted(name: str) -> str:
 
 
 def _affinity(type_: Any) -> str:
-    """SQLite's type of a column. Values keep their own type in a column that has none."""
+    """Return SQLite's type of a column; values keep their own in one without a type."""
     if type_ in (object, Any):
         return ""
     kinds = scalar_kinds(type_)

@@ -1,4 +1,4 @@
-"""Source `sqlite`: the rows of a table in an SQLite file, in the order of a column that grows.
+"""Source `sqlite`: rows of a table in an SQLite file, ordered by a growing column.
 
 Rows are fetched some at a time, each time those after the last one, so that no transaction is held open in between and
 reading can go on after any row.
@@ -57,14 +57,16 @@ class SqliteSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class Query:
-    """What is asked for: rows after a key, in order. The key is what `order` says, and where that is not the row's own
-    number, that number too: rows of equal `order` are told apart by it.
+    """Queries for rows after a key, in order.
+
+    The key is the `order` column; if that is not the row's own number, the number too, which tells rows of equal
+    `order` apart.
 
     Args:
         table: The table.
         order: The column.
         numbered: Whether rows have a number of their own.
-        columns: What to read.
+        columns: The columns to read.
     """
 
     def __init__(self, table: str, order: str, numbered: bool, columns: Iterable[str]) -> None:
@@ -79,7 +81,7 @@ class Query:
 
 
 class RowReader(Reader):
-    """Rows of one table. A position is their key."""
+    """Rows of one table. A position is the key of a row."""
 
     def __init__(
         self, source: SqliteSource, database: sqlite3.Connection, query: Query, convert: Convert, after: Key | None
@@ -136,7 +138,7 @@ class RowReader(Reader):
 
 
 class SqliteSource(Source):
-    """Rows as `dict` by column, or as records, tuples or single values of the declared type."""
+    """Rows as `dict` by column, records, tuples or values of the declared type."""
 
     name: ClassVar[str] = "sqlite"
     Options: ClassVar[Any] = SqliteSourceOptions
@@ -205,7 +207,7 @@ class SqliteSource(Source):
             raise self.failed("opened", error) from error
 
     def _query(self, database: sqlite3.Connection) -> tuple[Query, tuple[str, ...]]:
-        """What to ask, and the names of the columns that come."""
+        """Return the query, and the names of its columns."""
         known = [row[1] for row in database.execute(f"PRAGMA table_info({_quoted(self.table)})")]
         if not known:
             names = [
@@ -231,7 +233,7 @@ class SqliteSource(Source):
         return Query(self.table, self.options.order, numbered, columns), columns
 
     def _checked(self, position: Any, query: Query, last: Key | None) -> Key:
-        """Look whether the table can be read on from a position."""
+        """Check that the table can be read on from a position; return its key."""
         key = tuple(position) if isinstance(position, tuple | list) else ()
         if len(key) != query.size or not {int, str}.issuperset(map(type, key)):
             raise self.error(f"{position!r} is no position in table {self.table}", "Take it from the reader.")
@@ -244,12 +246,12 @@ class SqliteSource(Source):
         return key
 
     def error(self, what: str, hint: str) -> SourceError:
-        """Something is wrong with the database or its table."""
+        """Return the error of the database or its table."""
         name = self.context.name
         return SourceError(f"source {name!r}: {self._path}: {what}", hint=hint, source=name, position=str(self._path))
 
     def failed(self, done: str, error: sqlite3.Error) -> SourceError:
-        """SQLite has said no."""
+        """Return the error of a failed SQLite call."""
         code: str = getattr(error, "sqlite_errorname", "")
         hint = next((hint for name, hint in _HINTS.items() if code.startswith(name)), "Is the file well?")
         return self.error(f"cannot be {done}: {error} ({code})" if code else f"cannot be {done}: {error}", hint)

@@ -1,4 +1,4 @@
-"""Source `stdin` and sink `stdout`: the standard streams, for pipes, files and terminals."""
+"""Source `stdin` and sink `stdout`: the standard streams, however connected."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ class StdinOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class StreamChunks(Chunks):
-    """Bytes of a descriptor as they arrive. The event loop waits for them; the descriptor stays as it is, so a terminal
-    that is shared with others is not switched to non-blocking."""
+    """Bytes of a descriptor as they arrive; the event loop waits for them.
+
+    The descriptor stays as it is, so a terminal that is shared with others is not switched to non-blocking.
+    """
 
     def __init__(self, name: str, descriptor: int) -> None:
         self.name = name
@@ -62,7 +64,7 @@ class StreamChunks(Chunks):
             loop.remove_reader(self._descriptor)
 
     def close(self) -> None:
-        """Leaves the descriptor open: it is the process's."""
+        """Leave the descriptor open: it belongs to the process."""
 
 
 def _resolve(ready: asyncio.Future[None]) -> None:
@@ -71,7 +73,7 @@ def _resolve(ready: asyncio.Future[None]) -> None:
 
 
 class Stdin(Source):
-    """Lines of standard input, each handed out as soon as it is there."""
+    """Lines of standard input, each returned as soon as it arrives."""
 
     name: ClassVar[str] = "stdin"
     Options: ClassVar[Any] = StdinOptions
@@ -113,7 +115,7 @@ class StdoutOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Stdout(Sink):
-    """One output a line, flushed after every batch. A slow reader holds up the process, as it does with `print`."""
+    """One output a line, flushed after every batch; a slow reader blocks the process."""
 
     name: ClassVar[str] = "stdout"
     Options: ClassVar[Any] = StdoutOptions
@@ -164,16 +166,16 @@ _PLAIN = frozenset(_SHOW)
 
 
 def _lines(payloads: Sequence[Any]) -> Sequence[Any]:
-    """A line for each payload; one that there is none for stays as it is."""
+    """Return a line for each payload; a payload without a text form stays as it is."""
     columns = _columns(payloads)
     if columns and all(_PLAIN.issuperset(set(map(type, column))) for column in columns):
-        # Likes are looked at place by place, and written by one call of C.
+        # Columns of like values are checked one by one, and formatted by a single call of C.
         cells: list[Any] = [None] * (len(columns) * len(payloads))
         for place, column in enumerate(columns):
             cells[place :: len(columns)] = column
         template = " ".join(["%s"] * len(columns)) + "\n"
         lines = Lines(template * len(payloads) % tuple(cells))
-        if len(lines) == len(payloads):  # there is no newline within any
+        if len(lines) == len(payloads):  # no cell contains a newline
             return lines
     try:
         return [_line(payload) for payload in payloads]
@@ -182,7 +184,7 @@ def _lines(payloads: Sequence[Any]) -> Sequence[Any]:
 
 
 def _columns(payloads: Sequence[Any]) -> Sequence[Sequence[Any]]:
-    """What stands at each place of the payloads; nothing if they are not all of one width."""
+    """Return the columns of the payloads; none if they are not all of one width."""
     if type(payloads) is Rows:
         return payloads.columns
     kinds = set(map(type, payloads))
@@ -199,7 +201,7 @@ def _line_if_any(payload: Any) -> Any:
 
 
 def _joined(lines: Sequence[Any]) -> str:
-    """The lines as one text. Raises Unencodable where there is none for a payload."""
+    """Return the lines as one text. Raises Unencodable for a payload without a line."""
     if type(lines) is Lines:
         return lines.text
     try:
@@ -220,7 +222,7 @@ def _word(value: Any) -> str:
 
 
 def _mute_stdout() -> None:
-    """Point the descriptor at nothing, so that Python does not complain of the pipe again when it exits."""
+    """Redirect the descriptor to nothing: Python must not report the pipe at exit."""
     try:
         descriptor = sys.stdout.fileno()
     except (UnsupportedOperation, AttributeError, ValueError):

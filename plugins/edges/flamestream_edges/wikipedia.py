@@ -48,7 +48,7 @@ class WikipediaOptions(PathOptions, frozen=True, forbid_unknown_fields=True, kw_
 class PageReader(Reader):
     """Pages of one file, parsed a chunk at a time.
 
-    A position is (offset to go on at, line of the page, line of the offset, seal); line 0: nothing can be gone on with.
+    A position is (offset to go on at, line of the page, line of the offset, seal); line 0: the file has no more pages.
     """
 
     def __init__(self, source: str, chunks: FileChunks, parser: PageParser | None) -> None:
@@ -128,7 +128,10 @@ class Wikipedia(FileSource):
         return PageReader(self.context.name, chunks, parser)
 
     async def _parser_at(self, chunks: FileChunks, position: Any) -> PageParser | None:
-        """A parser that has seen what comes before the first page, and goes on at the position; None at the end."""
+        """Return a parser that knows the head of the file and continues at a position.
+
+        The head ends before the first page. The result is None at the end of the file.
+        """
         source, name = self.context.name, chunks.name
         check_seal(source, name, position, 3)
         offset, _, line, _ = position

@@ -1,4 +1,4 @@
-"""What the tests of the edges share: reading a whole source, and the folder of real dumps."""
+"""Fixtures of the edges' tests: reading a whole source, and real dumps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flamecore.abc.source import Rejected, Source
 
 
 class Everything(NamedTuple):
-    """All that a source gives: values, and malformed records with the place each stood at, in words."""
+    """All records of a source: values, and malformed ones with their descriptions."""
 
     values: list[Any]
     rejected: list[Rejected]
@@ -40,13 +40,16 @@ ReadAll = Callable[..., Everything]
 
 @pytest.fixture(scope="session")
 def read_all() -> ReadAll:
-    """Reads a source to its end, `limit` records at a time."""
+    """Return a function that reads a source to its end, `limit` records at a time."""
     return lambda source, limit=1000: asyncio.run(read_everything(source, limit))
 
 
 @pytest.fixture(scope="session")
 def wikipedia_dumps() -> list[Path]:
-    """The Wikipedia dumps: in $FLAMESTREAM_DATA/wikipedia, or in shared/data/wikipedia beside the checkout."""
+    """Return the Wikipedia dumps, sorted.
+
+    They are in $FLAMESTREAM_DATA/wikipedia, or in shared/data/wikipedia beside the checkout.
+    """
     beside = Path(__file__).resolve().parents[3].parent / "shared" / "data"
     folder = Path(os.environ.get("FLAMESTREAM_DATA", beside)) / "wikipedia"
     found = sorted(folder.glob("*.xml"))

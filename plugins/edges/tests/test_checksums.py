@@ -1,4 +1,4 @@
-"""Checksums beside an output: whatever happens to the job they hold, and whatever happens to the file they find."""
+"""Checksums beside an output: valid after any crash, and detecting damage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def beside(path: Path) -> Path:
 
 
 def written(path: Path, *batches: Any, mode: Any = "resume", synced: bool = True) -> None:
-    """Write batches, each made durable; the last run of a path says when it ends."""
+    """Write batches, each made durable if `synced`; close the file."""
 
     async def run() -> None:
         target = sink(path, mode)
@@ -182,7 +182,7 @@ STEPS = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS, st.data())
 def test_checksums_hold_whatever_the_job_goes_through(tmp_path: Path, steps: list[Any], data: st.DataObject) -> None:
-    """Batches, commits, killed processes, machines that lose what was not forced to the disk, and ends."""
+    """Steps are batches, commits, kills, machines that lose data, and ends."""
     place = tmp_path / "now"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()

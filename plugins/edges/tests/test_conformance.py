@@ -1,4 +1,4 @@
-"""Every source and sink of the edges, held against the laws of its contract by the public kit."""
+"""The sources and sinks against the laws of their contracts, by the public kit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TestMemoryIterator(SourceTests):
 
 
 class TestMemoryAsyncIterable(SourceTests):
-    expected = tuple(range(3000))  # more than is taken ahead
+    expected = tuple(range(3000))  # more than are taken ahead
 
     def make(self, folder: Path) -> Source:
         async def numbers() -> AsyncIterator[int]:

@@ -1,4 +1,4 @@
-"""What `path` may be, what is said when nothing is there, fingerprints, and lines cut out of bytes."""
+"""Values of `path`, errors if nothing is there, fingerprints, and splitting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources `lines` and `jsonl`, and the sink `jsonl`: what they make of good and of bad input."""
+"""Sources `lines` and `jsonl`, and the sink `jsonl`, with good and bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of files, read once more for dead letters: the bytes as they were, and the payload they make."""
+"""Originals of records in files, for dead letters: their bytes and their payload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = b"\xef\xbb\xbf"
 
 
 def originals(source: Source, path: Path, limit: int = 100) -> list[tuple[bytes | None, Any]]:
-    """Return every record of a file: its original and its payload, None for a malformed one."""
+    """Return every record of a file: its original and its payload, None if malformed."""
 
     async def read() -> list[tuple[bytes | None, Any]]:
         found: list[tuple[Any, Any]] = []

@@ -1,4 +1,4 @@
-"""Files that take batches exactly once: modes, torn tails, side files, killed processes, disks that fail."""
+"""Files that take batches exactly once: modes, torn tails, kills, failing disks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def deliver(target: JsonlSink, batches: Sequence[tuple[int, Sequence[Any]]
 
 
 def side(path: Path) -> list[dict[str, Any]]:
-    """What the lines of the side file say, checksums left out."""
+    """Return the lines of the side file, parsed, without checksums."""
     lines = path.with_name(f"{path.name}.position").read_text().splitlines()
     assert {len(line) for line in lines} == {511}
     return [json.loads(line[17:]) for line in lines]
@@ -110,7 +110,7 @@ def test_the_line_before_a_torn_line_of_the_side_file_counts(path: Path) -> None
 
 
 def kill(path: Path, batches: Sequence[tuple[int, Sequence[Any]]], sync_after: int = 0) -> None:
-    """Write as a process does that then is gone: nothing is closed."""
+    """Write like a process that is killed: nothing is closed."""
 
     async def run() -> None:
         target = sink(path)
@@ -129,7 +129,7 @@ def kill(path: Path, batches: Sequence[tuple[int, Sequence[Any]]], sync_after: i
 def test_bytes_that_were_lost_with_the_machine_are_written_again(
     path: Path, synced: int, held: int, kept: str, left: bytes
 ) -> None:
-    """What was never forced to the disk may be missing, or be something else, whatever the side file says."""
+    """Bytes never forced to the disk may be missing or changed."""
     kill(path, [(5, ["a"]), (7, ["bb"]), (9, ["c"])], synced)
     path.write_bytes(kept.encode() + left)
     assert asyncio.run(deliver(sink(path, "resume"), [])) == held
@@ -143,7 +143,10 @@ def test_output_that_is_there_counts_though_it_was_not_forced_to_the_disk(path: 
 
 
 def test_batches_are_written_while_others_are_forced_to_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not covered by it, and count as before: both for a process that ends, and for a machine."""
+    """They are not covered by that sync, and count as before for a crash.
+
+    The crash is of a process, or of the machine.
+    """
     started, go_on = threading.Event(), threading.Event()
 
     def slow(descriptor: int) -> None:
@@ -220,7 +223,7 @@ def test_a_place_that_cannot_be_opened_is_refused(tmp_path: Path, make: Any, hin
 
 
 def test_a_disk_that_is_full_leaves_nothing_of_the_batch(path: Path) -> None:
-    """A limit on the size of files stands for the disk."""
+    """A limit on the size of files stands in for the full disk."""
 
     async def run() -> None:
         target = sink(path)
@@ -298,7 +301,10 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_comes_twice(tmp_path: 
 
 
 def _held(out: Path, module: str) -> tuple[list[int], int]:
-    """The numbers that are there, and the time up to which, read without the sink: what is torn does not count."""
+    """Return the numbers in the output and its time, read without the sink.
+
+    A torn tail does not count.
+    """
     if module == "sqlite":
         import contextlib
         import sqlite3

@@ -1,4 +1,4 @@
-"""Going on from a position in a file that has grown, was cut, or has become another one in the meantime."""
+"""Resuming from a position in a file that has grown, was cut, or was replaced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flamestream_edges.wikipedia import Wikipedia
 
 
 class Form(NamedTuple):
-    """A kind of file: its source, how it begins, and a record in it of a number and a filling."""
+    """A kind of file: its source, its head, and a record of a number and a filling."""
 
     driver: Any
     begin: str
@@ -42,7 +42,7 @@ def source_of(form: Form, path: Path) -> Source:
 
 
 def read(form: Form, path: Path, position: Any = None) -> tuple[list[Any], list[Any]]:
-    """Values and positions from there on."""
+    """Return the values and positions from a position on."""
 
     async def run() -> tuple[list[Any], list[Any]]:
         values: list[Any] = []

@@ -1,4 +1,4 @@
-"""The README's tables are those of the code."""
+"""The tables of the README, which must match the code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRIVERS: list[type[Source] | type[Sink]] = [*SOURCES, *SINKS]
 
 
 def tables(section: str) -> list[dict[str, str]]:
-    """Each table of options in a section: name and default."""
+    """Return each table of options in a section: names and defaults."""
     text = re.split(r"^## ", README, flags=re.MULTILINE)
     body = next(part for part in text if part.startswith(f"{section}\n"))
     found = []
@@ -39,7 +39,7 @@ def tables(section: str) -> list[dict[str, str]]:
 
 
 def described(driver: type[Source] | type[Sink]) -> dict[str, str]:
-    """The driver's options, as the README has them."""
+    """Return the driver's options, as the README has them."""
     fields = msgspec.structs.fields(driver.Options) if driver.Options else ()
     return {field.name: "" if field.required else json.dumps(_plain(field.default)) for field in fields}
 

@@ -1,4 +1,4 @@
-"""Sinks of jobs that keep state: gone on with or refused whatever `mode` says, taken over, and killed at any moment."""
+"""Sinks of jobs that keep state: resumed or refused, taken over, and killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ drivers = pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.n
 
 
 def make(driver: Any, path: Path, mode: str = "replace", *, kept: str = "", continued: bool = False) -> Sink:
-    """A sink; of a job that keeps state, if `kept` says which."""
+    """Return a sink; with `kept`, of a job that keeps that state."""
     sink: Sink = driver(driver.Options(path=str(path), mode=mode), EdgeContext("out", int, fingerprint="f"))
     if kept:
         sink.continues(kept, continued=continued)
@@ -42,7 +42,7 @@ def make(driver: Any, path: Path, mode: str = "replace", *, kept: str = "", cont
 
 
 def written(driver: Any, path: Path) -> list[int]:
-    """What is there, read without the sink."""
+    """Return the numbers in the output, read without the sink."""
     if driver is Sqlite:
         with contextlib.closing(sqlite3.connect(path)) as database:
             return [row[0] for row in database.execute("SELECT value FROM out ORDER BY seq")]
@@ -100,7 +100,7 @@ def test_a_job_that_has_not_delivered_does_what_the_mode_says(
 def test_a_start_that_died_before_it_owned_the_state_leaves_nothing_in_the_way(
     driver: Any, mode: str, tmp_path: Path
 ) -> None:
-    """The next one cannot know what that would have called it."""
+    """The next start cannot know the state's name that the dead one would have used."""
     path = tmp_path / "out"
     dead = make(driver, path, mode, kept="one")
     asyncio.run(dead.open())
@@ -112,7 +112,7 @@ def test_a_start_that_died_before_it_owned_the_state_leaves_nothing_in_the_way(
 @drivers
 @pytest.mark.parametrize("mode", MODES)
 def test_missing_output_is_started(driver: Any, mode: str, tmp_path: Path) -> None:
-    """The job may have been killed before it came to that."""
+    """The job may have been killed before it created the output."""
     path = tmp_path / "out"
     assert asyncio.run(deliver(make(driver, path, mode, kept="a", continued=True), (5, [1]))) == MIN_TIME
     assert written(driver, path) == [1]
@@ -222,9 +222,9 @@ asyncio.run(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])))
 
 @contextlib.contextmanager
 def writer(driver: Any, path: Path, continued: bool, least: int, most: int, size: int, paced: int = 0) -> Iterator[Any]:
-    """A process that writes batches of `size` numbers up to time `most`, and says every time it has written.
+    """Run a process that writes batches of `size` numbers up to time `most`.
 
-    If paced it waits for a line before each batch.
+    It prints each time it has written. If paced, it waits for a line before each batch.
     """
     code = WRITER.format(module=driver.__module__.rpartition(".")[2], kind=driver.__name__)
     arguments = [sys.executable, "-c", code, str(path), *map(str, (continued, least, most, size, paced))]
@@ -238,7 +238,7 @@ def writer(driver: Any, path: Path, continued: bool, least: int, most: int, size
 
 
 def kill_often(driver: Any, path: Path, kills: int, size: int, steps: Sequence[int]) -> None:
-    """Write numbers with a process that is killed again and again, and look at what is there in the end."""
+    """Write numbers with a process that is killed repeatedly; check the output."""
     chance = random.Random(kills * size)
     held = 0
     for kill in range(kills):
@@ -263,7 +263,7 @@ def test_killed_at_any_moment_it_ends_with_what_it_would_have_without(driver: An
 
 @pytest.mark.parametrize("driver", [JsonlSink, CsvSink], ids=lambda driver: driver.name)
 def test_batches_that_are_torn_by_a_kill_are_cut(driver: Any, tmp_path: Path) -> None:
-    """Large enough for a kill to come in the midst of one."""
+    """Batches are large enough for a kill to come in the midst of one."""
     kill_often(driver, tmp_path / "out", 4, 40_000, (0, 1, 2))
 
 

@@ -1,4 +1,4 @@
-"""Sink `sqlite`: columns and cells, modes, and everything a database can refuse."""
+"""Sink `sqlite`: columns and cells, modes, and refusals of the database."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_database_locked_by_another_process_is_an_error(path: Path) -> None:
 
 
 def test_a_disk_that_is_full_leaves_nothing_of_the_batch(path: Path) -> None:
-    """A limit on the size of files stands for the disk."""
+    """A limit on the size of files stands in for the full disk."""
 
     async def run() -> None:
         target = sink(path, str)

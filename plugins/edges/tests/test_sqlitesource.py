@@ -1,4 +1,4 @@
-"""Source `sqlite`: tables, views and their order, types, rows that come while it reads, and all that is wrong."""
+"""Source `sqlite`: tables, views, order, types, new rows, and errors."""
 
 from __future__ import annotations
 

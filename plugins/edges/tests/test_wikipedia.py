@@ -1,4 +1,4 @@
-"""Source `wikipedia`: real dumps, dumps that are broken, and how much of a dump is held at once."""
+"""Source `wikipedia`: real dumps, broken dumps, and bounded memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pages_of(path: Path, type_: Any = object, **options: Any) -> Wikipedia:
 
 
 def by_tree(path: Path) -> list[Page]:
-    """The pages as a parser that keeps the whole tree has them."""
+    """Return the pages as parsed by a parser that keeps the whole tree."""
     pages = ElementTree.parse(path).getroot()
     return [Page(int(page.attrib["id"]), page.attrib["title"], "".join(page.itertext())) for page in pages]
 

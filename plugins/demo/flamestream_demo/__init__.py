@@ -1,1 +1,1 @@
-"""The job of the papers' evaluation, ready to run: an incremental inverted index, its pages and its command."""
+"""The job of the papers' evaluation, an incremental inverted index, as a demo."""

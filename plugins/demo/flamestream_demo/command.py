@@ -1,4 +1,4 @@
-"""See it work: an inverted index of the Python language reference."""
+"""Command `flamestream demo`: an inverted index of the Python language reference."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Demo(click.Group):
-    """Imports its subcommand when it is called."""
+    """Group that imports its subcommand when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the subcommands."""
+        """Return the names of the subcommands."""
         return ["kill"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -33,7 +33,7 @@ class Demo(click.Group):
 
 
 BUSIEST: Final = 10
-"""How many words the summary shows."""
+"""Number of words in the summary."""
 
 
 @click.group("demo", cls=Demo, invoke_without_command=True)
@@ -48,7 +48,7 @@ BUSIEST: Final = 10
 def command(ctx: click.Context, query: str | None, workers: int, repeat: int) -> None:
     """Build an inverted index of the Python language reference, page by page.
 
-    The pages are those that help() shows; they come with Python. Each is read in several versions. What comes out is
+    The pages are those that help() shows; they come with Python. Each is read in several versions. The output is
     the log of all changes of the index, in order: a word is added, and removed first where an earlier version had it.
 
     With --query the exit code is 1 if no page holds the word.
@@ -71,7 +71,7 @@ def command(ctx: click.Context, query: str | None, workers: int, repeat: int) ->
 
 
 def _stem(query: str) -> str:
-    """The stem a word is known by in the index."""
+    """Return the stem of the queried word, as it is in the index."""
     from flamestream_demo.text import stem, tokens
 
     found = tokens(query)
@@ -95,7 +95,7 @@ def _print_summary(indexed: Indexed, *, json: bool) -> None:
 
 
 def _print_postings(indexed: Indexed, query: str, word: str, *, json: bool) -> bool:
-    """Print what the index holds for a word; False if it holds nothing."""
+    """Print the index's postings of a word; return False if it has none."""
     from flamestream_demo.pages import topics
     from flamestream_demo.report import Answer
 

@@ -1,11 +1,11 @@
-"""The incremental inverted index with its state drawn as what it is: a cycle (paper 004, "Drifting state").
+"""The incremental inverted index with its state as a cycle of the flow.
 
     pages → number the version → one (word, positions) a distinct word → ┬→ window of two → combine ─┬→ changes
                                                                          └──── index of the word ←───┘
 
-The index of a word travels: it is grouped with the next posting of that word, and combining the two makes the next
-index, which goes round, and the changes. `flamestream_demo.inverted_index` runs the same as one operation
-(`stateful_map`), and puts out the same.
+See paper 004, "Drifting state". The index of a word travels: it is grouped with the next posting of that word, and
+combining the two makes the next index, which goes round, and the changes. `flamestream_demo.inverted_index` runs the
+same as one operation (`stateful_map`), with the same output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flamestream_demo.postings import EMPTY, Index
 
 
 class WordIndex(NamedTuple):
-    """The index of a word, on its way round."""
+    """The index of a word, travelling round the cycle."""
 
     word: str
     windows: Index
@@ -37,7 +37,7 @@ Travels = WordPositions | WordIndex
 
 
 def split(page: VersionedPage) -> list[Travels]:
-    """One item for each distinct word of the page, in order of first occurrence."""
+    """Return an item for each distinct word of a page, in order of first occurrence."""
     return [*split_page(page)]
 
 
@@ -46,9 +46,9 @@ def word_of(item: Travels) -> str:
 
 
 def combine(window: tuple[Travels, ...]) -> list[WordIndex | Change]:
-    """The next index of a word and the changes, of a posting and the index that its predecessor has left.
+    """Combine a posting and the index before it to the next index and the changes.
 
-    Other windows stand for an index that is still on its way to its place, and come to nothing.
+    Other windows belong to an index that is still on its way to its place, and give nothing.
     """
     before, posting = window[0], window[-1]
     if not isinstance(posting, WordPositions):
@@ -68,7 +68,7 @@ def goes_round(item: WordIndex | Change) -> bool:
 
 
 def draw(stream: fc.Stream[Travels]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
-    """The inside of the cycle: what goes round again, and what leaves."""
+    """Return the streams inside the cycle: the one that goes round, and the output."""
     combined = stream.key_by(word_of).group(2, name="window").flat_map(combine, name="combine")
     indexes, changes = combined.branch(goes_round, name="part")
     return indexes, changes

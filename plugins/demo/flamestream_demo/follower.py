@@ -1,4 +1,4 @@
-"""Holds an output that is being written against what it should be in the end."""
+"""Comparison of an output that is being written with the expected one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 
 class Follower:
-    """Follows a file of lines while it is written, and while what a crash has left is cut off.
+    """Follower of a file of lines that is written, and cut back after crashes.
 
     Args:
-        path: The file; it need not be there yet.
+        path: The file; it need not exist yet.
         expected: All lines that it should have in the end, in order; no two are alike.
 
     Attributes:
-        duplicated: Lines that are there a second time.
-        wrong: Lines that should not be there at all.
+        duplicated: Number of lines that were there a second time.
+        wrong: Number of lines that should not be there at all.
     """
 
     def __init__(self, path: Path, expected: Sequence[bytes]) -> None:
@@ -24,21 +24,21 @@ class Follower:
         self._path = path
         self._places = {line: place for place, line in enumerate(expected)}
         self._seen: set[int] = set()
-        self._read: list[tuple[int, int | None]] = []  # (where a line ends, its place if it is the first of its kind)
+        self._read: list[tuple[int, int | None]] = []  # (end of a line, its place if it is the first of its kind)
         self._furthest = -1
 
     @property
     def delivered(self) -> int:
-        """How many of the expected lines are there."""
+        """Return the number of expected lines that are there."""
         return len(self._seen)
 
     @property
     def lost(self) -> int:
-        """How many lines are missing before the last one that is there."""
+        """Return the number of lines that are missing before the last one there."""
         return max(self._seen, default=-1) + 1 - len(self._seen) if self._furthest >= len(self._seen) else 0
 
     def look(self) -> None:
-        """Read what has come."""
+        """Read the lines written since the last call."""
         if not self._path.exists():
             return
         size = self._path.stat().st_size

@@ -1,10 +1,10 @@
-"""The incremental inverted index of the papers' evaluation (paper 004, "Experiments").
+"""The incremental inverted index of the papers' evaluation.
 
     pages → number the version → one (word, positions) a distinct word → index of the word → changes
 
-Every page that comes in makes the change log of the index come out: the words it holds are added, and where an
-earlier version of the page held the word, that posting is removed first. Changes come in order of the pages, within
-a page in order of the words' first occurrence.
+See paper 004, "Experiments". For every page, the change log of the index is output: the words it holds are added, and
+where an earlier version of the page held the word, that posting is removed first. Changes come in order of the pages,
+within a page in order of the words' first occurrence.
 
 Only words of the *new* version are looked at, as in the paper: the posting of a word that a newer version no longer
 holds stays in the index, with the version it was seen in.
@@ -24,7 +24,7 @@ from flamestream_demo.text import occurrences
 
 
 class VersionedPage(NamedTuple):
-    """A page, and the 1-based count of how often its id has been seen."""
+    """A page, and the 1-based number of times its id has been seen."""
 
     id: int
     version: int
@@ -32,7 +32,10 @@ class VersionedPage(NamedTuple):
 
 
 class WordPositions(NamedTuple):
-    """Where a word stands in one version of a page: 0-based ordinals of its tokens, ascending, at least one."""
+    """Positions of a word in one version of a page.
+
+    They are 0-based ordinals of its tokens, ascending, at least one.
+    """
 
     word: str
     page: int
@@ -77,13 +80,13 @@ def number_version(seen: int, page: Page) -> tuple[int, tuple[VersionedPage]]:
 
 
 def split_page(page: VersionedPage) -> list[WordPositions]:
-    """One item for each distinct word of the page, in order of first occurrence."""
+    """Return an item for each distinct word of a page, in order of first occurrence."""
     number, version, text = page
     return [WordPositions(word, number, version, tuple(at)) for word, at in occurrences(text).items()]
 
 
 def index_word(index: Index, item: WordPositions) -> tuple[Index, tuple[Change, ...]]:
-    """Put the posting in the word's index; what was there for the page goes first."""
+    """Put a posting into the word's index; remove the page's earlier posting first."""
     word, page, version, positions = item
     first, count = positions[0], len(positions)
     index, replaced = update(index, pack(page, first, version, count))
@@ -107,7 +110,10 @@ flow = fc.Flow("inverted-index")
 
 
 def plain_index(pages: Iterable[Page]) -> Iterator[Change]:
-    """The same changes in the same order by a plain loop: the measure for tests and benchmarks."""
+    """Yield the same changes in the same order by a plain loop.
+
+    It is the reference for tests and benchmarks.
+    """
     versions: dict[int, int] = {}
     indexes: dict[str, Index] = {}
     for page in pages:

@@ -1,4 +1,4 @@
-"""flamestream demo kill"""
+"""Command `flamestream demo kill`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) ->
     """
     from flamecore.runtime.config.plugins import PluginRegistry
 
-    PluginRegistry().get("transport", "grpc")  # says what to install
+    PluginRegistry().get("transport", "grpc")  # raises an error that names the package to install
     if not hasattr(signal, "SIGKILL"):
         raise ConfigError("this system has no SIGKILL", hint="Run the demo on Linux or macOS.", path="")
     from flamestream_demo.shooting import WORKERS, Hunt, Target

@@ -1,4 +1,7 @@
-"""Pages that are always at hand: the topics of the Python language reference that come with CPython (`pydoc`)."""
+"""Pages that come with CPython: the topics of the Python language reference.
+
+The module `pydoc_data` has their texts.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from flamecore.errors import SourceError
 
 
 class Page(NamedTuple):
-    """A page as the inverted index takes it.
+    """A page, as the inverted index takes it.
 
     Attributes:
         id: Number of the page, below 2**24. A page that comes again under one id is a newer version of it.
-        title: For people.
-        text: What is indexed.
+        title: Title for people.
+        text: The text to index.
     """
 
     id: int
@@ -30,7 +33,7 @@ class Page(NamedTuple):
 
 
 def topics(limit: int | None = None) -> list[Page]:
-    """The topics in order of their names, numbered from 1; the first `limit` of them if that is given.
+    """Return the first `limit` topics, or all, by name, numbered from 1.
 
     Raises:
         SourceError: This Python came without them.
@@ -48,7 +51,7 @@ def topics(limit: int | None = None) -> list[Page]:
 
 
 def revised(page: Page, version: int) -> Page:
-    """The page as its 1-based version has it: each version has one line more moved from its top to its end."""
+    """Return the 1-based version of a page; each moves one more line to the end."""
     if version == 1:
         return page
     lines = page.text.splitlines()
@@ -57,7 +60,7 @@ def revised(page: Page, version: int) -> Page:
 
 
 class PydocReader(Reader):
-    """Reads every topic in its first version, then every one in its second, and so on.
+    """Reader of every topic in its first version, then every one in its second, etc.
 
     A position is the 0-based ordinal of the record.
 
@@ -65,7 +68,7 @@ class PydocReader(Reader):
         pages: The topics.
         repeat: How many versions there are of each.
         start: Ordinal of the first record to read.
-        pages_per_s: At most so many a second, one by one; None: as many as are asked for.
+        pages_per_s: Most pages a second, read one by one; None: as many as are asked for.
     """
 
     def __init__(self, pages: Sequence[Page], repeat: int, start: int, pages_per_s: float | None = None) -> None:
@@ -93,7 +96,7 @@ class PydocReader(Reader):
 
 
 class Pydoc(Source):
-    """The language reference that comes with this Python: 79 pages and half a million characters in 3.11."""
+    """Python's language reference: 79 pages, half a million characters in 3.11."""
 
     name: ClassVar[str] = "pydoc"
 

@@ -1,13 +1,13 @@
-"""The index of one word: which pages hold it, as packed numbers in sorted windows that are never changed in place.
+"""The index of one word: packed postings in sorted, immutable windows.
 
-A *posting* says that a page, in one version, holds the word: it is the first position of the word there and how
-often it occurs. It packs into 64 bits, so that numbers sort as (page, position) do and an index of a million
-postings is a million plain integers, which the cyclic garbage collector never visits:
+A *posting* states that a page, in one version, holds the word: it is the first position of the word there and how often
+it occurs. It packs into 64 bits, so that numbers sort as (page, position) do and an index of a million postings is a
+million plain integers, which the cyclic garbage collector never visits:
 
     page 24 bits | position 20 bits | version 8 bits | range 12 bits
 
-An index is state that travels in the stream (paper 004, "drifting state"): replay hands old states out again, so an
-update returns a new index and shares with the old one every window but the one it touches.
+An index is state that travels in the stream (paper 004, "drifting state"): replay returns to old states, so an update
+returns a new index and shares with the old one every window but the one it changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EMPTY: Final[Index] = ()
 
 
 class Posting(NamedTuple):
-    """That a page holds a word.
+    """A page that holds a word.
 
     Attributes:
         page: Number of the page.
@@ -51,7 +51,9 @@ class Posting(NamedTuple):
 
 
 def pack(page: int, position: int, version: int, range: int) -> int:
-    """A posting as one unsigned 64-bit number. Arguments as the attributes of `Posting`.
+    """Pack a posting into one unsigned 64-bit number.
+
+    Arguments are the attributes of `Posting`.
 
     >>> unpack(pack(7, 120, 2, 3))
     Posting(page=7, position=120, version=2, range=3)
@@ -69,7 +71,7 @@ def pack(page: int, position: int, version: int, range: int) -> int:
 
 
 def unpack(packed: int) -> Posting:
-    """The posting that `pack` was given."""
+    """Unpack a posting that `pack` has packed."""
     return Posting(
         packed >> _PAGE_SHIFT,
         packed >> (VERSION_BITS + RANGE_BITS) & ((1 << POSITION_BITS) - 1),
@@ -79,7 +81,7 @@ def unpack(packed: int) -> Posting:
 
 
 def update(index: Index, packed: int) -> tuple[Index, int | None]:
-    """Put a posting in; it takes the place of an earlier posting of the same page.
+    """Put in a posting; it replaces an earlier posting of the same page.
 
     Returns:
         The new index, and the packed posting it replaced or None.
@@ -102,5 +104,5 @@ def update(index: Index, packed: int) -> tuple[Index, int | None]:
 
 
 def postings(index: Index) -> Iterator[Posting]:
-    """All postings, by page, ascending."""
+    """Return all postings, by page, ascending."""
     return map(unpack, chain.from_iterable(index))

@@ -1,4 +1,4 @@
-"""What the demo tells: figures of the job and of the index, and the postings of one word, for people and programs."""
+"""Reports of the demo: figures of job and index, and postings of a word."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Figures(NamedTuple):
     """Figures of the job and of the index.
 
     Attributes:
-        pages: How many have been read; each version of a page is one.
-        tokens: Of these pages, as far as their changes have come out.
-        words: Distinct stems in the index.
-        changes: Of the index.
-        pages_per_s: Over the whole run, from opening the source to closing the sink.
+        pages: Number of pages read; each version of a page is one.
+        tokens: Number of tokens in these pages, as far as their changes have been output.
+        words: Number of distinct stems in the index.
+        changes: Number of changes of the index.
+        pages_per_s: Rate over the whole run, from opening the source to closing the sink.
         latency_p50_ms, latency_p99_ms: From reading a page to the delivery of its last change.
         replays: Outputs of operations that were taken back because something came late.
-        workers: How many share the work.
+        workers: Number of workers.
     """
 
     pages: int = 0
@@ -37,7 +37,7 @@ class Figures(NamedTuple):
 
     @classmethod
     def of(cls, stats: JobStats, view: IndexView, workers: int) -> Figures:
-        """The figures at this moment."""
+        """Return the figures of the moment."""
         return cls(
             pages=stats.items_in,
             tokens=view.tokens,
@@ -51,7 +51,7 @@ class Figures(NamedTuple):
         )
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Name and value of each figure, for people."""
+        """Yield the name and value of each figure, for people."""
         yield "pages", f"{self.pages:,}"
         yield "tokens", f"{self.tokens:,}"
         yield "distinct words", f"{self.words:,}"
@@ -71,7 +71,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def as_text(rows: Iterable[tuple[str, str]]) -> str:
-    """Rows as lines, names to the left and values to the right."""
+    """Return rows as lines, names to the left and values to the right."""
     found = list(rows)
     name_width = max(len(name) for name, _ in found)
     value_width = max(len(value) for _, value in found)
@@ -79,13 +79,13 @@ def as_text(rows: Iterable[tuple[str, str]]) -> str:
 
 
 class Answer(NamedTuple):
-    """What the index holds for a word.
+    """The index's answer to a query of one word.
 
     Attributes:
-        query: As it was asked.
-        word: Its stem, which is what the index knows.
-        postings: Number of a page → what it holds, by number; empty if no page holds the word.
-        nearest: If no page does: words of the index that are written much like it.
+        query: The query as it was asked.
+        word: Its stem, which is the word in the index.
+        postings: Page number → posting of the page, by number; empty if no page holds the word.
+        nearest: If no page does: similar words of the index.
     """
 
     query: str
@@ -100,7 +100,7 @@ class Answer(NamedTuple):
         return cls(query, word, postings, [] if postings else view.nearest(word))
 
     def text(self, titles: Mapping[int, str]) -> str:
-        """For people; long lists of positions are cut."""
+        """Return the answer for people; long lists of positions are cut."""
         if not self.postings:
             nearest = f"; nearest: {', '.join(self.nearest)}" if self.nearest else ""
             return f"no page holds {self.query!r} (looked up as {self.word!r}){nearest}"
@@ -120,7 +120,7 @@ class Answer(NamedTuple):
         return "\n".join(lines)
 
     def facts(self, titles: Mapping[int, str]) -> dict[str, Any]:
-        """For programs."""
+        """Return the answer for programs."""
         postings = [
             {"page": page, "title": titles[page], "version": held.version, "positions": list(held.positions)}
             for page, held in self.postings.items()

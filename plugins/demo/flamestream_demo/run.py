@@ -1,4 +1,4 @@
-"""One run of the inverted index over the topics, with a view kept of what comes out."""
+"""One run of the inverted index over the topics, with a view of its output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Draw = Callable[[Iterable[tuple[str, str]]], None]
 
 
 class Indexed(NamedTuple):
-    """What a run has left: the last figures, the index, and whether it was asked to end early."""
+    """Result of a run: the last figures, the index, and whether it was drained early."""
 
     figures: Figures
     view: IndexView
@@ -35,14 +35,14 @@ class Indexed(NamedTuple):
 
 
 class Frames(Progress):
-    """Each time it looks at the job, it applies what has come out to the view, and draws the figures.
+    """Progress that applies the job's output to the view and draws the figures.
 
     Args:
-        draw: Shows rows.
-        workers: How many share the work.
+        draw: Function that shows rows.
+        workers: Number of workers.
 
     Attributes:
-        changes: What the job puts out, until it is applied.
+        changes: The job's output that is not applied yet.
         view: The index so far.
     """
 
@@ -55,7 +55,7 @@ class Frames(Progress):
         self._workers = workers
 
     def figures(self, stats: JobStats) -> Figures:
-        """The figures of this moment."""
+        """Apply the changes to the view, and return the figures of the moment."""
         self.view.apply(self.changes)
         self.changes.clear()
         return Figures.of(stats, self.view, self._workers)
@@ -71,12 +71,12 @@ def index_topics(draw: Draw, *, workers: int = 1, repeat: int = 1) -> Indexed | 
     """Run to the end of the topics, or until drained by Ctrl-C.
 
     Args:
-        draw: Shows rows of figures; called several times a second.
-        workers: How many share the work.
-        repeat: How many versions of each page to read.
+        draw: Function that shows rows of figures; called several times a second.
+        workers: Number of workers.
+        repeat: Number of versions of each page to read.
 
     Returns:
-        What is left of it; None if a second Ctrl-C ended it at once.
+        The result; None if a second Ctrl-C ended the run at once.
 
     Raises:
         SourceError: This Python came without the topics.

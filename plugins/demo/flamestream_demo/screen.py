@@ -15,13 +15,13 @@ Rows = Iterable[tuple[str, str]]
 
 
 class Screen:
-    """A table on the terminal that is drawn over and over; nothing where there is no terminal."""
+    """A table on the terminal that is drawn repeatedly; nothing without a terminal."""
 
     def __init__(self, live: Live | None = None) -> None:
         self._live = live
 
     def draw(self, rows: Rows) -> None:
-        """Show these rows in the place of the ones before."""
+        """Show rows in place of those before."""
         if self._live is None:
             return
         from rich.console import Group
@@ -37,10 +37,10 @@ class Screen:
 
 @contextmanager
 def screen(rows: Rows, *, wanted: bool) -> Iterator[Screen]:
-    """Within the block there is a screen, which shows `rows` from the first moment on. It goes away at the end.
+    """Show a screen with `rows` within the block, and remove it afterwards.
 
     Args:
-        rows: What to show first.
+        rows: The first rows.
         wanted: Whether there is a terminal to draw on (stderr).
     """
     if not wanted:

@@ -1,4 +1,4 @@
-"""A job on several processes that is shot at: workers, an acker and the supervisor are killed, and it goes on."""
+"""A job on several processes whose workers, acker and supervisor are killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flamestream_demo.pages import topics
 FLOW: Final = "flamestream_demo.cyclic_index:flow"
 WORKERS: Final = 4
 PAGES_PER_S: Final = 12.0
-"""So few that a machine with two cores is not busy: what is shown is recovery, and not how fast it is."""
+"""Low enough not to load a machine of two cores: the demo shows recovery, not speed."""
 
 _JOB: Final = """\
 schema = 1
@@ -72,11 +72,11 @@ class Shot(NamedTuple):
     """A process that was killed.
 
     Attributes:
-        at_s: When, in seconds since the job was started.
+        at_s: Time of the kill, in seconds since the job was started.
         role: "worker", "acker" or "supervisor".
-        name: Of the process.
-        pid: Its number.
-        recovered_ms: After how long the job delivered again.
+        name: Name of the process.
+        pid: Id of the process.
+        recovered_ms: Time until the job delivered again.
     """
 
     at_s: float
@@ -87,7 +87,10 @@ class Shot(NamedTuple):
 
 
 def order_of(kills: int, chance: random.Random) -> list[str]:
-    """Which roles are shot, one after another: each of the three among the first three, then workers twice as often."""
+    """Return the roles to kill, in order.
+
+    Each of the three is among the first three; after that workers come twice as often.
+    """
     roles: list[str] = []
     while len(roles) < kills:
         block = ["worker", "acker", "supervisor", *(["worker"] if roles else [])]
@@ -97,11 +100,11 @@ def order_of(kills: int, chance: random.Random) -> list[str]:
 
 
 class Target:
-    """The job, and all that it takes to run it, in a folder of its own.
+    """The job, with all its files in one folder.
 
     Args:
-        folder: Where its files are.
-        seconds: How long it is to last if nobody disturbs it.
+        folder: Folder for its files.
+        seconds: How long it is to last if it is not disturbed.
     """
 
     def __init__(self, folder: Path, seconds: float) -> None:
@@ -141,13 +144,13 @@ class Target:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor."""
+        """Return the process id of the supervisor."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it is, or was killed and is to be started again.
+        """Return whether the job runs, or was killed and must be started again.
 
         Raises:
             JobError: It has failed.
@@ -160,7 +163,7 @@ class Target:
         return code != 0
 
     def start(self) -> None:
-        """Run it; again, if it was killed: the command is the same."""
+        """Start the job, or start it again after a kill: the command is the same."""
         line = [sys.executable, "-m", "flamecore", "run", "job.toml", "--progress-interval", "1000"]
         environment = {**os.environ, TOKEN: self._token}
         self._process = subprocess.Popen(
@@ -170,7 +173,7 @@ class Target:
         threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True).start()
 
     def wait(self) -> None:
-        """Until the supervisor, which was killed, is gone."""
+        """Wait until the supervisor, which was killed, is gone."""
         assert self._process is not None
         self._process.wait()
 
@@ -182,7 +185,7 @@ class Target:
                     self.recovered.release()
 
     def undisturbed(self) -> subprocess.Popen[bytes]:
-        """Begin a run of the same job that nobody shoots at, in one process and as fast as it can."""
+        """Start an undisturbed run of the same job, in one process at full speed."""
         settings = (
             "transport.use=inproc",
             "job.workers=1",
@@ -195,10 +198,10 @@ class Target:
         return subprocess.Popen(line, cwd=self._folder, stdin=subprocess.DEVNULL)
 
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """The processes that have parts of the job, by name, as `flamestream status` shows them.
+        """Return the processes with parts of the job, by name, as in its status.
 
         Raises:
-            FlameError: It does not answer.
+            FlameError: The job does not answer.
         """
         folder = tempfile.mkdtemp(dir=self._folder)
         bootstrap = {
@@ -218,13 +221,13 @@ class Target:
 
 
 class Hunt:
-    """Shoots at a target, and sees what becomes of its output.
+    """Kills of processes of a target, and the comparison of its output.
 
     Args:
         target: The job; started here.
         kills: How many processes to kill.
         seconds: How long the job lasts.
-        seed: Says which processes, and when.
+        seed: Seed of the choice of processes and times.
     """
 
     def __init__(self, target: Target, kills: int, seconds: float, seed: int) -> None:
@@ -238,7 +241,7 @@ class Hunt:
         self._began = 0.0
 
     def run(self) -> Iterator[None]:
-        """To the end of the job; yields whenever there may be something new to show.
+        """Run to the end of the job; yield whenever there may be news to show.
 
         Raises:
             JobError: The job has failed, or does not go on.

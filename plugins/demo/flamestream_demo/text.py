@@ -1,8 +1,8 @@
 """Words of a text: the tokeniser and the stemmer of the inverted index.
 
-A *token* starts at a letter or a decimal digit (Unicode categories Lu, Ll, Lt, Lm, Lo, Nd) and goes on with those,
-"-" or "_". It is put in lower case and *stemmed*: by Snowball English (porter2) when its first character is a–z,
-otherwise by Snowball Russian in the form that takes ё for a letter of its own.
+A *token* starts at a letter or a decimal digit (Unicode categories Lu, Ll, Lt, Lm, Lo, Nd) and goes on with those, "-"
+or "_". It is lowercased and *stemmed*: by Snowball English (porter2) when its first character is a–z, otherwise by
+Snowball Russian in the form that treats ё as a separate letter.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import re
 from functools import lru_cache
 
 _RUN = re.compile(r"[^\W_][\w-]*")
-# \w is letters, decimal digits, "_" and one thing more: numbers that are no decimal digits (², ½, Ⅳ; No and Nl). A
-# character class without those costs ten times as much, so runs are cut by this one and the rare run that holds such
-# a number is cut again. A token never crosses the border of a run.
+# \w is letters, decimal digits, "_", and numbers that are no decimal digits (², ½, Ⅳ; No and Nl). A character class
+# without those costs ten times as much, so runs are cut by this one, and the rare run that holds such a number is cut
+# again. A token never crosses the border of a run.
 
 _CACHED_RUNS = 1 << 16
 _SHIELD = "\ue000"  # of private use, hence in no token, and no letter to the stemmer
 
 
 def _ends_token(character: str) -> bool:
-    """Whether a character of a run is a number that is no decimal digit."""
+    """Return whether a character of a run is a number that is no decimal digit."""
     return character.isnumeric() and not character.isdecimal() and not character.isalpha()
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a text as they are written, in order.
+    """Return the tokens of a text as they are written, in order.
 
     >>> tokens("Well-known: x_1, 10 м² and _private")
     ['Well-known', 'x_1', '10', 'м', 'and', 'private']
@@ -35,7 +35,7 @@ def tokens(text: str) -> list[str]:
 
 
 def stem(token: str) -> str:
-    """The word a token counts as.
+    """Return the stem of a token, the word it counts as.
 
     Newer versions of the Russian stemmer read ё as е; here it stays ё, and is no vowel.
 
@@ -45,7 +45,7 @@ def stem(token: str) -> str:
     import snowballstemmer  # takes longer to import than the rest of a small job
 
     word = token.lower()
-    # A stemmer holds the word it works on: one each keeps this function free of state.
+    # A stemmer keeps the word it works on: one for each call keeps this function free of state.
     if "a" <= word[0] <= "z":
         return str(snowballstemmer.stemmer("english").stemWord(word))
     shielded = word.replace("ё", _SHIELD)
@@ -54,12 +54,12 @@ def stem(token: str) -> str:
 
 @lru_cache(_CACHED_RUNS)
 def _stem_run(run: str) -> str:
-    """The stem of a run that is one token; empty, which no stem is, if the run must be cut again."""
+    """Return the stem of a run that is one token, or an empty text to cut it again."""
     return "" if not run.isascii() and any(map(_ends_token, run)) else stem(run)
 
 
 def stems(text: str) -> list[str]:
-    """The stem of every token of a text, in order."""
+    """Return the stem of every token of a text, in order."""
     found = [*map(_stem_run, _RUN.findall(text))]
     if "" in found:
         return [*map(_stem_run, tokens(text))]
@@ -67,7 +67,7 @@ def stems(text: str) -> list[str]:
 
 
 def occurrences(text: str) -> dict[str, list[int]]:
-    """Where each word stands in a text.
+    """Return the positions of each word in a text.
 
     Returns:
         Stem → the 0-based ordinals of its tokens among all tokens, ascending; stems in order of first occurrence.

@@ -1,4 +1,4 @@
-"""The index as its change log tells it: what a consumer of the job holds."""
+"""The index as its change log gives it, for a consumer of the job."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from flamestream_demo.inverted_index import Change
 
 
 class Held(NamedTuple):
-    """That a page holds a word: the version it was seen in, and the 0-based ordinals of its tokens, ascending."""
+    """Posting of a word in a page: the version, and the ordinals of its tokens.
+
+    Ordinals are 0-based, ascending.
+    """
 
     version: int
     positions: tuple[int, ...]
 
 
 class IndexView:
-    """Words, and for each the pages that hold it. Applying the changes in order is all it takes.
+    """Words with the pages that hold them, made by applying the changes in order.
 
     Attributes:
-        postings: Word → number of a page → what it holds.
-        changes: How many changes have been applied.
-        tokens: How many tokens the pages had, all versions together.
+        postings: Word → page number → posting.
+        changes: Number of changes applied.
+        tokens: Number of tokens in the pages, all versions together.
     """
 
     def __init__(self) -> None:
@@ -32,7 +35,7 @@ class IndexView:
         self.tokens = 0
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Take changes, in order.
+        """Apply changes, in order.
 
         Raises:
             ConsistencyError: A posting is removed that is not there, or added where one is.
@@ -48,12 +51,15 @@ class IndexView:
             self.changes += 1
 
     def busiest(self, count: int) -> list[tuple[str, int]]:
-        """The words that most pages hold, each with the number of these pages; most first, then by the alphabet."""
+        """Return the words on most pages, with the number of pages.
+
+        The words on most pages come first, then the alphabet decides.
+        """
         found = ((word, len(pages)) for word, pages in self.postings.items())
         return nsmallest(count, found, key=lambda entry: (-entry[1], entry[0]))
 
     def nearest(self, word: str, count: int = 5) -> list[str]:
-        """Words of the index that are written much like this one, the most alike first."""
+        """Return similar words of the index, the most similar first."""
         from difflib import get_close_matches  # needed for a failed query only
 
         return get_close_matches(word, self.postings, count)

@@ -1,4 +1,4 @@
-"""Real text for the tests of the demo, and an index worked out without the code under test."""
+"""Real text for the tests of the demo, and an independent model of the index."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ChangeLog = Callable[[Iterable[Page]], list[tuple[object, ...]]]
 
 
 def plain_tokens(content: str) -> list[str]:
-    """The definition of a token, character by character."""
+    """Return the tokens by their definition, character by character."""
     found: list[str] = []
     inside = False
     for character in content:
@@ -45,7 +45,10 @@ def plain_stem(token: str, known: dict[str, str]) -> str:
 
 
 def plain_changes(pages: Iterable[Page]) -> list[tuple[object, ...]]:
-    """The change log by dictionaries of plain lists: (change, word, page, version, first, count, positions)."""
+    """Return the change log by dictionaries of plain lists.
+
+    A change is (change, word, page, version, first, count, positions).
+    """
     seen: Counter[int] = Counter()
     held: dict[tuple[str, int], tuple[int, list[int]]] = {}
     stems: dict[str, str] = {}
@@ -67,19 +70,22 @@ def plain_changes(pages: Iterable[Page]) -> list[tuple[object, ...]]:
 
 @pytest.fixture(scope="session")
 def tokens_by_category() -> Tokenise:
-    """A tokeniser that looks up the category of every character."""
+    """Return a tokeniser that looks up the category of every character."""
     return plain_tokens
 
 
 @pytest.fixture(scope="session")
 def changes_by_dictionary() -> ChangeLog:
-    """The change log of the index, without packed postings, windows or regular expressions."""
+    """Return a function for the change log of the index by plain dictionaries.
+
+    It uses no packed postings, windows or regular expressions.
+    """
     return plain_changes
 
 
 @pytest.fixture(scope="session")
 def wikipedia() -> Path:
-    """The folder with the Wikipedia dumps."""
+    """Return the folder with the Wikipedia dumps."""
     beside = Path(__file__).resolve().parents[3].parent / "shared" / "data"
     folder = Path(os.environ.get("FLAMESTREAM_DATA", beside)) / "wikipedia"
     if not folder.is_dir():

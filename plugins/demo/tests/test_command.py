@@ -1,4 +1,4 @@
-"""`flamestream demo`, as it is called: in processes of its own, on a terminal and elsewhere."""
+"""`flamestream demo`, run in separate processes, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def facts(*arguments: str, code: int = 0) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def view() -> IndexView:
-    """What the demo must have in the end."""
+    """Return the view that the demo must have in the end."""
     made = IndexView()
     made.apply(plain_index(revised(page, version) for version in (1, 2) for page in topics()))
     return made
@@ -109,7 +109,7 @@ def test_senseless_arguments_are_refused_before_anything_runs(arguments: list[st
 
 
 class Terminal:
-    """A demo on a terminal of its own: both its outputs, as they come."""
+    """A demo on a separate terminal: both its outputs, as they come."""
 
     def __init__(self, *arguments: str) -> None:
         import pty
@@ -123,7 +123,7 @@ class Terminal:
         self.seen = ""
 
     def read_until(self, pattern: str) -> None:
-        """Read what comes until it holds the pattern; to the end for a pattern that never comes."""
+        """Read until the output matches a pattern, or to the end if it never does."""
         end = time.monotonic() + LIMIT_S
         while not re.search(pattern, self.seen):
             ready, _, _ = select.select([self._screen], [], [], max(end - time.monotonic(), 0))

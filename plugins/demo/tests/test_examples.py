@@ -1,4 +1,4 @@
-"""The examples, run as their README says."""
+"""The examples, run as in their README."""
 
 from __future__ import annotations
 

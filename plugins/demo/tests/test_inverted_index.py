@@ -1,4 +1,4 @@
-"""The job: its change log, on made-up pages and on real dumps, against an index worked out from dictionaries."""
+"""The job's change log, on made-up pages and real dumps, against the plain model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flamestream demo kill`: a short hunt for real, and what it would say if anything went wrong."""
+"""`flamestream demo kill`: a short real hunt, and its report of any fault."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_output_is_followed_while_it_grows_and_is_cut(tmp_path: Path) -> None
     assert figures(follower) == (0, 0, 0, 0)
     path.write_bytes(b"one\ntwo\nthr")
     assert figures(follower) == (2, 0, 0, 0)
-    path.write_bytes(b"one\n")  # a run that begins cuts off what does not count
+    path.write_bytes(b"one\n")  # a run that begins cuts off lines that do not count
     assert figures(follower) == (1, 0, 0, 0)
     path.write_bytes(b"one\ntwo\nthree\nfour\n")
     assert figures(follower) == (4, 0, 0, 0)

@@ -63,7 +63,7 @@ def test_a_posting_too_large_is_refused_with_its_values_and_the_limit(posting: P
 
 
 def check(index: Index) -> list[int]:
-    """The laws of an index; returns its postings in order."""
+    """Check the laws of an index; return its postings in order."""
     entries = [entry for window in index for entry in window]
     assert all(1 <= len(window) <= WINDOW for window in index)
     assert all(one < other for one, other in pairwise(entries))

@@ -1,4 +1,4 @@
-"""Tokeniser and stemmer of the inverted index, against a tokeniser that looks up every character's category."""
+"""Tokeniser and stemmer of the inverted index, against the plain tokeniser."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_tokens_of_any_text_agree_with_the_definition(tokens_by_category: Tokeni
         # Cyrillic after an English first letter, and the other way round
         ("xкоманды", "xкоманды"),
         ("вrunning", "вrunning"),
-        # ё is a letter of its own and no vowel: nothing is cut of ёлка but its а, and its ё stays
+        # ё is a separate letter and no vowel: only the а of ёлка is cut, and its ё stays
         ("ёлка", "ёлка"),
         ("Ещё", "ещё"),
         ("её", "её"),

@@ -1,4 +1,4 @@
-"""The index as its change log tells it, and what the demo says of it."""
+"""The index as its change log gives it, and the demo's reports of it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""State stores: where a job keeps its snapshots."""
+"""State stores, which keep the snapshots of a job."""

@@ -1,8 +1,9 @@
-"""An object store as a place for blobs, by way of fsspec: one object each, put on the condition that there is none.
+"""An object store for blobs, by way of fsspec: one object for each blob.
 
-The condition is what a state store stands on, and fsspec's default for it is to look first and then to write. So only
-file systems are taken that hand it on to the server: Amazon S3 and those that speak its protocol (`If-None-Match: *`),
-Google Cloud Storage (`ifGenerationMatch=0`), Azure Blob Storage (`If-None-Match: *`).
+An object is created only if there is none of its name. A state store depends on this condition, and fsspec's default is
+to look first and then to write. So only file systems are accepted that pass the condition to the server: Amazon S3 and
+those that speak its protocol (`If-None-Match: *`), Google Cloud Storage (`ifGenerationMatch=0`), Azure Blob Storage
+(`If-None-Match: *`).
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ _PACKAGES: Final = {
     "abfss": "adlfs",
 }
 MEMORY: Final = "memory"
-"""The file system of fsspec for tests: blobs of this process."""
+"""fsspec's file system for tests: blobs of this process."""
 
 _SUFFIX: Final = ".blob"
 _ONE_BY_ONE: Final = threading.Lock()
 
 
 def check_url(store: str, url: str) -> None:
-    """Refuse what cannot create on condition.
+    """Refuse a file system that cannot create a file only if there is none.
 
     Raises:
-        ConfigError: It is no URL of a file system that can.
+        ConfigError: The URL is not of a file system that can.
     """
     protocol = url.partition("://")[0]
     if protocol not in (MEMORY, *_PACKAGES) or "::" in url:
@@ -47,13 +48,13 @@ def check_url(store: str, url: str) -> None:
 
 
 class Bucket:
-    """Calls that wait for a server; any thread may make them.
+    """Blocking calls to an object store; any thread may make them.
 
     Args:
         store: The driver's name, for errors.
-        url: Where the blobs of all jobs are, checked.
-        folder: Below that, the name of the job's.
-        options: What fsspec is to be told, such as credentials.
+        url: URL of the folder with the blobs of all jobs, checked.
+        folder: Name of the job's folder below it.
+        options: fsspec's options, such as credentials.
     """
 
     def __init__(self, store: str, url: str, folder: str, options: Mapping[str, Any]) -> None:
@@ -74,37 +75,37 @@ class Bucket:
         try:
             import fsspec
 
-            # Others write too, so a listing that is remembered is wrong.
+            # Others write too, so a cached listing is wrong.
             self._files = fsspec.filesystem(
                 self._protocol, skip_instance_cache=True, use_listings_cache=False, **self._options
             )
         except ImportError as error:
             raise self._missing(error) from error
-        except Exception as error:  # clients raise what they like
+        except Exception as error:  # clients raise any error
             raise self._failed("cannot be used", error) from error
         self._root = self._files._strip_protocol(self.shown)
         self.names()
 
     def create(self, name: str, data: bytes) -> bool:
-        """As `Store.create`, for a name that is one."""
+        """Create a blob, as `Store.create` does; `name` has been checked."""
         try:
             if self._protocol != MEMORY:
                 self._files.pipe_file(self._path(name), data, mode="create")
                 return True
-            with _ONE_BY_ONE:  # that one does look first
+            with _ONE_BY_ONE:  # memory looks first, then writes
                 self._files.pipe_file(self._path(name), data, mode="create")
                 return True
         except FileExistsError:
             return False
         except OSError as error:
             if error.errno == errno.EINVAL and "condition" in str(error).lower():
-                return False  # an S3 that does not say which of the conditions, of which there is one
+                return False  # an S3 server that does not name the failed condition, of which there is one
             raise self._failed(f"cannot take {len(data)} bytes", error, name) from error
         except Exception as error:
             raise self._failed(f"cannot take {len(data)} bytes", error, name) from error
 
     def read(self, name: str) -> bytes | None:
-        """As `Store.read`."""
+        """Read a blob, as `Store.read` does."""
         try:
             return bytes(self._files.cat_file(self._path(name)))
         except FileNotFoundError:
@@ -113,7 +114,7 @@ class Bucket:
             raise self._failed("cannot be read", error, name) from error
 
     def names(self) -> list[str]:
-        """Names of all blobs, in no order."""
+        """Return the names of all blobs, unordered."""
         try:
             paths = self._files.ls(self._root, detail=False)
         except FileNotFoundError:
@@ -124,7 +125,7 @@ class Bucket:
         return [file.removesuffix(_SUFFIX).replace("=", "/") for file in files if file.endswith(_SUFFIX)]
 
     def _none_yet(self) -> list[str]:
-        """There is no such folder: before the first blob there is none, but there must be a bucket."""
+        """Return no names if the bucket exists: its folder exists from the first blob on."""
         if self._protocol != MEMORY:
             try:
                 self._files.ls(self._root.partition("/")[0], detail=False)
@@ -133,7 +134,7 @@ class Bucket:
         return []
 
     def delete(self, names: Iterable[str]) -> None:
-        """As `Store.delete`."""
+        """Delete blobs, as `Store.delete` does."""
         for name in names:
             try:
                 self._files.rm_file(self._path(name))

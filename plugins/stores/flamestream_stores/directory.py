@@ -1,4 +1,7 @@
-"""Store `directory`: a file for each blob, in a folder of this machine or in an object store that fsspec reaches."""
+"""Store `directory`: a file for each blob, in a folder or an object store.
+
+The folder is one of this machine; fsspec reaches the object store.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ class DirectoryOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Options of the store.
 
     Attributes:
-        path: A folder, made if it is not there, relative to the configuration file; or a URL of an object store, such
-            as `s3://bucket/folder`. Each job has a folder of its own in it.
-        survives: What a blob in a local folder outlasts once it is created: `power_loss` forces each to the disk;
+        path: A folder, created if it does not exist, relative to the configuration file; or a URL of an object store,
+            such as `s3://bucket/folder`. Each job has a folder of its own in it.
+        survives: Event that a blob in a local folder outlasts once it is created: `power_loss` forces each to the disk;
             `process_death`, which is much quicker, leaves that to the system, and a loss of power may leave blobs cut
             short.
-        storage_options: What fsspec is told when `path` is a URL, such as credentials or an endpoint.
+        storage_options: fsspec's options when `path` is a URL, such as credentials or an endpoint.
     """
 
     path: str
@@ -44,7 +47,7 @@ class DirectoryOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class Directory(Store):
-    """Blobs as files. What waits for the disk, or for a server, does so in threads."""
+    """Blobs as files. Calls that block on the disk or a server run in threads."""
 
     name: ClassVar[str] = "directory"
     Options: ClassVar[Any] = DirectoryOptions

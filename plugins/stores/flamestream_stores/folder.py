@@ -1,7 +1,8 @@
-"""A folder of this machine as a place for blobs: one file each, written apart and then linked to its name.
+"""A folder of this machine for blobs: one file each, linked once it is whole.
 
-A link is there at once, and fails if the name is taken. Whoever writes holds a lock on the file, which goes with its
-process: so what a killed one has left is told from what another is writing.
+A blob is written to a file apart, which is then linked to its name. A link is made at once, and fails if the name is
+taken. A writer holds a lock on its file, which is released when its process ends: so files left by a killed writer
+differ from those being written.
 
     STATE/JOB/epochs=7.blob        the blob epochs/7
     STATE/JOB/=0f3a…               a blob that is being written
@@ -28,12 +29,12 @@ _FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 class Folder:
-    """Calls that wait for the disk; any thread may make them.
+    """Blocking calls to a folder; any thread may make them.
 
     Args:
         store: The driver's name, for errors.
-        folder: That of the job.
-        sync: Whether what is created must outlast a loss of power.
+        folder: The job's folder.
+        sync: Whether created blobs must outlast a loss of power.
     """
 
     def __init__(self, store: str, folder: Path, *, sync: bool) -> None:
@@ -43,7 +44,7 @@ class Folder:
         self._sync = sync
 
     def open(self) -> None:
-        """Make the folder, and clear away what killed writers have left.
+        """Make the folder, and delete the files that killed writers have left.
 
         Raises:
             StoreError: It cannot be made, read or written to.
@@ -53,28 +54,28 @@ class Folder:
             for entry in list(os.scandir(self._folder)):
                 if entry.name.startswith(_APART):
                     _clear(entry.path)
-            descriptor, apart = self._apart()  # says now, not at the first blob, whether it can be written to
+            descriptor, apart = self._apart()  # reports now, not at the first blob, whether it can be written to
             os.unlink(apart)
             os.close(descriptor)
         except OSError as error:
             raise self._failed("cannot be used", error) from error
 
     def create(self, name: str, data: bytes) -> bool:
-        """As `Store.create`, for a name that is one."""
+        """Create a blob, as `Store.create` does; `name` has been checked."""
         path, created = self._path(name), False
         try:
             created = not os.path.lexists(path) and self._write(path, data)
             if self._sync:
-                sync_folder(self._folder)  # also for a blob of another, who may not have come to it yet
+                sync_folder(self._folder)  # also for another writer's blob, which that may not have forced yet
         except OSError as error:
             if created:
-                with contextlib.suppress(OSError):  # what went wrong first is what is told
+                with contextlib.suppress(OSError):  # the first error is the one reported
                     os.unlink(path)
             raise self._failed(f"cannot take {len(data)} bytes", error, name) from error
         return created
 
     def read(self, name: str) -> bytes | None:
-        """As `Store.read`."""
+        """Read a blob, as `Store.read` does."""
         try:
             with open(self._path(name), "rb", buffering=0) as file:
                 return file.readall()
@@ -84,7 +85,7 @@ class Folder:
             raise self._failed("cannot be read", error, name) from error
 
     def names(self) -> list[str]:
-        """Names of all blobs, in no order."""
+        """Return the names of all blobs, unordered."""
         try:
             with os.scandir(self._folder) as entries:
                 found = [entry.name for entry in entries]
@@ -97,7 +98,7 @@ class Folder:
         ]
 
     def delete(self, names: Iterable[str]) -> None:
-        """As `Store.delete`."""
+        """Delete blobs, as `Store.delete` does."""
         for name in names:
             try:
                 with contextlib.suppress(FileNotFoundError):
@@ -120,7 +121,7 @@ class Folder:
             try:
                 os.link(apart, path)
             except FileExistsError:
-                # A file server that is asked a second time, since its answer was lost, knows of its own first one.
+                # A file server that is asked a second time, since its answer was lost, finds its own first link.
                 return os.fstat(descriptor).st_nlink == 2
             except OSError as error:
                 if error.errno not in _NO_LINKS:
@@ -135,7 +136,10 @@ class Folder:
         return True
 
     def _apart(self) -> tuple[int, str]:
-        """A new file to write to, and its path; locked as long as it is open."""
+        """Open a new file to write to; return its descriptor and path.
+
+        It is locked as long as it is open.
+        """
         while True:
             path = f"{self._folder}/{_APART}{secrets.token_hex(16)}"
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -144,7 +148,7 @@ class Folder:
                 if os.fstat(descriptor).st_nlink:
                     return descriptor, path
             except BlockingIOError:
-                pass  # who clears away has come between; it takes this one
+                pass  # another process that clears up has locked it first, and deletes it
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -166,7 +170,7 @@ def _clear(path: str) -> None:
 
 
 def _force(descriptor: int) -> None:
-    """Force a file to the disk; where `fsync` does not reach that, as on macOS, by the call that does."""
+    """Force a file to the disk, on macOS by the call that does what `fsync` does not."""
     if _FULL_SYNC is not None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
     else:

@@ -1,4 +1,4 @@
-"""Who is in the middle of a write to an SQLite database."""
+"""Detection of the process that is writing to an SQLite database."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Final
 
 _WRITE_LOCK: Final = 120
-"""The byte of the index of the write-ahead log that a writer has locked (sqlite.org/walformat.html, section 2.3.1)."""
+"""Byte of the write-ahead log's index that a writer locks (sqlite.org/walformat.html, section 2.3.1)."""
 
 _LOCKS: Final = Path("/proc/locks")
 
 
 def writing(database: Path) -> int | None:
-    """The id of the process that has a transaction open in which it writes; None if there is none, or nobody tells.
+    """Return the id of the process with an open write transaction, if known.
 
-    Only Linux tells. The file itself is not touched: a process that closes it lets go of its own locks on it.
+    The result is None if there is none, or the system does not tell; only Linux does. The file itself is not opened:
+    closing it would release this process's own locks on it.
     """
     try:
         inode = database.with_name(f"{database.name}-shm").stat().st_ino

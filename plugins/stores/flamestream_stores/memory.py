@@ -1,4 +1,4 @@
-"""Store `memory`: blobs in this process, for tests. They are gone when it ends."""
+"""Store `memory`: blobs in this process, for tests; lost when it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_na
 
 
 class Memory(Store):
-    """Blobs by name. Objects that are given one dictionary share what is in it."""
+    """Blobs by name. Objects that are given one dictionary share its content."""
 
     name: ClassVar[str] = "memory"
 

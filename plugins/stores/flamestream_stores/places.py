@@ -1,4 +1,4 @@
-"""What stores on a local disk share: folders that outlast a loss of power, names of files, hints of errors."""
+"""Common parts of stores on a local disk: durable folders, file names, hints."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from urllib.parse import quote
 from flamecore.errors import StoreError
 
 Survives = Literal["power_loss", "process_death"]
-"""What blobs outlast: the machine losing power, or only every process of the job being killed."""
+"""Event that blobs outlast: a loss of power, or only the death of all processes of the job."""
 
 _LONGEST = 150
 
 
 def file_name(job: str) -> str:
-    """A file name for a job of any name: readable, and another one for each job."""
+    """Return a readable file name for a job of any name; different for each."""
     name = quote(job, safe=" ")
     if len(name) > _LONGEST:
         name = f"{name[:_LONGEST]}%{hashlib.sha256(job.encode()).hexdigest()[:16]}"
-    # quote() leaves dots alone, and a name must not begin with one: hidden, or no file at all.
+    # quote() keeps dots, and a name must not begin with one: hidden, or no file at all.
     return f"%2E{name[1:]}" if name.startswith(".") else name or "%"
 
 
 def make_folder(folder: Path, *, sync: bool) -> None:
-    """Make a folder and those above it, as far as they are missing, for this user alone.
+    """Make a folder and its missing parents, for this user alone.
 
     Args:
-        folder: Which.
-        sync: Whether it must be there still after a loss of power.
+        folder: The folder.
+        sync: Whether it must outlast a loss of power.
 
     Raises:
         OSError: It cannot be made.
@@ -57,31 +57,31 @@ def sync_folder(folder: str | Path) -> None:
 
 
 def failed(store: str, what: str, error: OSError, *, folder: Path, blob: str = "") -> StoreError:
-    """The error for a call of the system that went wrong.
+    """Return the error of a failed system call.
 
     Args:
         store: Name of the driver.
-        what: What could not be done, with the path.
-        error: What the system says.
-        folder: Where it was to happen.
-        blob: Name of the blob, if it was about one.
+        what: The failed action, with the path.
+        error: The system's error.
+        folder: The folder of the action.
+        blob: Name of the blob, if there is one.
     """
     return store_error(store, f"{what}: {error.strerror or error}", hint_of(error, folder), blob)
 
 
 def store_error(store: str, what: str, hint: str, blob: str = "") -> StoreError:
-    """An error that names the driver."""
+    """Return an error that names the driver."""
     return StoreError(f"store {store!r}: {what}", hint=hint, store=store, blob=blob)
 
 
 def no_state(store: str, place: Path, job: str) -> StoreError:
-    """The error of a store that was only to be looked at, and is not there."""
+    """Return the error of a store to be read that does not exist."""
     what = f"there is no state of job {job!r}: {place} does not exist"
     return store_error(store, what, "Are the path under [state] and the job's name those that it ran with?")
 
 
 def hint_of(error: OSError, folder: Path) -> str:
-    """What to do about an error of the system."""
+    """Return a hint for a system error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return room(folder)
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -94,7 +94,7 @@ def hint_of(error: OSError, folder: Path) -> str:
 
 
 def room(folder: Path) -> str:
-    """What to do about a full disk."""
+    """Return a hint for a full disk, with the bytes that are free."""
     free = ""
     with contextlib.suppress(OSError, AttributeError):  # only a hint
         disk: Any = os.statvfs(folder)

@@ -1,11 +1,10 @@
-"""Store `sqlite`: blobs as rows of an SQLite database, for any number of processes of one host.
+"""Store `sqlite`: blobs as rows of an SQLite database, for processes of one host.
 
 The database is in WAL mode, where a transaction is seen only once it is whole in the log, and with `synchronous = FULL`
-only once the log is forced to the disk. A small blob is one statement: SQLite lets go of the interpreter's lock while
-it works, and getting that back from a busy event loop takes longer than the statement.
+only once the log is forced to the disk. A small blob is one statement: SQLite releases the interpreter's lock while it
+works, and getting that back from a busy event loop takes longer than the statement.
 
-Every object has a thread of its own for its connection. Waiting for the disk, or for other processes, holds up nothing
-else.
+Every object has its own thread for its connection. Waiting for the disk, or for other processes, blocks nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +31,10 @@ from flamestream_stores.places import Survives, failed, file_name, make_folder, 
 T = TypeVar("T")
 
 PIECE_BYTES: Final = 8 * 2**20
-"""A larger blob is stored in pieces: SQLite copies a row several times over, and takes none above 1 GB."""
+"""Largest blob stored whole; a larger one is stored in pieces of this size.
+
+SQLite copies a row several times over, and takes none above 1 GB.
+"""
 
 _SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
 _APPLICATION: Final = 0x464C4D53  # "FLMS"
@@ -51,7 +53,7 @@ _DELETE: Final = "DELETE FROM blobs WHERE job = ? AND name = ?"
 
 _BUSY: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
 _FULL: Final = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
-"""Of a disk that is full; the second if not even the index of the write-ahead log has room."""
+"""Errors of a full disk; the second if not even the index of the write-ahead log has room."""
 _LOCKED: Final = "Another process{} holds it; end that, or raise busy_timeout_s under [state]."
 _GONE: Final = "Has somebody replaced it while the job ran? Start the job again."
 _HINTS: Final = {
@@ -72,9 +74,10 @@ class SqliteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     Attributes:
         path: A folder, in which each job has a database of its own, JOB.db; or, if it ends with `.db`, `.sqlite` or
-            `.sqlite3`, one database for all. Made if it is not there. Relative to the configuration file.
-        survives: What a blob outlasts once it is created: `power_loss` forces each to the disk; `process_death`, which
-            is much quicker, leaves that to the system, and a loss of power may cost the blobs of the last seconds.
+            `.sqlite3`, one database for all. Created if it does not exist. Relative to the configuration file.
+        survives: Event that a blob outlasts once it is created: `power_loss` forces each to the disk; `process_death`,
+            which is much quicker, leaves that to the system, and a loss of power may cost the blobs of the last
+            seconds.
         busy_timeout_s: How long to wait for other processes that write. One that stands still in the middle of that
             holds up all others; a supervisor ends those that it has started, after `deploy.silence_timeout_s`.
     """
@@ -149,10 +152,10 @@ class Sqlite(Store):
     # -- in the thread -----------------------------------------------------------------------------------------------
 
     def _patiently(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Make a call, again while other processes hold the database.
+        """Call a function, and repeat the call while other processes hold the database.
 
-        SQLite itself would wait ever longer between its attempts, up to 0.1 s, while those who have come later take
-        their turns. All that is called here is one transaction, or can be made twice.
+        SQLite itself would wait ever longer between its attempts, up to 0.1 s, while later processes get their turns.
+        Every function called here is one transaction, or may be repeated.
         """
         until = time.monotonic() + self.options.busy_timeout_s
         while True:
@@ -169,7 +172,7 @@ class Sqlite(Store):
             raise no_state(self.name, self._path, self.context.job)
         if self._database is None:
             make_folder(self._path.parent, sync=durable)
-            with suppress(FileExistsError):  # files that SQLite makes beside it are for the same users
+            with suppress(FileExistsError):  # files that SQLite makes beside it get the same mode
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
             self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None)
         database = self._database
@@ -179,7 +182,7 @@ class Sqlite(Store):
             raise store_error(self.name, what, "Give a path on a local disk under [state].")
         database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         database.execute(f"PRAGMA fullfsync = {durable:d}")  # where fsync alone does not reach the disk
-        database.execute("PRAGMA secure_delete = OFF")  # some builds write zeros over what is deleted
+        database.execute("PRAGMA secure_delete = OFF")  # some builds overwrite deleted data with zeros
         database.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
         self._transact(self._prepare, database)
         self._inode = self._path.stat().st_ino
@@ -227,7 +230,7 @@ class Sqlite(Store):
 
     def _names(self, prefix: str) -> list[str]:
         assert self._database is not None, "open() has returned"
-        # Names are ASCII, so all that begin so come before the prefix with DEL behind it.
+        # Names are ASCII, so all with this prefix come before the prefix with DEL behind it.
         return [row[0] for row in self._database.execute(_NAMES, (self.context.job, prefix, f"{prefix}\x7f"))]
 
     def _delete(self, names: tuple[str, ...]) -> None:
@@ -243,13 +246,13 @@ class Sqlite(Store):
             database.close()
 
     def _transact(self, body: Callable[..., T], database: sqlite3.Connection, *arguments: Any) -> T:
-        """Do all of it or nothing."""
+        """Run a function in one transaction; roll it back on any error."""
         database.execute("BEGIN IMMEDIATE")
         try:
             result = body(database, *arguments)
             database.execute("COMMIT")
         except BaseException:
-            if database.in_transaction:  # SQLite itself takes back some that fail
+            if database.in_transaction:  # SQLite rolls some of them back itself
                 database.execute("ROLLBACK")
             raise
         return result

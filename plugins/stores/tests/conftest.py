@@ -1,4 +1,4 @@
-"""What the tests of the stores share: disks that are full, or that cannot be written to."""
+"""Fixtures of the stores' tests: disks that are full or read-only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _mount(*arguments: str) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 4 MiB."""
+    """Yield the folder of a disk of 4 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     _mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder))
@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def fixed_disk(small_disk: Path) -> Path:
-    """A disk that cannot be written to."""
+    """Return the folder of a disk that cannot be written to."""
     _mount("-o", "remount,ro", str(small_disk))
     return small_disk
 
@@ -65,11 +65,17 @@ Holds = Callable[[Store, dict[str, bytes]], Awaitable[None]]
 
 @pytest.fixture
 def fill() -> Fill:
-    """`held, error = await fill(store, size)`: blobs of that size until there is no more room."""
+    """Return `fill`: `held, error = await fill(store, size)` fills the store.
+
+    It creates blobs of that size until there is no more room.
+    """
     return _fill
 
 
 @pytest.fixture
 def holds() -> Holds:
-    """`await holds(store, blobs)`: it holds these, whole, and no others."""
+    """Return `holds`: `await holds(store, blobs)` checks the content of a store.
+
+    The store must hold these blobs, whole, and no others.
+    """
     return _holds

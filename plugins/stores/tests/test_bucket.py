@@ -1,4 +1,4 @@
-"""Store `directory` in object stores: which of them, by what they are asked, and a server that speaks S3."""
+"""Store `directory` in object stores: URLs, calls and answers, and an S3 server."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_secrets_are_not_shown() -> None:
     assert "secret" in repr(made.options)
 
 
-# -- what they are asked, and what they answer -------------------------------------------------------------------------
+# -- calls and answers -------------------------------------------------------------------------------------------------
 
 
 class Answers:
-    """A file system that fails in a way of its choice."""
+    """A file system that records its calls, and fails with a given error."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -141,7 +141,7 @@ def test_a_missing_bucket_is_an_error(answers: Answers) -> None:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, Any]]:
-    """Options for a server that speaks S3, with a bucket `flame`."""
+    """Yield options for a server that speaks S3, with a bucket `flame`."""
     reason = "no S3 server: tox -e py311-s3, or pip install s3fs 'moto[server]'"
     s3fs = pytest.importorskip("s3fs", reason=reason)
     server_of = pytest.importorskip("moto.server", reason=reason)

@@ -1,4 +1,4 @@
-"""Every store, held against the laws of the contract by the public kit."""
+"""The stores against the laws of the contract, by the public kit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Store `directory` in a folder: what is forced to the disk and when, what killed writers leave, full disks."""
+"""Store `directory` in a folder: syncs, files of killed writers, full disks."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_other_files_are_no_blobs(tmp_path: Path) -> None:
     assert using(store(tmp_path), do) == ["a"]
 
 
-# -- what is forced to the disk ----------------------------------------------------------------------------------------
+# -- syncs to the disk ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of the system, in order, as far as it matters."""
+    """Return the list of system calls made, in order, as far as it matters."""
     made: list[str] = []
 
     def told(what: str, call: Any) -> Any:
@@ -72,7 +72,7 @@ def test_a_file_is_forced_to_the_disk_before_its_link_and_the_folder_after_it(tm
         assert calls == ["file", "link", "folder"]
         calls.clear()
         assert not await made.create("a", b"other")
-        assert calls == ["folder"]  # who is told that it is there may rely on it
+        assert calls == ["folder"]  # a creator that is told so may rely on it
 
     using(store(tmp_path), do)
 
@@ -118,7 +118,7 @@ def test_a_file_system_without_links_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_link_that_a_file_server_makes_twice_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first answer was lost; the second says that the name is taken, by this very file."""
+    """Its first answer was lost; the second says that the name is taken."""
     link = os.link
 
     def twice(*paths: Any) -> None:
@@ -129,7 +129,7 @@ def test_a_link_that_a_file_server_makes_twice_is_created(tmp_path: Path, monkey
     assert using(store(tmp_path), lambda made: made.create("a", b"data")) is True
 
 
-# -- what killed writers leave -----------------------------------------------------------------------------------------
+# -- files of killed writers ------------------------------------------------------------------------------------------
 
 
 def test_files_of_dead_writers_are_deleted_and_those_of_live_ones_stay(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_files_of_dead_writers_are_deleted_and_those_of_live_ones_stay(tmp_path:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc to find out the path of a descriptor")
 def test_a_file_deleted_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process that opens takes a new file for one that was left, before its writer has come to lock it."""
+    """Another process deletes a new file as abandoned, before its writer locks it."""
     flock = fcntl.flock
     meddled: list[int] = []
 
@@ -173,7 +173,7 @@ def test_a_file_deleted_before_it_is_locked_is_made_again(tmp_path: Path, monkey
     assert len(meddled) == 2
 
 
-# -- what the system can refuse ----------------------------------------------------------------------------------------
+# -- refusals of the system -------------------------------------------------------------------------------------------
 
 
 def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""State is for its user alone, whatever files are like by default."""
+"""State is private to its user, whatever the umask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flamestream_stores.sqlite import Sqlite
 
 @pytest.fixture
 def open_umask() -> Iterator[None]:
-    """Files and folders are for everybody, unless somebody says otherwise."""
+    """Make files and folders accessible to everybody by default."""
     before = os.umask(0)
     try:
         yield
@@ -25,7 +25,7 @@ def open_umask() -> Iterator[None]:
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """Modes of all that is in a folder."""
+    """Return the modes of all entries in a folder, by relative path."""
     return {str(path.relative_to(folder)): f"{path.stat().st_mode & 0o777:o}" for path in folder.rglob("*")}
 
 

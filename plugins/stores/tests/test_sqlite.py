@@ -1,4 +1,4 @@
-"""Store `sqlite`: where its file is, what it outlasts, large blobs, and everything a database can refuse."""
+"""Store `sqlite`: its file, durability, large blobs, and refusals of the database."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_the_path_may_be_absolute_or_in_the_home(tmp_path: Path, monkeypatch: py
     assert {found.name for found in tmp_path.iterdir()} == {"one.db", "two.db"}
 
 
-# -- what it outlasts --------------------------------------------------------------------------------------------------
+# -- durability -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("survives", "synchronous", "full"), [("power_loss", 2, 1), ("process_death", 1, 0)])
 def test_transactions_are_forced_to_the_disk_as_survives_says(
     tmp_path: Path, survives: Any, synchronous: int, full: int
 ) -> None:
-    """SQLite's own words: in WAL mode FULL (2) forces every transaction to the disk, NORMAL (1) only checkpoints."""
+    """In WAL mode FULL (2) forces every transaction to the disk, NORMAL (1) does not."""
 
     async def asked(made: Sqlite) -> list[Any]:
         database = made._database
@@ -109,7 +109,7 @@ def test_the_log_does_not_stay_large(tmp_path: Path) -> None:
     assert (tmp_path / "state" / "job.db").stat().st_size < 100 * 2**20
 
 
-# -- what a database can refuse ----------------------------------------------------------------------------------------
+# -- refusals of the database -----------------------------------------------------------------------------------------
 
 
 def test_another_writer_is_waited_for(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_exclusive_lock_of_another_process_is_an_error(tmp_path: Path) -> Non
 
 
 def test_many_stores_open_the_file_at_once(tmp_path: Path) -> None:
-    """Also when there is no file yet, and when the last one has just closed."""
+    """There may be no file yet, or the last store may have just closed."""
 
     async def run() -> None:
         for turn in range(5):

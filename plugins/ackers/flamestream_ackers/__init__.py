@@ -1,1 +1,4 @@
-"""Ackers: `centralized`, `local` (aggregates on each worker, wraps any other) and `sharded` (by time)."""
+"""Ackers: `centralized`, `local` (aggregates on workers) and `sharded` (by time).
+
+`local` wraps any other.
+"""

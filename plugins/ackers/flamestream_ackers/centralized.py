@@ -10,7 +10,7 @@ from flamestream_ackers.tracker import XorTracker
 
 
 class CentralizedReporter(SteppingReporter):
-    """One report a step, to the only tracker there is."""
+    """One report a step, to the only tracker."""
 
     def _reports(
         self, tick: int, acks: tuple[Ack, ...], heartbeats: Heartbeats, ended: tuple[int, ...]
@@ -19,7 +19,10 @@ class CentralizedReporter(SteppingReporter):
 
 
 class Centralized(Acker):
-    """The simplest strategy, and the one of lowest latency (paper 002, "Interface of the tracker")."""
+    """The simplest strategy, with the lowest latency.
+
+    See paper 002, "Interface of the tracker".
+    """
 
     name = "centralized"
 

@@ -1,4 +1,7 @@
-"""Aggregation on each worker: fewer and larger reports to whatever strategy is inside (paper 002, "local tracker")."""
+"""Aggregation on each worker (paper 002, "local tracker").
+
+It sends fewer and larger reports to the strategy inside.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from flamestream_ackers.reporter import MergingReporter
 
 
 class LocalReporter(MergingReporter):
-    """Keeps reports back for at most an interval or a count, then hands them to the reporter inside all at once.
+    """Reporter that holds reports for an interval or a count, then passes them on.
 
     Args:
         inner: The reporter that sends them.
-        plan: What is to be tracked.
-        interval: How long a report may wait, in seconds. Intervals end at multiples of it on the clock: the reporters
-            of one machine send together. What was in flight on several is then done at one time, not when the last of
-            them comes round, and the tracker has one piece of news of it.
-        count: How many acks may wait.
+        plan: The plan of the acker.
+        interval: Longest delay of a report, in seconds. Intervals end at multiples of it on the clock: the reporters of
+            one machine send together. Items in flight on several workers are then done at one time, not when the last
+            report comes round, and the tracker sends one update for them.
+        count: Most acks that may wait.
     """
 
     def __init__(self, inner: Reporter, plan: AckerPlan, interval: float, count: int) -> None:
@@ -58,7 +61,7 @@ class LocalReporter(MergingReporter):
         return min(inner, self._deadline)
 
     def _pass_on(self, now: float) -> Sequence[tuple[int, Report]]:
-        # In this order; that no front ends beside acks is the duty of the reporter inside, which may be anybody's.
+        # In this order; that no front ends beside acks is the duty of the reporter inside, which may be any other.
         inner = self._inner
         for ack in self._take_acks():
             inner.ack(*ack)
@@ -73,7 +76,7 @@ class LocalReporter(MergingReporter):
 
 
 class Local(Acker):
-    """Wraps another strategy; only the reporters differ from it. Costs a latency of at most `flush_interval_ms`."""
+    """Wrapper of another strategy's reporters, up to `flush_interval_ms` slower."""
 
     name = "local"
 

@@ -1,4 +1,4 @@
-"""What a worker has to report, merged until it is sent: the part that all reporters here share."""
+"""Reports of a worker, merged until they are sent: the base of all reporters here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Heartbeats = tuple[tuple[int, int], ...]
 
 
 class MergingReporter(Reporter):
-    """Keeps one XOR per (segment, time), the latest heartbeat of each front, and the fronts that have ended."""
+    """An XOR for each (segment, time), latest heartbeats, and ended fronts, unsent."""
 
     def __init__(self, plan: AckerPlan) -> None:
         self._acks: list[dict[int, int]] = [{} for _ in plan.segments]
@@ -50,12 +50,13 @@ class MergingReporter(Reporter):
 
     def unregister(self, front: int) -> None:
         self._ended.append(front)
-        self._promises.pop(front, None)  # if it is registered again it may go on from anywhere the tracker allows
+        self._promises.pop(front, None)  # registered again, it may go on from any time the tracker allows
 
     def _take_acks(self) -> tuple[Ack, ...]:
-        """Empty the buffer, highest (segment, time) first, as paper 002 asks: what is sent before what caused it.
+        """Empty the buffer, highest (segment, time) first.
 
-        What has become zero is left out: it would change no checksum.
+        Paper 002 asks for this order: items sent before those that caused them. Checksums that are zero are left out:
+        they would change nothing.
         """
         taken: list[Ack] = []
         for segment in range(len(self._acks) - 1, -1, -1):
@@ -72,7 +73,7 @@ class MergingReporter(Reporter):
 
 
 class SteppingReporter(MergingReporter):
-    """Sends what there is at every flush: the acks, then the heartbeats, then the fronts that have ended.
+    """Reporter that sends everything at every flush: acks, heartbeats, ended fronts.
 
     Fronts never end in a report that carries acks. If there are acks in the flush they wait for the next, which is due
     at once and sends them ahead of anything else, so a worker that is never idle does not keep them waiting.
@@ -108,4 +109,4 @@ class SteppingReporter(MergingReporter):
     def _reports(
         self, tick: int, acks: tuple[Ack, ...], heartbeats: Heartbeats, ended: tuple[int, ...]
     ) -> list[tuple[int, Report]]:
-        """Address one report, of which at least one part is not empty."""
+        """Address one report, which has at least one part, to the trackers."""

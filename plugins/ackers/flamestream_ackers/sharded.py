@@ -1,4 +1,4 @@
-"""Several trackers, each with the acks of its share of the times (paper 002, "Distributed tracker")."""
+"""Several trackers that share the times (paper 002, "Distributed tracker")."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ Vector = tuple[int, ...]
 
 
 def rounded(time: int, shard: int, shards: int, offset: int = 0) -> int:
-    """What the promise "nothing below `time`" means to one shard: the first time from `time` on that is its own.
+    """Return the promise "nothing below `time`" rounded up to a time of a shard.
 
     Args:
-        time: Of the promise.
-        shard: Which one. It keeps the acks of every time that is itself modulo `shards`, with the offset added.
+        time: Time of the promise.
+        shard: Index of the shard. It keeps the acks of every time that is itself modulo `shards`, with the offset
+            added.
         shards: How many there are.
         offset: Shifts the assignment; the same on all workers. Acks name no front, so it cannot depend on one.
     """
@@ -30,7 +31,10 @@ def rounded(time: int, shard: int, shards: int, offset: int = 0) -> int:
 
 
 class ShardedReporter(SteppingReporter):
-    """Sends acks to the shard of their time, and to every shard the node time of each flush that has acks."""
+    """Reporter that sends acks to the shard of their time, and node times to all.
+
+    Node times are sent for each flush that has acks.
+    """
 
     def __init__(self, worker: int, plan: AckerPlan, shards: int) -> None:
         super().__init__(worker, plan)
@@ -54,7 +58,10 @@ class ShardedReporter(SteppingReporter):
         return reports
 
     def _grown(self, shard: int, heartbeats: Heartbeats) -> Heartbeats:
-        """The heartbeats that tell this shard anything: one in `shards` does when times go up by one."""
+        """Return the heartbeats that are news to a shard, rounded up to its times.
+
+        If times go up by one, a heartbeat is news to one shard in `shards`.
+        """
         promised = self._promised[shard]
         grown = []
         for front, time in heartbeats:
@@ -67,10 +74,10 @@ class ShardedReporter(SteppingReporter):
 
 
 class _Told:
-    """The reports of one shard on one segment, from the accepted one on.
+    """Reports of one shard on one segment, from the accepted one on.
 
-    Of the reports only the lowest minimum time that follows is wanted. So one that is followed by a lower or equal one
-    is merged with it: it keeps its place, the node times at which it is accepted, and takes the lower time.
+    Only the lowest minimum time that follows a report matters. So a report followed by a lower or equal one is merged
+    with it: it keeps its place, the node times at which it is accepted, and takes the lower time.
     """
 
     __slots__ = ("reports",)
@@ -85,7 +92,7 @@ class _Told:
         reports.append((place, time))
 
     def accept(self, known: Vector) -> int:
-        """Drop what comes before the latest report whose node times are all known; the lowest time of the rest."""
+        """Drop reports before the latest of known node times; return the least time left."""
         reports = self.reports
         while len(reports) > 1 and all(map(int.__le__, reports[1][0], known)):
             reports.popleft()
@@ -93,9 +100,9 @@ class _Told:
 
 
 class ConservativeListener(Listener):
-    """Makes one minimum time of what several shards tell.
+    """One minimum time out of the reports of several shards.
 
-    A report says what was in flight on one shard when it had applied the workers' flushes up to its node times. The
+    A report gives the items in flight on one shard when it had applied the workers' flushes up to its node times. The
     published rule takes from each shard the latest report whose node times all shards have reached. With two workers
     that is unsound: the − of an item may reach its shard before its +, so that the item shows only in reports between
     one that knows of neither and one that knows of both. Here a shard counts with the *lowest* minimum time from that
@@ -128,7 +135,7 @@ class ConservativeListener(Listener):
 
 
 class Sharded(Acker):
-    """Shares the work of tracking out among several trackers, for jobs that one cannot follow."""
+    """Several trackers that share the work, for jobs that one cannot follow."""
 
     name = "sharded"
 

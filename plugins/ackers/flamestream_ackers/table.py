@@ -1,4 +1,7 @@
-"""The ack table: one XOR per time; where it is not zero something is in flight (paper 002, "Interface")."""
+"""The ack table: one XOR per time, not zero while items are in flight.
+
+See paper 002, "Interface".
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,18 @@ from flamecore.errors import ConsistencyError, TimeRegressionError
 
 
 class AckTable:
-    """Checksums of one segment, one for each cell of `window` units of time, from the head on.
+    """Checksums of one segment, one for each cell of `window` units of time.
 
-    What it does is what a ring of `capacity` cells does; what it costs depends on the cells in use alone, since times
-    may be microseconds: a cell exists from its first ack until it is found zero at the lower end.
+    Cells count from the head on. It behaves like a ring of `capacity` cells; its cost depends on the cells in use
+    alone, since times may be microseconds: a cell exists from its first ack until it is found zero at the lower end.
 
     Args:
         head: Lower end of the first cell. Times below it have passed.
         capacity: How many cells are in reach from the head on. An ack beyond is refused.
         window: Units of time for each cell.
-        single: This table sees every ack of its segment, so that one of a time that has passed is an error. In one
-            shard of several such an ack moves the head back: what caused it went to another shard and came first.
+        single: Whether this table sees every ack of its segment, so that an ack of a time that has passed is an error.
+            In one shard of several such an ack moves the head back: the ack that caused it went to another shard and
+            came first.
     """
 
     __slots__ = ("_cells", "_head", "_heap", "_last", "_single", "_span", "_window")
@@ -35,19 +39,19 @@ class AckTable:
         self._last = head
 
     def __len__(self) -> int:
-        """How many cells are kept, zero or not."""
+        """Return the number of cells kept, zero or not."""
         return len(self._cells)
 
     @property
     def head(self) -> int:
-        """Lower end of the first cell."""
+        """Return the lower end of the first cell."""
         return self._head
 
     def ack(self, time: int, xor: int) -> bool:
         """Fold one report into the checksum of `time`.
 
         Args:
-            time: Of the items handed over.
+            time: Time of the items handed over.
             xor: XOR of their numbers.
 
         Returns:
@@ -73,10 +77,10 @@ class AckTable:
         return not xor
 
     def promote(self, limit: int) -> int:
-        """Move the head over cells that are zero, as far as whole cells fit below `limit`, and return it.
+        """Move the head over zero cells, by whole cells below `limit`, and return it.
 
         Args:
-            limit: Nothing below it can come any more.
+            limit: Time below which no ack can come any more.
         """
         heap = self._heap
         cells = self._cells

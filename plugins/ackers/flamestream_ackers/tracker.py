@@ -1,7 +1,8 @@
-"""The tracker of every strategy here: ack tables by segment, heartbeats by front, node times by worker.
+"""The tracker of every strategy here: ack tables, heartbeats and node times.
 
-Paper 002, "Interface of the tracker" and "Distributed tracker". A minimum time m means that nothing *below* m is in
-flight, where the paper says "less or equal".
+There is a table for each segment, a heartbeat for each front, and a node time for each worker (paper 002, "Interface of
+the tracker" and "Distributed tracker"). A minimum time m means that nothing *below* m is in flight, where the paper
+says "less or equal".
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ CAPACITY: Final = 2**64
 
 
 class XorTracker(Tracker):
-    """Knows what is in flight by the XOR of what the workers report.
+    """Tracker of items in flight, by the XOR of the workers' reports.
 
-    A segment's minimum time is the first time at which its table is not zero, but no more than the minimum times of
-    the segments that feed it, or, if none does, than the lowest heartbeat of the fronts. When the last front has
-    ended, the highest heartbeat that an ended front has given takes its place, so everything sent is released.
+    A segment's minimum time is the first time at which its table is not zero, but no more than the minimum times of the
+    segments that feed it, or, if none does, than the lowest heartbeat of the fronts. When the last front has ended, the
+    highest heartbeat that an ended front has given takes its place, so everything sent is released.
 
     Args:
-        plan: What is to be tracked.
-        shard: This tracker sees the acks of some times only. Its minimum times may then go back, and its news carry
-            the workers' node times, all segments whenever there is a new one, which is what its listeners judge by.
+        plan: The plan of the acker.
+        shard: Whether this tracker sees the acks of some times only. Its minimum times may then go back, and its news
+            carry the workers' node times, all segments whenever there is a new one, since its listeners judge by these.
     """
 
     def __init__(self, plan: AckerPlan, *, shard: bool = False) -> None:
@@ -41,7 +42,7 @@ class XorTracker(Tracker):
         self._bound = plan.start  # lowest heartbeat, or the default
         self._ticks = [0] * plan.workers
         self._shard = shard
-        self._joined = False  # a front that joins further on may raise the bound; told with the next report
+        self._joined = False  # a front that joins further on may raise the bound; reported with the next report
 
     def receive(self, report: Report) -> Sequence[MinTimes]:
         worker, tick, acks, heartbeats, unregistered = report
@@ -84,7 +85,7 @@ class XorTracker(Tracker):
         return MinTimes(tuple(self._times), tuple(self._ticks) if self._shard else ())
 
     def _heartbeat(self, promises: Sequence[tuple[int, int]]) -> bool:
-        """Take promises; True if the lowest one has grown."""
+        """Take promises; return whether the lowest one has grown."""
         bound, lowest = self._bound, False
         for front, time in promises:
             last = self._heartbeats.get(front)
@@ -120,7 +121,7 @@ class XorTracker(Tracker):
         self._bound = min(self._heartbeats.values(), default=self._default)
 
     def _advance(self) -> bool:
-        """Bring the minimum times up to date, upstream first; True if any has changed."""
+        """Update the minimum times, upstream first; return whether any has changed."""
         changed = False
         times = self._times
         for segment, (feeding, table) in enumerate(zip(self._inbound, self._tables, strict=True)):

@@ -1,4 +1,4 @@
-"""Builds the ackers of this plugin as a job does, by name."""
+"""Fixture that builds the ackers of this plugin by name, as a job does."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def build(name: str, options: Any, plan: AckerPlan) -> Acker:
 
 @pytest.fixture
 def acker() -> Callable[..., Callable[[AckerPlan], Acker]]:
-    """`acker(name, **options)` gives what the kit wants: a function that builds the acker for a plan."""
+    """Return `acker(name, **options)`, which gives a function from plan to acker."""
     return lambda name, **options: lambda plan: build(name, options, plan)

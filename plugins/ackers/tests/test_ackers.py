@@ -1,4 +1,4 @@
-"""Every acker of this plugin, and combinations of them, through the public kit; and as a plugin."""
+"""Every acker of this plugin, and combinations, by the public kit; and as plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers send. Numbers are those of the history."""
+"""Reports of workers. Numbers are those of the history."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_promises_are_not_taken_back(centralized: Reporter, local: Reporter, sha
 
 @pytest.mark.parametrize("start", [10.001, 10.0025])
 def test_local_waits_for_the_end_of_its_interval(local: Reporter, start: float) -> None:
-    """Intervals end at multiples of 5 ms, so that all reporters of a machine send together."""
+    """Intervals end at multiples of 5 ms: all reporters of a machine send together."""
     local.ack(0, 1, X)
     assert list(local.flush(start)) == []
     assert local.due() == pytest.approx(10.005)

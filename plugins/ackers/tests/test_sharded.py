@@ -1,7 +1,7 @@
-"""What listeners make of the news of several shards, and the simulation that tells a sound rule from the others.
+"""Listeners to several shards, and the simulation that finds unsound rules.
 
 The unsound rules are kept here, to show that the checks can see them: the published one (paper 002, "Distributed
-tracker"), which fails with two or more workers, and the one that looks at no node times at all.
+tracker"), which fails with two or more workers, and the one that ignores node times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def covered(vector: Sequence[int], by: Sequence[int]) -> bool:
 
 
 class PublishedListener(Listener):
-    """From each shard the latest report whose vector is covered by the least of all shards' latest vectors."""
+    """The published rule: each shard's latest report whose vector is covered.
+
+    It is covered by the least of all shards' latest vectors.
+    """
 
     def __init__(self, plan: AckerPlan, shards: int) -> None:
         self._reports = [[MinTimes((plan.start,), (0,) * plan.workers)] for _ in range(shards)]
@@ -48,7 +51,7 @@ class PublishedListener(Listener):
 
 
 class HeedlessListener(Listener):
-    """The least of what the shards said last."""
+    """The minimum of the shards' last reports."""
 
     def __init__(self, plan: AckerPlan, shards: int) -> None:
         self._times = [plan.start] * shards
@@ -64,7 +67,7 @@ class HeedlessListener(Listener):
 
 
 class QuietTracker(XorTracker):
-    """Reports only what has changed, and no new node times beside."""
+    """A tracker that reports only changed times, not new node times alone."""
 
     def receive(self, report: Report) -> Sequence[MinTimes]:
         before = self.current().times
@@ -99,10 +102,11 @@ def first_broken(make: Make, shape: Shape, runs: int) -> LawBroken | None:
 
 
 def counter_example(listener: Listener) -> list[int]:
-    """Two workers, shards by parity, times 0, 1, 2. What the listener says after each report.
+    """Return a listener's minimum time after each report of a counter-example.
 
-    Worker 0 processes the item of time 0 and spawns one of time 1: its node time 1 carries − to shard 0 and + to
-    shard 1. Worker 1's node times have nothing to do with it. The item of time 1 stays in flight.
+    There are two workers, shards by parity, and times 0, 1, 2. Worker 0 processes the item of time 0 and spawns one of
+    time 1: its node time 1 carries − to shard 0 and + to shard 1. Worker 1's node times have nothing to do with it. The
+    item of time 1 stays in flight.
     """
     news = [
         (0, (0, 1), 0),  # the item of time 0 is in flight
@@ -142,7 +146,7 @@ def test_case_37_a_report_counts_when_all_shards_have_its_node_times() -> None:
     assert not sound.receive(1, MinTimes((5,), (2,)))
     assert sound.receive(1, MinTimes((4,), (3,)))
     assert sound.min_time(0) == 1
-    assert sound.receive(0, MinTimes((6,), (3,)))  # of itself: a heartbeat
+    assert sound.receive(0, MinTimes((6,), (3,)))  # by itself: a heartbeat
     assert sound.min_time(0) == 4
 
 
@@ -169,7 +173,7 @@ def test_f13_a_shard_goes_back_and_says_so() -> None:
     tracker = XorTracker(PLAN, shard=True)
     assert tracker.receive(Report(0, heartbeats=((1, 10),))) == (MinTimes((10,), (0, 0)),)
     assert tracker.receive(Report(1, 1, (Ack(0, 4, 7),))) == (MinTimes((4,), (0, 1)),)
-    assert tracker.receive(Report(0, 1)) == (MinTimes((4,), (1, 1)),)  # of itself: a node time
+    assert tracker.receive(Report(0, 1)) == (MinTimes((4,), (1, 1)),)  # by itself: a node time
     assert tracker.receive(Report(0, 2, (Ack(0, 4, 7),))) == (MinTimes((10,), (2, 1)),)
 
 
@@ -221,7 +225,7 @@ def test_shards_that_keep_their_node_times_to_themselves_get_stuck(
 
 
 class OneByOneTracker(XorTracker):
-    """Tells what every single ack of a report does, in the order in which they are in it."""
+    """A tracker that reports after every single ack, in the order of the report."""
 
     def __init__(self, plan: AckerPlan) -> None:
         super().__init__(plan, shard=True)  # so that acks of the past show as news and not as errors
@@ -252,7 +256,7 @@ def one_by_one(ascending: bool) -> Make:
 
 
 class Unchecked(Simulation):
-    """Lets reports through in whatever order their acks are."""
+    """A simulation that accepts reports with acks in any order."""
 
     def _check_report(self, worker: int, report: Report) -> bool:
         return bool(report.tick)

@@ -132,7 +132,7 @@ def test_a_cell_that_comes_and_goes_is_kept_once() -> None:
 
 
 class Ring:
-    """The table as a list of cells that is walked, wanted: the same answers."""
+    """The table as a list of cells; it must give the same answers."""
 
     def __init__(self, head: int, capacity: int, window: int, single: bool) -> None:
         self.head, self.window, self.single = head, window, single
@@ -164,7 +164,7 @@ class Ring:
 
 
 class TableMachine(RuleBasedStateMachine):
-    """Any sequence of calls: the same answers as the ring, errors included."""
+    """Any sequence of calls gives the ring's answers, errors included."""
 
     @initialize(
         head=st.integers(-5, 5), capacity=st.integers(1, 6), window=st.sampled_from([1, 1, 2, 5]), single=st.booleans()
@@ -195,7 +195,7 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.lost)
     @rule()
     def give_up(self) -> None:
-        """A job that has lost its table ends."""
+        """End the job: its table is lost."""
 
 
 TestTableMachine = TableMachine.TestCase

@@ -1,4 +1,7 @@
-"""The tracker, report by report. Numbers are those of the acceptance cases and of the history."""
+"""The tracker, report by report.
+
+Numbers are those of the acceptance cases and of the history.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ A, B = 1, 2
 
 
 class Driven(XorTracker):
-    """A tracker with one worker, whose reports are written down part by part."""
+    """A tracker with one worker, whose reports are given part by part."""
 
     def __init__(self, segments: Segments = ONE, fronts: tuple[int, ...] = (A,), start: int = 0) -> None:
         super().__init__(AckerPlan(1, segments, fronts, start))
@@ -198,7 +201,10 @@ def test_a_front_that_joins_further_on_takes_the_others_along_with_its_first_hea
 
 
 class TrackerMachine(RuleBasedStateMachine):
-    """Any legal sequence: never back, never past the model, and level with it whenever everything is reported."""
+    """Any legal sequence: minimum times never go back, nor past the model's.
+
+    They equal the model's whenever everything is reported.
+    """
 
     @initialize(segments=st.sampled_from(SEGMENTS), start=st.sampled_from([0, -2, 10**15]))
     def begin(self, segments: Segments, start: int) -> None:
@@ -264,7 +270,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule()
     def flush_all(self) -> None:
-        for worker in (0, 1, 0, 1):  # twice, for what was held back
+        for worker in (0, 1, 0, 1):  # twice, for ends of fronts that were held back
             self.flush(worker)
         assert self.known[-1] == [self.model.limit(segment) for segment in range(len(self.plan.segments))]
 

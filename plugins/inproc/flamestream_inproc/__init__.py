@@ -1,7 +1,7 @@
-"""In-process transport: any number of addresses in one event loop. Objects are handed over as they are.
+"""In-process transport: any number of addresses in one event loop.
 
-With `serialise = true` every message is turned into bytes and back, as it would be between processes: for finding,
-in one process, what could not leave it.
+Objects are handed over as they are. With `serialise = true` every message is turned into bytes and back, as it would be
+between processes: that finds, in one process, messages that could not leave it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Options of the transport.
 
     Attributes:
-        serialise: Send bytes all the same.
+        serialise: Turn messages into bytes and back all the same.
         room: Most messages waiting at one address before senders wait.
     """
 
@@ -111,7 +111,7 @@ class InprocTransport(Transport):
 
     name = "inproc"
     Options = Options
-    schemes: ClassVar[tuple[str, ...] | None] = ()  # nobody joins from another process
+    schemes: ClassVar[tuple[str, ...] | None] = ()  # no process joins from elsewhere
 
     def __init__(self, options: Any, context: TransportContext) -> None:
         super().__init__(options or Options(), context)
@@ -122,7 +122,7 @@ class InprocTransport(Transport):
         return TransportCapabilities(multi_process=False, serialises=self.options.serialise)
 
     def copy(self, message: Any) -> Any:
-        """What the receiver gets: the message itself, or what comes back from its bytes."""
+        """Return the receiver's message: the object itself, or a copy by way of bytes."""
         if not self.options.serialise:
             return message
         codec = self.context.codec

@@ -1,4 +1,7 @@
-"""Registry `supervisor`: entries in the memory of the supervisor's process, for jobs that it runs alone."""
+"""Registry `supervisor`: entries in the supervisor's memory.
+
+It is for jobs that one supervisor runs alone.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from flamecore.abc.registry import Entry, JobRegistry, RegistryCapabilities, Reg
 
 @dataclass(slots=True)
 class Held:
-    """Entries by key, and the last revision that any of them was given."""
+    """Entries by key, and the last revision given to any of them."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     revision: int = 0
 
 
 class SupervisorRegistry(JobRegistry):
-    """Objects that are given one `Held` share what is in it."""
+    """Entries in memory. Objects that are given one `Held` share its content."""
 
     name: ClassVar[str] = "supervisor"
     schemes: ClassVar[tuple[str, ...] | None] = ()

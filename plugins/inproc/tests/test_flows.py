@@ -1,4 +1,7 @@
-"""Whole jobs in one process, with objects, with bytes, and with hardly any room: outputs are the reference's."""
+"""Whole jobs in one process, with objects, bytes, or little room.
+
+Outputs are those of the reference interpreter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The in-process transport, held against the contract: with objects, with bytes, and with hardly any room."""
+"""The in-process transport against its contract: objects, bytes, little room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry in memory, held against the contract."""
+"""The registry in memory against its contract."""
 
 from __future__ import annotations
 

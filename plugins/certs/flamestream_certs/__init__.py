@@ -1,1 +1,1 @@
-"""Certificates for a test cluster: an authority of its own, and one certificate for each role of a job."""
+"""Certificates for a test cluster: an authority, and a certificate for each role."""

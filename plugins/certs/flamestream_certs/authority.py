@@ -1,4 +1,4 @@
-"""An authority that is made anew, and what it issues. Its key signs these certificates and is kept beside them."""
+"""A new authority and its certificates. Its key is kept beside them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 SLACK: Final = timedelta(hours=1)
-"""Certificates are valid from so long ago: clocks of several hosts differ."""
+"""Time by which certificates are dated back: clocks of several hosts differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Issued:
 
 
 class Authority:
-    """Issues certificates; P-256 keys, which every TLS 1.3 knows.
+    """An authority that issues certificates with P-256 keys, known to every TLS 1.3.
 
     Args:
-        days: How long it and all it issues are valid.
+        days: How long its own and all issued certificates are valid.
     """
 
     def __init__(self, days: int) -> None:
@@ -50,7 +50,7 @@ class Authority:
         self.own = Issued(certificate.public_bytes(Encoding.PEM), _pem(self._key))
 
     def issue(self, role: str, hosts: Sequence[str]) -> Issued:
-        """A certificate for a role, good for listening at these hosts and for connecting to others."""
+        """Issue a certificate for a role, for servers at these hosts and for clients."""
         key = ec.generate_private_key(ec.SECP256R1())
         public = key.public_key()
         issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._identifier)
@@ -80,7 +80,7 @@ class Authority:
 
 
 def role_name(role: str) -> x509.UniformResourceIdentifier:
-    """How a certificate says which role it is for."""
+    """Return the name of a role in its certificate."""
     return x509.UniformResourceIdentifier(f"urn:flamestream:{role}")
 
 

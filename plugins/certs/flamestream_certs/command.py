@@ -13,7 +13,7 @@ from flamestream_certs.folder import ROLES, hosts_of, make, toml
 
 @click.group("certs")
 def command() -> None:
-    """Certificates for TLS between the processes of a job."""
+    """Make certificates for TLS between the processes of a job."""
 
 
 @command.command("init", short_help="Make certificates for a test cluster.")
@@ -28,10 +28,11 @@ def command() -> None:
 @json_option
 @click.pass_context
 def init(ctx: click.Context, folder: Path, hosts: tuple[str, ...], days: int) -> None:
-    """Make an authority and certificates for a test cluster in FOLDER, and print what to paste into the job file.
+    """Make an authority and certificates for a test cluster in FOLDER.
 
-    There is one certificate for each role: supervisor, worker, acker, client (one who looks at a job), and nats (the
-    server of that transport). Nothing is overwritten. Keys can be read by you alone.
+    Print what to paste into the job file. There is one certificate for each role: supervisor, worker, acker, client
+    (for commands that look at a job), and nats (the server of that transport). Nothing is overwritten. Keys can be read
+    by you alone.
 
     For anything but tests, use the authority that you have: any PEM files will do.
     """

@@ -1,4 +1,4 @@
-"""The folder of certificates: who gets one, where it is written, and what to paste where."""
+"""The folder of certificates: its roles and files, and the text for a job file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flamecore.errors import ConfigError
 from flamestream_certs.authority import Authority, Issued
 
 ROLES: Final = ("supervisor", "worker", "acker", "client", "nats")
-"""Who gets a certificate: the parts of a job, one who looks at it, and the server of the transport `nats`."""
+"""Roles with a certificate: the parts of a job, a client that inspects it, and the server of the transport `nats`."""
 
 HERE: Final = ("localhost", "127.0.0.1", "::1")
-"""What every certificate is good for."""
+"""Names and addresses that every certificate is valid for."""
 
 _LABEL: Final = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
 _HOST: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
 
 def hosts_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """This machine, and the hosts that are asked for, each once.
+    """Return the names of this machine and the requested hosts, each once.
 
     Args:
         texts: Names or addresses, several of them divided by commas.
@@ -43,7 +43,7 @@ def hosts_of(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def make(folder: Path, hosts: Sequence[str], days: int) -> dict[str, Path]:
-    """Make an authority and a certificate for each role. Keys are for their user alone.
+    """Make an authority and a certificate for each role; keys are the user's alone.
 
     Returns:
         The files by name: `ca.pem`, `ca.key`, and the same two of each role.
@@ -74,7 +74,7 @@ def make(folder: Path, hosts: Sequence[str], days: int) -> dict[str, Path]:
 
 
 def toml(folder: Path, hosts: Sequence[str], days: int) -> str:
-    """What to paste into a job file, as TOML, with the rest in comments."""
+    """Return the text to paste into a job file, as TOML, with the rest in comments."""
     folder = folder.resolve()
     of = {role: {"tls_ca": "ca.pem", "tls_certificate": f"{role}.pem", "tls_key": f"{role}.key"} for role in ROLES}
     lines = {role: [f"{key} = {_quoted(folder / file)}" for key, file in files.items()] for role, files in of.items()}
@@ -120,6 +120,6 @@ def _is_address(text: str) -> bool:
 
 
 def _quoted(text: object) -> str:
-    """A text of TOML."""
+    """Quote a text for TOML."""
     plain = str(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{plain}"'

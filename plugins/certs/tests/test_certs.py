@@ -1,4 +1,4 @@
-"""What `flamestream certs init` writes and prints, and what it refuses."""
+"""Output and refusals of `flamestream certs init`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def named(found: x509.Certificate) -> x509.SubjectAlternativeName:
 
 
 def shaken(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
-    """Let two sides shake hands, in memory. Raises ssl.SSLError if one does not accept the other."""
+    """Perform a TLS handshake in memory. Raises ssl.SSLError if one side refuses."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         server.wrap_bio(to_server, to_client, server_side=True),

@@ -1,4 +1,4 @@
-"""Real jobs over TCP with the certificates of `flamestream certs init`, as it says to use them."""
+"""Real jobs over TCP with the certificates of `flamestream certs init`."""
 
 from __future__ import annotations
 
@@ -60,13 +60,16 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def certs(folder: Path) -> str:
-    """Make certificates; returns what is to be pasted."""
+    """Make certificates; return the printed text to paste."""
     done = subprocess.run(command("certs", "init", folder), capture_output=True, text=True, timeout=LIMIT_S, check=True)
     return done.stdout
 
 
 def job_file(folder: Path, transport: str, pasted: str) -> Path:
-    """A job that counts lines by their length; 5 ms each, and 200 ms while there is a file `linger`."""
+    """Write a job that counts lines by length; return the path of its job file.
+
+    A line takes 5 ms, and 200 ms while there is a file `linger`.
+    """
     (folder / "app.py").write_text(dedent(APP))
     (folder / "lines.txt").write_text("".join(f"{'x' * (number % 7)}\n" for number in range(LINES)))
     path = folder / "job.toml"
@@ -126,7 +129,7 @@ def free_port() -> int:
 
 @contextmanager
 def started(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts commands; ends what is left of them."""
+    """Yield a function that starts commands; end those still running afterwards."""
     processes: list[subprocess.Popen[str]] = []
     environment = {**os.environ, "FLAMESTREAM_TOKEN": "not a secret"}
 
@@ -144,7 +147,10 @@ def started(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def speaks(location: str, folder: Path, version: ssl.TLSVersion) -> bool:
-    """Return whether one with a good certificate is answered that knows no TLS above `version`."""
+    """Return whether a server accepts a client with TLS up to `version`.
+
+    The client has a good certificate.
+    """
     context = ssl.create_default_context(cafile=folder / "ca.pem")
     context.load_cert_chain(folder / "worker.pem", folder / "worker.key")
     context.maximum_version = version
@@ -161,7 +167,7 @@ def speaks(location: str, folder: Path, version: ssl.TLSVersion) -> bool:
 
 @pytest.mark.grpc
 def test_no_port_of_a_job_speaks_tls_below_1_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the control's nor those that the workers' data goes to."""
+    """Neither the control's port nor those for the workers' data do."""
     monkeypatch.delenv("GRPC_SSL_CIPHER_SUITES", raising=False)  # a test in this process may have set it
     folder, here = tmp_path / "certs", f"127.0.0.1:{free_port()}"
     job = job_file(tmp_path, "grpc", certs(folder).replace('listen = "127.0.0.1"', f'listen = "{here}"'))
@@ -237,7 +243,7 @@ ROGUE = """
 
 @pytest.mark.grpc
 def test_a_job_goes_on_when_a_process_with_its_token_talks_nonsense(tmp_path: Path) -> None:
-    """What it says is refused, and told of with who has said it."""
+    """Its messages are refused, and the log names their sender."""
     here = f"127.0.0.1:{free_port()}"
     job = job_file(tmp_path, "grpc", f'\n[transport.grpc]\nlisten = "{here}"\n')
     (tmp_path / "linger").touch()
@@ -346,7 +352,7 @@ CLIENT = """
 
 @pytest.mark.grpc
 def test_a_worker_with_a_certificate_of_another_authority_is_refused_and_the_job_goes_on(tmp_path: Path) -> None:
-    """And one who may only look cannot do more than that; what becomes of it is nothing to the job."""
+    """A client's certificate cannot take part either; the job goes on all the same."""
     ours, strange = tmp_path / "certs", tmp_path / "strangers"
     here = f"127.0.0.1:{free_port()}"
     pasted = certs(ours).replace('listen = "127.0.0.1"', f'listen = "{here}"')

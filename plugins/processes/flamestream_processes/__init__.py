@@ -1,1 +1,1 @@
-"""The host of nodes that are processes of this machine."""
+"""The host whose nodes are processes of this machine."""

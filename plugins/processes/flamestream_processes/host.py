@@ -10,7 +10,7 @@ from flamecore.toolkit.local_processes import ProcessHost
 
 
 class Processes(ProcessHost):
-    """The host; all that it does is in the toolkit, where other hosts find it."""
+    """The host; its code is in the toolkit, where other hosts use it too."""
 
     name: ClassVar[str] = "processes"
 

@@ -1,4 +1,4 @@
-"""The host `processes` with nodes that cannot join: when their end is told, and what is told of it."""
+"""The host `processes` with nodes that cannot join: the report of their end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 30.0
 
 
 class Bench:
-    """A host, and a queue of the ends that it has told of. Made within an event loop."""
+    """A host, and a queue of the ends it has reported. Made within an event loop."""
 
     def __init__(self, folder: Path) -> None:
         self.ended: asyncio.Queue[tuple[str, str, Sequence[str]]] = asyncio.Queue()
@@ -44,7 +44,7 @@ class Bench:
 
 @pytest.fixture
 def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every process that is started from here wait for a signal before it does anything."""
+    """Make every process started from here wait for a signal before anything else."""
     folder = tmp_path / "stuck"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import signal\nsignal.pause()\n", "utf-8")

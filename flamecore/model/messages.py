@@ -368,9 +368,10 @@ class Left(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Control to nodes: stop reading (`drain`), or end."""
+    """Control to nodes: stop reading (`drain`), because of a failed record (`failing`) or not; or end."""
 
     drain: bool
+    failing: bool = False
 
 
 class NodeReport(NamedTuple):

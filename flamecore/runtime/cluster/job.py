@@ -362,8 +362,8 @@ class ClusterJob:
         await self._draining.wait()
         self._stop_reading()
 
-    def _stop_reading(self) -> None:
-        self._nodes.tell_if_there(self._members.hosting("worker"), Stop(True))
+    def _stop_reading(self, *, failing: bool = False) -> None:
+        self._nodes.tell_if_there(self._members.hosting("worker"), Stop(True, failing))
 
     def _taken(self, manifest: Manifest) -> None:
         self._status.snapshot = manifest
@@ -391,7 +391,7 @@ class ClusterJob:
         """A record ends the job, once what comes before it is delivered. Until then it may go on in another epoch, in
         which the record is read again: that nothing more is read now is for this epoch alone."""
         self._shutdown.expect(error)
-        self._stop_reading()
+        self._stop_reading(failing=True)
 
     def _lost(self, location: str, error: Exception) -> None:
         if not location:

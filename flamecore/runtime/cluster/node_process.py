@@ -160,7 +160,8 @@ class NodeProcess:
         elif isinstance(message, Begin):
             node_epoch.node.begin()
         elif isinstance(message, Stop):
-            node_epoch.node.stop.set()
+            stop = node_epoch.node.stop
+            (stop.fail if message.failing else stop.set)()
 
     async def _leave(self, *, orderly: bool) -> None:
         node_epoch, self._node_epoch = self._node_epoch, None

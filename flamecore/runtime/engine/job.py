@@ -235,7 +235,7 @@ class Job:
                         failing = True
                         self._shutdown.expect(error)
                         if self._node is not None:
-                            self._node.stop.set()
+                            self._node.stop.fail()
                 message = (await endpoint.receive()).message
                 if coordinator is not None and type(message) is Prepared:
                     coordinator.receive(message)

@@ -37,7 +37,7 @@ from flamecore.runtime.state.restore import StateAccess, load_manifest, load_sta
 from flamecore.runtime.state.schema import state_schema
 from flamecore.runtime.state.writer import StateWriter
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
-from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats
+from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats, StopSignal
 from flamecore.runtime.tasks.rear_task import RearTask, patient
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.stats import Histogram, NodeStats, earliest
@@ -95,7 +95,7 @@ class Node:
         self.heartbeats: list[Heartbeats] = []
         self.snapshot_writers: list[SnapshotWriter] = []
         self.senders: list[Sender] = []
-        self.stop = asyncio.Event()
+        self.stop = StopSignal()
         self._fail = fail
         self._observers = observers or Observers(())
         self._latency = Histogram()

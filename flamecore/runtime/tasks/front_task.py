@@ -32,6 +32,27 @@ class Ended(Reader):
         return None
 
 
+class StopSignal(asyncio.Event):
+    """The order to read no more.
+
+    Attributes:
+        failing: Whether a failed record ends the job.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing = False
+
+    def fail(self) -> None:
+        """Stop reading because of a failed record.
+
+        Sinks that its operation does not lead to may go past it, but not past what is left unread: a later run that
+        continues such a sink would not deliver that any more.
+        """
+        self.failing = True
+        self.set()
+
+
 class FrontTask:
     """The task that reads one partition and admits its records.
 
@@ -52,7 +73,7 @@ class FrontTask:
         worker_task: WorkerTask,
         plan: Plan,
         room: Room,
-        stop: asyncio.Event,
+        stop: StopSignal,
         deadline: CallDeadline | None = None,
     ) -> None:
         self.front = front
@@ -103,7 +124,7 @@ class FrontTask:
             del worker_task.open_fronts[front.number]
         if not reading.cancelled():
             reading.result()
-        stopped = self._snapshots and not self._exhausted
+        stopped = (self._snapshots or self._stop.failing) and not self._exhausted
         end = (worker_task.worker.stop_front if stopped else worker_task.worker.end_front)(front.number)
         worker_task.flush()
         worker_task.sender.send(CONTROL, FrontEnded(front.number, end, stopped))

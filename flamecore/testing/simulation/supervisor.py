@@ -83,7 +83,7 @@ class SimulatedSupervisor:
                     SimulatedTransport(control, self._start.network),
                     Observers(()),
                     deadlines=Deadlines(),
-                    failing=lambda _: self.stop(),
+                    failing=lambda _: self.fail(),
                     taken=lambda manifest: None,
                 )
                 try:
@@ -221,6 +221,11 @@ class SimulatedSupervisor:
         """Read no more."""
         for node in self.nodes:
             node.stop.set()
+
+    def fail(self) -> None:
+        """Read no more because of a failed record."""
+        for node in self.nodes:
+            node.stop.fail()
 
     def drain(self) -> None:
         """Read no more in this epoch and in those to come, and end well."""

@@ -79,7 +79,7 @@ class FileChunks(Chunks):
         text = found.removesuffix(b"\n")
         lines = text.rsplit(b"\n", count)
         if len(lines) <= count and start > 0:
-            return None  # longer than what is kept
+            return None  # longer than ORIGINAL_BYTES
         if len(lines) <= count:  # it begins with the file
             return text.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r")
         return b"\n".join(lines[1:]).removesuffix(b"\r")

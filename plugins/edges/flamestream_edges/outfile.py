@@ -298,7 +298,7 @@ class FileSink(Sink):
         if self._file is None or self._positions is None:
             return
         try:
-            if self._positions.unchanged():  # if not, what becomes of it is another's business
+            if self._positions.unchanged():  # if not, another object owns the file
                 await self.sync(self._time)
         except OSError as error:
             raise self._failed("closed", error) from error

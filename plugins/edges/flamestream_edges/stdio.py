@@ -154,7 +154,7 @@ class Stdout(Sink):
             raise SinkError(f"sink {name!r}: stdout takes no such text: {error}", hint=hint, sink=name) from error
         except BrokenPipeError as error:
             _mute_stdout()
-            what = f"sink {name!r}: whoever read stdout is gone; nothing more is written"
+            what = f"sink {name!r}: the reader of stdout is gone; nothing more is written"
             raise SinkError(what, sink=name, reader_gone=True) from error
         except (OSError, ValueError) as error:
             hint = "Is the disk full that it is redirected to, or is it closed?"

@@ -123,7 +123,7 @@ except SinkError as error:
         process.stdout.close()
         errors = process.stderr.read().decode()
         assert process.wait(20) == 7
-    assert errors == "sink 'out': whoever read stdout is gone; nothing more is written True\n"
+    assert errors == "sink 'out': the reader of stdout is gone; nothing more is written True\n"
 
 
 def test_reading_waits_without_holding_up_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:

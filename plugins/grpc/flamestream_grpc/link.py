@@ -350,7 +350,7 @@ class Link:
                     news = told(frame)
                     channel = self.channels.get((news.sender, news.receiver))
                     if channel is None:
-                        raise refused("told", f"a reply for {news.sender} and {news.receiver}, who have not spoken")
+                        raise refused("told", f"a reply for {news.sender} and {news.receiver}, which have no channel")
                     if channel.told(news.arrived, news.read, news.nobody):
                         self._moved = True
         except FrameError as error:

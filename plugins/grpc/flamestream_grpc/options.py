@@ -27,7 +27,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         tls_certificate: File with the certificate of this process, and the certificates of its issuers. With it and the
             two below, TCP is spoken in TLS only, and both sides show certificates.
         tls_key: File with the key of that certificate.
-        tls_ca: File with the certificates of those who may issue certificates.
+        tls_ca: File with the certificates of the authorities that may issue certificates.
         max_frame_bytes: Largest message.
         window_frames: Most messages on their way from one sender to one receiver, until the receiver has read them.
         window_bytes: Most bytes on that way; one message more may be under way, however large.

@@ -58,7 +58,7 @@ class Outgoing:
         self._notice: PeerGoneError | None = None
         self._error: FlameError | None = None
 
-    # -- what is sent ------------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
         """Return whether a message may be pushed now, ahead of no waiting sender.
@@ -120,7 +120,7 @@ class Outgoing:
         """Push waiting messages for which there is room now."""
         self._waiting.admit(self._fits, self.push)
 
-    # -- what comes back ---------------------------------------------------------------------------------------------
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     def told(self, arrived: int, read: int, nobody: int) -> bool:
         """Process an acknowledgement: last frames that arrived, were read, were unbound.

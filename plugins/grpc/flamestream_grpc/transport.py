@@ -64,7 +64,7 @@ class GrpcTransport(Transport):
         self._server = Server(self, context.token)
         self._links: dict[str, Link] = {}
         self._gone: dict[str, FlameError] = {}
-        self._homes: dict[str, Link] = {}  # by receiver: what `locate` has said
+        self._homes: dict[str, Link] = {}  # by receiver, as `locate` has returned
         self._certificates: Certificates | None = None
         self._closed = False
 

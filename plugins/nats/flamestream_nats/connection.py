@@ -297,7 +297,7 @@ class Connection:
             self._limit.cancel()
         await self._client.close()
 
-    # -- what the client says --------------------------------------------------------------------------------------
+    # -- callbacks of the client -----------------------------------------------------------------------------------
 
     async def _on_error(self, error: Exception) -> None:
         if not self._opened:

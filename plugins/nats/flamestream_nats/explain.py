@@ -45,7 +45,7 @@ def explained(error: BaseException, options: ServerOptions, name: str) -> FlameE
         hint = "Configure tls in the server, or take tls:// and the tls_ options away."
     elif is_tls(error):
         what = f"no TLS with {where}: {text}"
-        hint = "tls_ca must be who vouches for the server; tls_certificate and tls_key who the server wants to see."
+        hint = "tls_ca must be the server's authority; tls_certificate and tls_key must be what the server accepts."
     elif isinstance(error, TimeoutError):
         what = f"{where} gives no answer within {limit_s:g} s"
         hint = "Is it a NATS server, and is the way to it open?"

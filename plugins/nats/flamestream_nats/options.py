@@ -266,7 +266,7 @@ def check_seed(options: ServerOptions) -> None:
         ) from error
     try:
         nkeys.from_seed(bytearray(options.nkey_seed.strip().encode())).wipe()
-    except Exception:  # noqa: BLE001 - the package raises what it comes upon, and nothing of it may be shown
+    except Exception:  # noqa: BLE001 - the package raises any error, and its text may show the seed
         hint = "Give the seed itself, SU…; ${NAME} takes it from the environment."
         raise _wrong(options, "nkey_seed", "is no seed of a user's key pair", hint) from None
 

@@ -236,7 +236,7 @@ class NatsSink(Sink):
     def _not_mine(self, last: Last) -> SinkError:
         if last.mark is not None:
             return taken_over(self.context, f"stream {self._stream.name} of {self.options.shown}")
-        what = f"message {last.number} of stream {self._stream.name} is somebody else's"
+        what = f"message {last.number} of stream {self._stream.name} is another writer's"
         return self._failed(what, f"Nobody else may publish to {self._stream.subject}: give the sink one of its own.")
 
     async def aclose(self) -> None:

@@ -167,7 +167,7 @@ def test_a_message_of_another_publisher_is_noticed(storing: NatsServer) -> None:
         await connection.jetstream().publish("shared", b"2")
         await connection.close()
         for _ in range(2):
-            with pytest.raises(SinkError, match="message 3 of stream shared is somebody else's"):
+            with pytest.raises(SinkError, match="message 3 of stream shared is another writer's"):
                 await made.write(20, [3])
         await made.aclose()
         with pytest.raises(SinkError, match="nothing says who wrote it"):
@@ -227,7 +227,7 @@ def test_deleted_messages_are_noticed(storing: NatsServer) -> None:
         jetstream = connection.jetstream()
         await jetstream.purge_stream("gone", subject="gone")
         await jetstream.publish("gone.position", b"")
-        with pytest.raises(SinkError, match="message 5 of stream gone is somebody else's"):
+        with pytest.raises(SinkError, match="message 5 of stream gone is another writer's"):
             await made.write(20, [4])
         await made.aclose()
         await connection.close()

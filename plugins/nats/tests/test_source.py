@@ -238,7 +238,7 @@ def test_a_work_queue_loses_only_messages_no_snapshot_needs(storing: NatsServer)
         await reader.acknowledge(positions[9])
         await reader.aclose()
         assert await left(storing.url, "queue") == 10
-        # It goes on at the position it has stored, though an earlier one is what was acknowledged.
+        # It goes on at the position it has stored, though only an earlier one was acknowledged.
         reader = await made.open("", positions[14])
         assert (await take(reader, 100))[0] == [15, 16, 17, 18, 19]
         assert await left(storing.url, "queue") == 10

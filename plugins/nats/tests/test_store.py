@@ -160,7 +160,7 @@ def test_a_server_away_too_long_is_an_error() -> None:
         assert "has been away for 0.1 s" in error.what
 
 
-# -- what killed writers leave -----------------------------------------------------------------------------------------
+# -- pieces of killed writers ------------------------------------------------------------------------------------------
 
 
 async def leave_pieces(store: NatsStore, name: str) -> None:
@@ -235,7 +235,7 @@ def test_a_missing_piece_is_damage(storing: NatsServer) -> None:
     assert "3 are whole" in error.what
 
 
-# -- what the server can refuse ----------------------------------------------------------------------------------------
+# -- refusals of the server --------------------------------------------------------------------------------------------
 
 
 def test_a_server_without_jetstream_is_refused() -> None:

@@ -242,7 +242,7 @@ class Exchange:
                 if channel.location == location and channel.patience.in_outage:
                     channel.patience.back()
 
-    # -- what arrives -------------------------------------------------------------------------------------------------
+    # -- arrivals -----------------------------------------------------------------------------------------------------
 
     def _on_letter(self, endpoint: NatsEndpoint, heard: Heard) -> None:
         """Handle a message to an address of this process."""
@@ -316,7 +316,7 @@ class Exchange:
         if isinstance(error, FrameError) and error.peer and self.refused[reason] <= _TOLD:
             logger().warning(MESSAGE_REFUSED, address=error.address, sender=error.peer, kind=error.what)
 
-    # -- what goes wrong -----------------------------------------------------------------------------------------------
+    # -- failures ------------------------------------------------------------------------------------------------------
 
     def _mended(self) -> None:
         self._peers.renew()

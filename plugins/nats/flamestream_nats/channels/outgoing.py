@@ -61,7 +61,7 @@ class Outgoing:
         self._rounds = 0
         self.settled.set()
 
-    # -- what is sent ------------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
         """Return whether a message may be pushed now, ahead of no waiting sender."""
@@ -125,7 +125,7 @@ class Outgoing:
         birth, subject, reply = self._way
         self._line.post(Kind.BYE, 0, birth, Frame(self.sender, self.receiver, self._last, b""), subject, reply)
 
-    # -- what comes back ---------------------------------------------------------------------------------------------
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     def state(self, letter: Letter, location: str) -> None:
         """Handle a report of the receiver; an outdated report does no harm.

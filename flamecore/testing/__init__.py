@@ -3,11 +3,11 @@
 May import every room but the command line; no room imports it.
 
 For flows: `assert_deterministic` and `assert_exactly_once`; the reference interpreter `interpret`; `Simulation`, a job
-under a seeded scheduler, and `Crashes`, a job that keeps state and dies again and again. For those who study the meta:
+under a seeded scheduler, and `Crashes`, a job that keeps state and dies again and again. For studies of the meta:
 `Machine`, which runs a graph by the rules of `Tombstones` or of `LocalTimes`. For plugins:
 `check_transport`, `check_acker`, `check_barrier`, `check_source`, `check_sink`, `check_store`, `check_registry`, and
-the pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and `Proxy` make trouble
-for transports. Nothing is imported before it is asked for.
+the pytest classes of the same kinds; `check_flows` runs whole jobs over a transport; `Faulty` and `Proxy` cause faults
+for transports. A module is imported when one of its names is first used.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Trouble on the way, as much as wanted: `Faulty`, a transport with bad luck, and `Proxy`, a bad network.
+"""Faults on the way: `Faulty`, a faulty transport, and `Proxy`, a bad network.
 
 `Faulty` wraps any transport and does, by a seed, what the laws of `flamecore.abc.transport` allow at any time: it finds
 no room, takes its time, and delivers messages of different channels in another order. Transports that can also
-`disconnect` and `repeat` are made to. Whatever holds over the transport must hold over `Faulty` of it.
+`disconnect` and `repeat` are made to. All laws that hold for the transport must hold for `Faulty` of it.
 
-`Proxy` stands between a process and a server or another process, knows nothing of what passes, and stalls it, lets it
-through in drips, flips bits in it, or cuts the connection.
+`Proxy` stands between a process and a server or another process, ignores the meaning of the data, and stalls it, passes
+it in drips, flips bits in it, or cuts the connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Disconnects(Protocol):
     """A transport whose connections can be broken on purpose."""
 
     def disconnect(self) -> None:
-        """Break every connection, as a network would. Nothing that was sent may be lost."""
+        """Break every connection, as a network would; no message may be lost."""
 
 
 @runtime_checkable
@@ -40,20 +40,20 @@ class Repeats(Protocol):
     """A transport that can send again what may have arrived already."""
 
     def repeat(self) -> None:
-        """Send again everything that is not known to have arrived. Nothing may come twice out of it."""
+        """Send unconfirmed messages again; the receivers must see none of them twice."""
 
 
 class Faulty(Transport):
-    """A transport with bad luck.
+    """A transport with faults.
 
     Args:
-        transport: The one that is wrapped.
-        seed: Decides what happens when; the same calls in the same order have the same luck.
+        transport: The transport to wrap.
+        seed: Seed of the faults; the same calls in the same order have the same faults.
         delay_ms: Longest delay.
         delays: Share of sends and receives that are delayed.
         full: Share of `send_nowait` that find no room.
         disconnects: Share of sends before which all connections break.
-        repeats: Share of sends before which everything is sent again that is not known to have arrived.
+        repeats: Share of sends before which all unconfirmed messages are sent again.
 
     Attributes:
         faults: How often each fault has happened, by name: delay, full, reorder, disconnect, repeat.
@@ -100,19 +100,19 @@ class Faulty(Transport):
         await self.transport.aclose()
 
     def strikes(self, fault: str) -> bool:
-        """Whether a fault happens now; counts it."""
+        """Return whether a fault happens now, and count it."""
         if self.random.random() >= self._shares[fault]:
             return False
         self.faults[fault] += 1
         return True
 
     async def dawdle(self) -> None:
-        """Take some time, or none."""
+        """Delay by chance."""
         if self.strikes("delay"):
             await asyncio.sleep(self.random.random() * self._delay_ms / 1000)
 
     def shake(self) -> None:
-        """Do to the connections what may happen to them."""
+        """Disconnect or repeat by chance."""
         if isinstance(self.transport, Disconnects) and self.strikes("disconnect"):
             self.transport.disconnect()
         if isinstance(self.transport, Repeats) and self.strikes("repeat"):
@@ -120,7 +120,7 @@ class Faulty(Transport):
 
 
 class FaultyEndpoint(Endpoint):
-    """An address with bad luck."""
+    """An address with faults."""
 
     def __init__(self, endpoint: Endpoint, faulty: Faulty) -> None:
         self.address = endpoint.address
@@ -180,18 +180,20 @@ class FaultyEndpoint(Endpoint):
 
 
 class Proxy:
-    """A bad network in front of one location. An async context manager; it lives in the event loop of its tests.
+    """A bad network in front of one location, as an async context manager.
+
+    It runs in the event loop of its tests.
 
     Args:
-        target: Where connections lead: "HOST:PORT" or "unix:PATH".
-        listen: Where they are taken, in the same words; empty: a free port of this machine, or "PATH.proxy".
-        seed: Decides which bits are flipped.
+        target: Target of connections: "HOST:PORT" or "unix:PATH".
+        listen: Location to listen at, in the same format; empty: a free port of this machine, or "PATH.proxy".
+        seed: Seed of the flipped bits.
 
     Attributes:
-        location: Where it listens.
-        connections: How many have been made through it.
-        passed: How many bytes have passed, both ways.
-        flips: How many bits have been flipped.
+        location: Location it listens at.
+        connections: Number of connections made through it.
+        passed: Number of bytes passed, both ways.
+        flips: Number of bits flipped.
 
     Example:
         async with Proxy("127.0.0.1:4222") as proxy:
@@ -228,7 +230,7 @@ class Proxy:
         await self.aclose()
 
     async def start(self) -> str:
-        """Listen. Returns where."""
+        """Listen; return the location."""
         if self.target.startswith("unix:"):
             self.location = self._listen or f"{self.target}.proxy"
             path = self.location.removeprefix("unix:")
@@ -239,38 +241,38 @@ class Proxy:
             self.location = f"{host}:{self._server.sockets[0].getsockname()[1]}"
         return self.location
 
-    # -- trouble -----------------------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------------------------
 
     def stall(self) -> None:
-        """Let nothing through any more; connections stay."""
+        """Stop all data; connections stay."""
         self._flowing.clear()
 
     def resume(self) -> None:
-        """Let everything through again, also what was held up."""
+        """Pass all data again, also the data held up."""
         self._flowing.set()
 
     def cut(self, *, refuse: bool = False) -> None:
-        """Break all connections, without a word to either side; what is under way is lost.
+        """Break all connections without notice to either side; data under way is lost.
 
         Args:
-            refuse: Let no new ones be made either.
+            refuse: Refuse new connections, too.
         """
         self._refusing = refuse
         for writer in self._writers:
             writer.transport.abort()
 
     def drip(self, most_bytes: int, pause_s: float = 0.0) -> None:
-        """Let everything through in pieces, with a pause after each. 0 bytes: no more of that."""
+        """Pass data in pieces of `most_bytes` at most, and pause after each; 0: stop that."""
         self._drip = (most_bytes, pause_s) if most_bytes else None
 
     def flip(self, every_bytes: int, most: int = 1_000_000) -> None:
-        """Flip one bit in about so many bytes, so many times at most. 0 bytes: no more of that."""
+        """Flip a bit in about `every_bytes` bytes, `most` times at most; 0: stop that."""
         self._flip_every = every_bytes
         self._flips_left = most
         self._flip_in = self._random.randint(1, 2 * every_bytes) if every_bytes else 0
 
     async def aclose(self) -> None:
-        """Break all connections and listen no more."""
+        """Break all connections and stop listening."""
         if self._server is not None:
             self._server.close()
         self.cut(refuse=True)
@@ -278,7 +280,7 @@ class Proxy:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    # -- what passes -------------------------------------------------------------------------------------------------
+    # -- data --------------------------------------------------------------------------------------------------------
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -297,7 +299,7 @@ class Proxy:
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             far_reader, far_writer = await self._reach()
-        except OSError:  # nobody listens there: to the one who connects, nobody listens here
+        except OSError:  # nothing listens there: the connecting side gets the same here
             return
         self._writers.add(far_writer)
         ways = [asyncio.create_task(self._pass(*way)) for way in ((reader, far_writer), (far_reader, writer))]
@@ -312,7 +314,7 @@ class Proxy:
             writer.close()
             for closing in (far_writer, writer):
                 with contextlib.suppress(OSError, TimeoutError):
-                    async with asyncio.timeout(0.2):  # what has been passed is written, unless nobody reads it
+                    async with asyncio.timeout(0.2):  # passed data is written, unless it is not read
                         await closing.wait_closed()
             far_writer.transport.abort()
 

@@ -1,4 +1,4 @@
-"""What the checks of the kit raise."""
+"""The error that the kit's checks raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace of a simulated run: what came where, item by item."""
+"""The trace of a simulated run: the arrivals of all items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flamecore.model.item import DataItem
 
 
 class Arrival(NamedTuple):
-    """An item that came to a vertex of a worker."""
+    """An item that has arrived at a vertex of a worker."""
 
     worker: int
     vertex: str

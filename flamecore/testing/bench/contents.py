@@ -1,4 +1,4 @@
-"""The outputs of an operation as a barrier would hold them, for operations that are tried without one."""
+"""The outputs of an operation that is tested without a barrier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Contents:
 
     Attributes:
         held: Payloads by order and trace.
-        log: Everything that came, in its order: whether it is an item or a tombstone, its order, its payload.
+        log: All items and tombstones in order of arrival, as (whether it is an item, its order, its payload).
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Contents:
 
     @property
     def sequence(self) -> list[tuple[bytes, Any]]:
-        """The orders and payloads of all items, sorted by order."""
+        """Return the orders and payloads of all items, sorted by order."""
         return sorted(((order, payload) for (order, _), payload in self.held.items()), key=_order)
 
 

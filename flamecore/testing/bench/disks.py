@@ -1,4 +1,4 @@
-"""Disks that refuse what is written to them."""
+"""Disks that refuse writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def file_limit(limit_bytes: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a size: what would, fails with `EFBIG`.
+    """Limit the size of this process's files: writes beyond it fail with `EFBIG`.
 
     Only in the main thread, which alone may set handlers of signals.
     """

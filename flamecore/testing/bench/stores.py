@@ -1,4 +1,4 @@
-"""Where the kit for state stores tries one: objects of this process, and processes of their own that may be killed."""
+"""The bench of state stores: objects of this process, and processes to kill."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ T = TypeVar("T")
 S = TypeVar("S", bound=Store)
 
 MakeStore = Callable[[StoreContext], Store]
-"""What the kit is given: builds the store under test. All that it builds for one job must see the same blobs."""
+"""Function that builds the store under test. All stores that it builds for one job must see the same blobs."""
 
 LIMIT_S: Final = 30.0
 LARGE_BYTES: Final = 16 * 2**20
 
 
 def content(seed: str, size: int) -> bytes:
-    """Bytes that can be told from all others, the same in every process."""
+    """Return bytes that differ for each seed, the same in every process."""
     return random.Random(seed).randbytes(size)
 
 
 def using(store: S, do: Callable[[S], Awaitable[T]]) -> T:
-    """Open a store, do something with it and close it, in an event loop of its own.
+    """Open a store, use it and close it, in a new event loop.
 
     Args:
         store: A store that is not open.
-        do: Takes the store; the result is that of the whole.
+        do: Function of the store; its result is returned.
 
     Raises:
         TimeoutError: All this took longer than `LIMIT_S`.
@@ -86,12 +86,12 @@ def refusal(store: S, do: Callable[[S], Awaitable[Any]] = _names) -> StoreError:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is checked, and under which circumstances.
+    """A store to check, and the circumstances.
 
     Attributes:
         make: Builds the store.
-        folder: What relative paths of options are relative to.
-        large_bytes: Size of what counts as a large blob.
+        folder: Folder that relative paths of options refer to.
+        large_bytes: Size of a large blob.
         limit_s: How long anything that must happen may take.
         job: A name that no other job has.
     """
@@ -104,7 +104,7 @@ class Setup:
 
 
 class Bench:
-    """The store under test: everything opened is closed again. An async context manager."""
+    """The store under test, an async context manager that closes all objects it opens."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -119,7 +119,7 @@ class Bench:
         await self._stack.aclose()
 
     async def open(self, job: str | None = None) -> Store:
-        """One more object, as another process of the job would have."""
+        """Open one more object, as another process of the job would."""
         name = self.setup.job if job is None else job
         store = self.setup.make(StoreContext(job=name, folder=self.setup.folder))
         self._stack.push_async_callback(self._aclose, store)
@@ -130,7 +130,11 @@ class Bench:
         await self.within("closes", store.aclose(), "aclose")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """The result of something that must happen soon, and without an error."""
+        """Return the result of a call that must succeed soon.
+
+        Raises:
+            LawBroken: It takes too long, or raises an error.
+        """
         try:
             async with asyncio.timeout(self.setup.limit_s):
                 return await awaitable
@@ -140,16 +144,16 @@ class Bench:
             raise LawBroken(law, f"{what} raises {error!r}") from error
 
     async def create(self, store: Store, name: str, data: bytes, law: str = "content") -> None:
-        """Create a blob that is not there yet."""
+        """Create a blob that must not be there yet."""
         await self.expect(law, store.create(name, data), True, f"create({name!r}), {len(data)} bytes")
 
     async def holds(self, store: Store, law: str, blobs: dict[str, bytes | None], when: str = "") -> None:
-        """Read blobs, and hold them against what they must be; None: not there."""
+        """Read blobs and compare them with the expected ones; None: must not be there."""
         for name, data in blobs.items():
             await self.expect(law, store.read(name), data, f"{when}{when and ': '}read({name!r})")
 
     async def expect(self, law: str, awaitable: Awaitable[T], expected: T, what: str) -> None:
-        """Hold the result of a call against what it must be.
+        """Compare the result of a call with the expected one.
 
         Raises:
             LawBroken: It is something else.
@@ -159,7 +163,7 @@ class Bench:
             raise LawBroken(law, f"{what} gives {_shown(found)}, not {_shown(expected)}")
 
     async def refused(self, law: str, awaitable: Awaitable[Any], what: str) -> None:
-        """Hold a call against the error it must end with."""
+        """Check that a call ends with StoreError."""
         try:
             async with asyncio.timeout(self.setup.limit_s):
                 found = await awaitable
@@ -172,7 +176,7 @@ class Bench:
         raise LawBroken(law, f"{what} gives {_shown(found)}, not a StoreError")
 
     async def process(self, task: str, **arguments: Any) -> Elsewhere:
-        """Another process of the job, that does one of the tasks below with a store of its own."""
+        """Start another process of the job, which does a task below with its own store."""
         context = StoreContext(job=self.setup.job, folder=self.setup.folder)
         told = _Told.of(self.setup.make(context), task, arguments)
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE)
@@ -183,14 +187,14 @@ class Bench:
 
 
 class Elsewhere:
-    """Another process, in which a store of the same job is open."""
+    """Another process, with an open store of the same job."""
 
     def __init__(self, bench: Bench, process: Process) -> None:
         self._bench = bench
         self._process = process
 
     async def hear(self, law: str) -> Any:
-        """What it says next."""
+        """Return the process's next message."""
         assert self._process.stdout is not None, "it was started with a pipe"
         line = await self._bench.within(law, self._process.stdout.readline(), "another process")
         if not line:
@@ -201,24 +205,24 @@ class Elsewhere:
         return said
 
     async def tell(self, line: bytes = b"") -> None:
-        """Give it a line to read; it waits for one before it goes on."""
+        """Send the process a line; it waits for one before it goes on."""
         assert self._process.stdin is not None, "it was started with a pipe"
         self._process.stdin.write(line + b"\n")
         await self._process.stdin.drain()
 
     async def ended(self, law: str) -> None:
-        """Wait until it has closed its store, and ended."""
+        """Wait until the process has closed its store, and ended."""
         await self._bench.within(law, self._process.wait(), "another process, which is to end,")
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is dead."""
+        """Kill the process with SIGKILL, and wait until it is dead."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.communicate()
 
 
 class _Told(msgspec.Struct):
-    """What another process is told: how to build the store, and what to do with it."""
+    """Instructions for another process: the store to build, and the task."""
 
     module: str
     file: str
@@ -244,7 +248,7 @@ class _Told(msgspec.Struct):
         )
 
     def build(self) -> Store:
-        """The store, in the process that was told."""
+        """Build the store, in the other process."""
         kind = _imported(self.module, self.file)
         for name in self.cls.split("."):
             kind = getattr(kind, name)
@@ -254,7 +258,7 @@ class _Told(msgspec.Struct):
 
 
 def _imported(module: str, file: str) -> Any:
-    """A module by its name, or by its file: modules of tests often have no name that others can import."""
+    """Import a module by its name or, as tests often need, by its file."""
     from importlib import import_module
     from importlib.util import module_from_spec, spec_from_file_location
 
@@ -270,14 +274,17 @@ def _imported(module: str, file: str) -> Any:
 
 
 async def race(store: Store, names: list[str], mark: str) -> None:
-    """Create blobs that others want to create too, and say which."""
+    """Create blobs that other processes create too, and report which succeeded."""
     _say("ready")
     sys.stdin.readline()
     _say([await store.create(name, mark.encode()) for name in names])
 
 
 async def write(store: Store, names: list[str], size: int) -> None:
-    """Create large blobs; say the name of each before it is written, and again once it is. Wait to be killed."""
+    """Create large blobs, then wait to be killed.
+
+    The name of each is reported before it is written, and again once it is.
+    """
     for name in names:
         data = content(name, size)
         _say(["begun", name])

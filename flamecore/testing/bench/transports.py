@@ -1,4 +1,4 @@
-"""Where the kit for transports tries one: its processes (all in this one), and what may not happen on them."""
+"""The bench of transports: processes (all in this one), and forbidden losses."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from flamecore.testing.laws import LawBroken
 T = TypeVar("T")
 
 Make = Callable[[TransportContext], Transport]
-"""What the kit is given: builds the transport under test. Called anew for every process of every check."""
+"""Function that builds the transport under test. Called anew for every process of every check."""
 
 LIMIT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the checks send: a number and some text. Declared to the codec."""
+    """Message of the checks: a number and some text. Declared to the codec."""
 
     number: int
     text: str = ""
@@ -35,15 +35,15 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is checked, and under which circumstances.
+    """A transport to check, and the circumstances.
 
     Attributes:
         make: Builds the transport.
-        processes: How many there are; addresses are dealt out among them in turn. More than one for transports that
-            say `multi_process`. They are transports of their own in one process, which know of each other only what a
-            job tells them: locations.
+        processes: Number of processes; addresses are dealt out among them in turn. More than one for transports that
+            claim `multi_process`. They are separate transports in one process, which know of each other only what a job
+            tells them: locations.
         limit_s: How long anything that must happen may take.
-        most: So many messages of 1 KiB must not find room at a receiver that does not read.
+        most: Number of messages of 1 KiB that must not find room at a receiver that does not read.
     """
 
     make: Make
@@ -53,13 +53,16 @@ class Setup:
 
 
 def setups(make: Make, *, limit_s: float = LIMIT_S, most: int = 20_000) -> list[Setup]:
-    """The circumstances a transport claims to be made for: one process, and two if it says `multi_process`."""
+    """Return the setups of a transport: one process, and two if it is `multi_process`."""
     several = make(TransportContext()).capabilities.multi_process
     return [Setup(make, processes, limit_s, most) for processes in ((1, 2) if several else (1,))]
 
 
 class Bench:
-    """The transport under test, started on every process, and everything opened on it. An async context manager."""
+    """The transport under test, an async context manager that closes all it opens.
+
+    It is started on every process.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -109,7 +112,11 @@ class Bench:
         return await self.within("address", self.processes[home].bind(address), f"bind {address}")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """The result of something that must happen soon, and without an error."""
+        """Return the result of a call that must succeed soon.
+
+        Raises:
+            LawBroken: It takes too long, or raises an error.
+        """
         try:
             async with asyncio.timeout(self.setup.limit_s):
                 return await awaitable
@@ -119,7 +126,7 @@ class Bench:
             raise LawBroken(law, f"{what} raises {error!r}") from error
 
     async def refused(self, error: type[FlameError], law: str, what: str, call: Callable[[], Any]) -> None:
-        """Hold a call, or what it returns to await, against the error it must end with."""
+        """Check that a call, or the awaitable it returns, ends with an error."""
         wanted = f"{what} must raise {error.__name__}, and"
         try:
             async with asyncio.timeout(self.setup.limit_s):
@@ -135,14 +142,14 @@ class Bench:
         raise LawBroken(law, f"{wanted} raises nothing")
 
     async def take(self, endpoint: Endpoint, count: int, law: str = "loss") -> list[tuple[str, Any]]:
-        """The next messages, as (sender, message)."""
+        """Return the next messages, as (sender, message)."""
         return [
             tuple(await self.within(law, endpoint.receive(), f"message {number + 1} of {count} at {endpoint.address}"))
             for number in range(count)
         ]
 
     async def expect(self, endpoint: Endpoint, sender: str, wanted: Sequence[Any]) -> None:
-        """Receive what the only sender sent, and say which law is broken if it is not that."""
+        """Receive the messages of the only sender; raise the law that is broken, if any."""
         got = await self.take(endpoint, len(wanted))
         while (more := endpoint.receive_nowait()) is not None:
             got.append(tuple(more))
@@ -153,7 +160,7 @@ class Bench:
 
 
 def judge(sent: Sequence[Any], got: Sequence[Any]) -> None:
-    """Name the law that is broken when one channel was given `sent` and delivered `got`."""
+    """Raise LawBroken with the law broken if a channel got `got` for `sent`."""
     if list(sent) == list(got):
         return
     pairs = [*zip_longest(sent, got)]

@@ -1,7 +1,7 @@
-"""The public kit for ackers: `check_acker(make)`, or for pytest `class TestMine(AckerTests)`.
+"""The public kit for ackers: `check_acker(make)`, or pytest's `AckerTests`.
 
-The laws that are checked, and the simulation that most of them are checked by, are in
-`flamecore.testing.simulation.ackers`. Nothing here needs a test runner.
+The laws that are checked, and the simulation that checks most of them, are in `flamecore.testing.simulation.ackers`.
+Nothing here needs a test runner.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def simulated_runs(count: int) -> int:
-    """`count`, times what the environment variable FLAMESTREAM_SEEDS says (1 if it is not set)."""
+    """Return `count` times the environment variable FLAMESTREAM_SEEDS (1 if not set)."""
     return max(1, int(count * float(os.environ.get("FLAMESTREAM_SEEDS", "1"))))
 
 
@@ -39,7 +39,7 @@ def check_simulations(make: Make, runs: int = 300) -> None:
     """Run simulated jobs of all shapes, seeds 0 to `runs` (times FLAMESTREAM_SEEDS).
 
     Raises:
-        LawBroken: With the seed: `Simulation(make, seed).run()` does it again.
+        LawBroken: With the seed: `Simulation(make, seed).run()` repeats the run.
     """
     for seed in range(simulated_runs(runs)):
         Simulation(make, seed).run()
@@ -51,7 +51,7 @@ def _bench(make: Make, fronts: tuple[int, ...] = (1,), segments: Segments = SEGM
 
 
 def _settle(bench: Bench, listener: Listener, *wanted: int) -> None:
-    """Let everything happen, then hold what the listener knows against both the model and what is written here."""
+    """Run until nothing happens, then compare the listener with model and `wanted`."""
     for worker in range(bench.plan.workers):
         bench.stepped(worker)
     bench.run()
@@ -61,13 +61,13 @@ def _settle(bench: Bench, listener: Listener, *wanted: int) -> None:
 
 
 def check_step_by_step(make: Make) -> None:
-    """The small cases one can follow by hand: one item, two fronts, a chain of items, two segments.
+    """Check small cases: one item, two fronts, a chain of items, two segments.
 
     Raises:
         LawBroken: `safe` or `arrives`.
     """
     bench, listener = _bench(make)
-    for time in (0, 1, 2, 3):  # the first promise may be what is promised already
+    for time in (0, 1, 2, 3):  # the first promise may be promised already
         bench.promise(0, 1, time)
         _settle(bench, listener, time)
     item = bench.hand_over(0, 0, 3)
@@ -117,7 +117,7 @@ def _refused(what: str) -> Iterator[None]:
 
 
 def check_misuse(make: Make) -> None:
-    """What must be refused: promises taken back, fronts that have ended, and whatever is announced as past.
+    """Check refusals: promises taken back, ended fronts, times announced as past.
 
     Raises:
         LawBroken: `refused`.
@@ -151,7 +151,9 @@ def check_misuse(make: Make) -> None:
 
 
 def check_subscribers(make: Make) -> None:
-    """A newcomer is told all there is, twice is once, and who leaves, known or not, hears no more.
+    """Check that newcomers get all times, and that unsubscribing is idempotent.
+
+    A second subscription changes nothing, and a listener that has left, known or not, gets no more.
 
     Raises:
         LawBroken: `subscribers`.
@@ -171,14 +173,14 @@ def check_subscribers(make: Make) -> None:
 
 
 def check_acker(make: Make, runs: int = 300) -> None:
-    """Hold an acker against every law of its contract.
+    """Check an acker against every law of its contract.
 
     Args:
         make: Builds the acker for a plan.
         runs: Simulated jobs, some milliseconds each.
 
     Raises:
-        LawBroken: Says which law, what happened, and the seed of the run.
+        LawBroken: With the law, the event, and the seed of the run.
     """
     check_step_by_step(make)
     check_misuse(make)

@@ -1,16 +1,16 @@
-"""The public kit for barriers: `check_barrier(make)`, or for pytest `class TestMine(BarrierTests)`.
+"""The public kit for barriers: `check_barrier(make)`, or class `BarrierTests`.
 
-A barrier takes items and tombstones in any order that a stream may bring them in, and is asked again and again for
-what a growing minimum time has passed. The model beside it is a plain list that is sorted when asked. The laws, by the
-names that `LawBroken.law` gives:
+The class is for pytest: `class TestMine(BarrierTests)`. A barrier takes items and tombstones in any order that a stream
+may bring them in, and releases, again and again, the items that a growing minimum time has passed. The model beside it
+is a plain list that is sorted when asked. The laws, by the names that `LawBroken.law` gives:
 
-* `strict`: nothing is released that has the minimum time itself, or a later one;
-* `complete`: everything below it that is alive is released, at once, as it came;
+* `strict`: no item is released that has the minimum time itself, or a later one;
+* `complete`: every live item below it is released, at once, as it came;
 * `order`: a release is sorted by meta;
-* `once`: nothing is released twice;
-* `cancels`: a tombstone takes away its victim, told by order *and* trace, and nothing else;
-* `refused`: what no stream may bring is refused with the error that names it;
-* `legal`: what a stream may bring is not.
+* `once`: no item is released twice;
+* `cancels`: a tombstone removes its victim, found by order *and* trace, and nothing else;
+* `refused`: input that no stream may bring is refused with the error that names it;
+* `legal`: input that a stream may bring is not.
 
 The kit imports no test runner. `FLAMESTREAM_SEEDS=10` in the environment multiplies the number of simulated runs.
 """
@@ -38,7 +38,7 @@ from flamecore.testing.laws import LawBroken
 __all__ = ["BarrierTests", "LawBroken", "Make", "check_barrier", "check_misuse", "check_simulations", "check_small"]
 
 Make = Callable[[], OutputBuffer]
-"""What the kit is given: makes an empty barrier. Called anew for every run."""
+"""Function that makes an empty barrier. Called anew for every run."""
 
 Batch = list[tuple[bytes, Any]]
 
@@ -63,12 +63,12 @@ class Bench:
         return LawBroken(law, what, self.seed)
 
     def insert(self, meta: Meta, payload: Any) -> None:
-        """An item comes. Payloads must differ from each other."""
+        """Insert an item, whose payload must differ from all others."""
         self.alive[meta.order, meta.trace] = payload
         self._call(meta, payload)
 
     def cancel(self, meta: Meta) -> None:
-        """The tombstone of an item comes."""
+        """Insert the tombstone of an item."""
         payload = self.alive.pop((meta.order, meta.trace))
         self._cancelled.add(payload)
         self._call(meta._replace(tombstone=True), payload)
@@ -85,7 +85,7 @@ class Bench:
             raise self.broken("legal", f"{what} was refused: {error}") from error
 
     def release(self, time: int) -> None:
-        """The minimum time has grown: hold what is released against the model."""
+        """Release at a new minimum time, and compare the released items with the model."""
         self.limit = time
         below = {identity: payload for identity, payload in self.alive.items() if decode_time(identity[0]) < time}
         wanted = sorted(((order, payload) for (order, _), payload in below.items()), key=lambda item: item[0])
@@ -119,7 +119,7 @@ def _meta(time: int, *children: int, trace: int = 0, front: int = 1) -> Meta:
 
 
 def check_small(make: Make) -> None:
-    """The small cases one can follow by hand.
+    """Check small cases that one can follow by hand.
 
     Raises:
         LawBroken: `strict`, `complete`, `order`, `once`, `cancels` or `legal`.
@@ -159,7 +159,7 @@ def check_small(make: Make) -> None:
 
 
 def check_misuse(make: Make) -> None:
-    """What no stream may bring is refused, by the next release at the latest.
+    """Check that illegal input is refused, by the next release at the latest.
 
     Raises:
         LawBroken: `refused`.
@@ -193,7 +193,7 @@ def check_misuse(make: Make) -> None:
 
 
 def simulate(make: Make, seed: int) -> None:
-    """One run: items, recomputations, tombstones and releases as a stream might bring them, drawn from the seed.
+    """Simulate one run of items, recomputations, tombstones and releases, from a seed.
 
     Raises:
         LawBroken: With the seed.
@@ -221,7 +221,7 @@ def simulate(make: Make, seed: int) -> None:
 
 
 def _settle(bench: Bench, time: int, random: Random) -> None:
-    """Of items of one order below the time all but one are cancelled, as the end of every repair does."""
+    """Cancel all items of each order below a time but one, as every repair ends."""
     by_order: dict[bytes, list[int]] = {}
     for order, trace in bench.alive:
         if decode_time(order) < time:
@@ -233,24 +233,24 @@ def _settle(bench: Bench, time: int, random: Random) -> None:
 
 
 def check_simulations(make: Make, runs: int = 300) -> None:
-    """Simulated runs, seeds 0 to `runs` (times FLAMESTREAM_SEEDS).
+    """Check simulated runs, seeds 0 to `runs` (times FLAMESTREAM_SEEDS).
 
     Raises:
-        LawBroken: With the seed: `simulate(make, seed)` does it again.
+        LawBroken: With the seed: `simulate(make, seed)` repeats the run.
     """
     for seed in range(simulated_runs(runs)):
         simulate(make, seed)
 
 
 def check_barrier(make: Make, runs: int = 300) -> None:
-    """Hold a barrier against every law of its contract.
+    """Check a barrier against every law of its contract.
 
     Args:
         make: Makes an empty barrier.
         runs: Simulated runs, a millisecond each.
 
     Raises:
-        LawBroken: Says which law, what happened, and the seed of the run.
+        LawBroken: With the law, the event, and the seed of the run.
     """
     check_small(make)
     check_misuse(make)

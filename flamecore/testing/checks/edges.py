@@ -1,6 +1,6 @@
-"""The public kit for edges: `check_source`, `check_live`, `check_sink`, or for pytest `class TestMine(SourceTests)` and
-`class TestMine(SinkTests)`.
+"""The public kit for edges: checks as functions, and pytest classes.
 
+They are `check_source`, `check_live`, `check_sink`, `class TestMine(SourceTests)` and `class TestMine(SinkTests)`.
 Nothing here needs a test runner. A driver that breaks a law of its contract (`flamecore.abc.source`,
 `flamecore.abc.sink`) raises `EdgeBroken`, whose `law` is one of
 
@@ -113,7 +113,10 @@ class SourceTests:
 
 
 class SinkTests:
-    """The checks as a class for pytest. Must be given: `make` and `read_back`; `payloads` if not any will do."""
+    """The checks as a class for pytest. Must be given: `make` and `read_back`.
+
+    The attribute `payloads` replaces the payloads that are written.
+    """
 
     payloads: Sequence[Any] = PAYLOADS
 

@@ -1,16 +1,16 @@
-"""The public kit for registries of jobs: `await check_registry(make)`, or for pytest `class TestMine(RegistryTests)`.
+"""The public kit for registries: `check_registry(make)`, or class `RegistryTests`.
 
-Nothing here needs a test runner. The checks hold a registry against its contract, `flamecore.abc.registry`, with
-several clients of it at once, by the names that `LawBroken.law` gives:
+The class is for pytest: `class TestMine(RegistryTests)`. Nothing here needs a test runner. The checks test a registry
+against its contract, `flamecore.abc.registry`, with several clients at once, by the names that `LawBroken.law` gives:
 
-* `content`: what is read is what was written, any bytes, by whoever; what is not there is None;
-* `revision`: it is read as the change has told it, and grows with every change, also after a deletion;
-* `create`: one that is there is not made again, and of several who make it one is told so;
-* `update`: a change that is based on an old revision is not made, whatever is in between;
-* `delete`: as a change; what is deleted is not there, and can be made again;
-* `apart`: entries of different keys have nothing to do with each other;
+* `content`: reading gives the bytes written, by any client; None for a missing entry;
+* `revision`: it is read as the change has returned it, and grows with every change, also after a deletion;
+* `create`: an existing entry is not created again, and of several creators one succeeds;
+* `update`: a change based on an old revision is refused, whatever happened in between;
+* `delete`: like a change; a deleted entry is missing, and can be created again;
+* `apart`: entries of different keys do not affect each other;
 * `keys`: those of a prefix, all of them, sorted, and none that is deleted;
-* `close`: twice is once, and entries stay.
+* `close`: a second close does nothing, and entries stay.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ __all__ = ["CHECKS", "LawBroken", "Make", "RegistryTests", "check_registry"]
 T = TypeVar("T")
 
 Make = Callable[[], JobRegistry]
-"""What the kit is given: makes another client, not yet open, of one and the same registry."""
+"""Function that makes another client, not yet open, of one and the same registry."""
 
 LIMIT_S: Final = 10.0
 _CLIENTS: Final = 4
 
 
 class Bench:
-    """Clients of the registry under test, and a prefix that nobody else uses. An async context manager."""
+    """Clients of the registry under test, and a unique prefix for their keys.
+
+    An async context manager.
+    """
 
     def __init__(self, make: Make) -> None:
         self.prefix = f"kit-{secrets.token_hex(8)}/"
@@ -63,7 +66,11 @@ class Bench:
         await self.within("close", client.aclose(), "aclose")
 
     async def within(self, law: str, awaitable: Awaitable[T], what: str) -> T:
-        """The result of something that must happen soon, and without an error."""
+        """Return the result of a call that must succeed soon.
+
+        Raises:
+            LawBroken: It takes too long, or raises an error.
+        """
         try:
             async with asyncio.timeout(LIMIT_S):
                 return await awaitable
@@ -73,7 +80,11 @@ class Bench:
             raise LawBroken(law, f"{what} raises {error!r}") from error
 
     async def holds(self, law: str, key: str, value: bytes | None, revision: int | None = None) -> int:
-        """Hold what every client reads against what must be there. Returns the revision."""
+        """Compare the entry that every client reads with the expected one.
+
+        Returns:
+            The revision; 0 if there is no entry.
+        """
         last = 0
         for client in self.clients:
             got = await self.within("content", client.get(key), f"get {key}")
@@ -89,14 +100,14 @@ class Bench:
         return last
 
     async def made(self, key: str, value: bytes, client: int = 0, law: str = "create") -> int:
-        """The revision of an entry that is made; it must not be there."""
+        """Create an entry, which must not exist; return its revision."""
         revision = await self.within(law, self.clients[client].create(key, value), f"create {key}")
         if revision is None:
             raise LawBroken(law, f"{key} cannot be made: it is there already, says the registry")
         return revision
 
     async def changed(self, law: str, key: str, value: bytes, revision: int, client: int = 0) -> int:
-        """The next revision of an entry that is changed; it must have the given one."""
+        """Change an entry, which must have a given revision; return the next revision."""
         after = await self.within(law, self.clients[client].update(key, value, revision), f"update {key}")
         if after is None:
             raise LawBroken(law, f"{key} has revision {revision}, and a change based on it is not made")
@@ -104,13 +115,13 @@ class Bench:
 
 
 def shown(value: Any) -> str:
-    """A value as errors show it."""
+    """Return a value as errors show it."""
     text = repr(value.value if isinstance(value, Entry) else value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 async def check_content(make: Make) -> None:
-    """Any bytes, under any key, seen by all.
+    """Check that any bytes under any key are read by all clients.
 
     Raises:
         LawBroken: `content` or `revision`.
@@ -130,7 +141,7 @@ async def check_content(make: Make) -> None:
 
 
 async def check_create(make: Make) -> None:
-    """One after the other, and all at once.
+    """Check that an entry is created once, by clients in turn and at once.
 
     Raises:
         LawBroken: `create`.
@@ -155,7 +166,7 @@ async def check_create(make: Make) -> None:
 
 
 async def check_update(make: Make) -> None:
-    """Changes that are based on what is old, and many who count at once.
+    """Check changes based on old revisions, and clients that count at once.
 
     Raises:
         LawBroken: `update`.
@@ -170,7 +181,7 @@ async def check_update(make: Make) -> None:
         for client in bench.clients:
             for revision in (old, new + 1, 0):
                 if await bench.within("update", client.update(key, b"late", revision), f"update {key}") is not None:
-                    raise LawBroken("update", f"{key} has revision {new}, and is changed by who names {revision}")
+                    raise LawBroken("update", f"{key} has revision {new}, and is changed for revision {revision}")
         await bench.holds("update", key, b"second", new)
         await bench.within("update", _count(bench, f"{bench.prefix}count"), "counting together")
 
@@ -196,7 +207,7 @@ async def _count(bench: Bench, key: str) -> None:
 
 
 async def check_delete(make: Make) -> None:
-    """What is deleted is gone, and its revisions do not come again.
+    """Check that a deleted entry is missing, and its revisions do not come again.
 
     Raises:
         LawBroken: `delete` or `revision`.
@@ -209,13 +220,13 @@ async def check_delete(make: Make) -> None:
         old = await bench.made(key, b"one")
         new = await bench.changed("update", key, b"two", old)
         if await bench.within("delete", second.delete(key, old), f"delete {key}"):
-            raise LawBroken("delete", f"{key} has revision {new}, and is deleted by who names {old}")
+            raise LawBroken("delete", f"{key} has revision {new}, and is deleted for revision {old}")
         await bench.holds("delete", key, b"two", new)
         if not await bench.within("delete", second.delete(key, new), f"delete {key}"):
-            raise LawBroken("delete", f"{key} has revision {new}, and is not deleted by who names it")
+            raise LawBroken("delete", f"{key} has revision {new}, and is not deleted for it")
         await bench.holds("delete", key, None)
         if await bench.within("delete", first.update(key, b"late", new), f"update {key}") is not None:
-            raise LawBroken("delete", f"{key} is deleted, and is changed by who names its last revision")
+            raise LawBroken("delete", f"{key} is deleted, and is changed by a client that names its last revision")
         again = await bench.made(key, b"three", 1)
         if again <= new:
             raise LawBroken("revision", f"{key} had revision {new} before it was deleted, and has now {again}")
@@ -223,7 +234,7 @@ async def check_delete(make: Make) -> None:
 
 
 async def check_apart(make: Make) -> None:
-    """Two entries, of keys that begin alike.
+    """Check that entries of keys with a common prefix do not affect each other.
 
     Raises:
         LawBroken: `apart`.
@@ -241,7 +252,7 @@ async def check_apart(make: Make) -> None:
 
 
 async def check_keys(make: Make) -> None:
-    """Listed by prefix.
+    """Check that keys are listed by prefix.
 
     Raises:
         LawBroken: `keys`.
@@ -265,7 +276,7 @@ async def check_keys(make: Make) -> None:
 
 
 async def check_close(make: Make) -> None:
-    """Clients come and go; entries stay.
+    """Check that entries stay when clients close and open.
 
     Raises:
         LawBroken: `close`.
@@ -295,21 +306,21 @@ CHECKS: Final[tuple[Callable[[Make], Awaitable[None]], ...]] = (
 
 
 async def check_registry(make: Make) -> None:
-    """Hold a registry against every law of its contract.
+    """Check a registry against every law of its contract.
 
     Args:
         make: Makes another client of one and the same registry. It is called several times; the entries that are made
             are under `kit-…`, and some are left behind.
 
     Raises:
-        LawBroken: Says which law, and what happened.
+        LawBroken: With the law, and the event.
     """
     for check in CHECKS:
         await check(make)
 
 
 class RegistryTests:
-    """The checks as a class for pytest; needs no plugin of pytest. Must be given: `make`.
+    """The checks as a class for pytest, without any plugin. Must be given: `make`.
 
     Example:
         class TestMine(RegistryTests):

@@ -1,4 +1,7 @@
-"""Checks of an exactly-once sink in a job that keeps state; used through `flamecore.testing.checks.edges`."""
+"""Checks of an exactly-once sink in a job that keeps state.
+
+They are used through `flamecore.testing.checks.edges`.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,16 @@ from flamecore.testing.checks.sources import EdgeBroken, expect_same
 
 
 def _kept(make: MakeSink, identity: str, *, continued: bool) -> Sink:
-    """A sink of a job that keeps state. What its options say of output that is there must not matter."""
+    """Make a sink of a job that keeps state, whatever its options say of old output."""
     sink = make(resume=False, fingerprint="kit")
     sink.continues(identity, continued=continued)
     return sink
 
 
 async def check_sink_continues(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """In a job that keeps state a sink goes on with its own output, and takes no other once it has delivered.
+    """Check that a sink continues its own output, and no other after a delivery.
+
+    The job keeps state.
 
     Raises:
         EdgeBroken: `continues`, `foreign`.
@@ -47,7 +52,7 @@ async def check_sink_continues(make: MakeSink, read_back: ReadBack, payloads: Se
         return
     batches = batches_of(payloads)
     for done in range(len(batches) + 1):
-        # An output of its own each time, since the last one would be gone on with.
+        # A new output each time, since the last one would be continued.
         identity = f"continues-{done}"
         earlier = _kept(make, identity, continued=False)
         await deliver(earlier, batches[:done])
@@ -73,7 +78,7 @@ async def check_sink_continues(make: MakeSink, read_back: ReadBack, payloads: Se
 
 
 async def check_sink_syncs(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """What a snapshot relies on is held from then on, though nothing came of late; and batches may come meanwhile.
+    """Check that `sync` makes its time held, also without and beside batches.
 
     Raises:
         EdgeBroken: `syncs`.
@@ -99,7 +104,9 @@ async def check_sink_syncs(make: MakeSink, read_back: ReadBack, payloads: Sequen
 
 
 async def check_sink_is_fenced(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """Of two runs the newest writes. One that was given up, and comes back, is refused, and leaves nothing behind.
+    """Check that only the newest of two runs writes.
+
+    The older run, which was given up and comes back, is refused, and leaves nothing behind.
 
     Raises:
         EdgeBroken: `fenced`.
@@ -129,15 +136,15 @@ async def _refused(when: str, called: Awaitable[None]) -> None:
 
 
 async def check_sink(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """Hold a sink against every law of its contract, but for what takes a process that can be killed.
+    """Check a sink against every law of its contract that needs no killed process.
 
     Args:
         make: Makes the sink, anew, in the same place.
-        read_back: Reads what is in that place now.
-        payloads: What to write; at least three.
+        read_back: Reads the payloads in that place.
+        payloads: The payloads to write; at least three.
 
     Raises:
-        EdgeBroken: Says which law, and what happened.
+        EdgeBroken: With the law, and the event.
     """
     await check_sink_delivers(make, read_back, payloads)
     await check_sink_is_atomic(make, read_back, payloads)
@@ -149,16 +156,16 @@ async def check_sink(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any
 
 
 def check_sink_survives_kills(tests: Any, folder: Path, kills: int = 4, seed: int = 0) -> None:
-    """A process that is killed while it writes, again and again, ends with the output of one that is not.
+    """Check that a writer killed again and again ends with the undisturbed output.
 
-    The process makes the sink by the same class, imported from its file anew: attributes of `tests` that JSON can say
-    are set there too.
+    The process makes the sink by the same class, imported from its file anew: attributes of `tests` with a value in
+    JSON are set there too.
 
     Args:
         tests: A `SinkTests`.
-        folder: Handed to its `make` and `read_back`.
-        kills: How often.
-        seed: Of the moments.
+        folder: Folder for its `make` and `read_back`.
+        kills: Number of kills.
+        seed: Seed of their times.
 
     Raises:
         EdgeBroken: `killed`.
@@ -176,15 +183,18 @@ def check_sink_survives_kills(tests: Any, folder: Path, kills: int = 4, seed: in
 
 
 def long_batches(payloads: Sequence[Any]) -> Callable[[int], list[Any]]:
-    """The batch of each number from 1: some payloads in turn, every eighth time many."""
+    """Return a function from a batch's number, which counts from 1, to its payloads.
+
+    Every eighth batch is large.
+    """
     return lambda number: [payloads[(number + place) % len(payloads)] for place in range(3 if number % 8 else 2000)]
 
 
 class _Victim:
-    """Starts the process that is to be killed, and keeps what it has said.
+    """The process to kill, and its messages.
 
     Attributes:
-        last: Number of the last batch it has said it wrote.
+        last: Number of the last batch it has reported as written.
     """
 
     def __init__(self, tests: Any, folder: Path) -> None:
@@ -195,11 +205,11 @@ class _Victim:
         self._facts = {"file": inspect.getfile(kind), "kind": kind.__qualname__, "with": said, "folder": str(folder)}
 
     def run(self, steps: int | None, then_s: float) -> None:
-        """Let it write.
+        """Run the process, and kill it unless `steps` is None.
 
         Args:
-            steps: Kill it after so many batches; None: let it end.
-            then_s: And so many seconds more.
+            steps: Number of batches before the kill; None: let it end.
+            then_s: Seconds between the last of them and the kill.
         """
         facts = {**self._facts, "continued": self._opened, "until": None if steps is not None else self.last + 3}
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -208,7 +218,7 @@ class _Victim:
             assert process.stdout is not None
             assert process.stderr is not None
             try:
-                # `communicate` would not see what `readline` has read ahead.
+                # `communicate` would miss the data that `readline` has read ahead.
                 said = [] if steps is None else [process.stdout.readline() for _ in range(1 + steps)]
                 if steps is None:
                     rest, errors = process.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""What a sink must do, as checks that need no test runner; used through `flamecore.testing.checks.edges`."""
+"""Checks of sinks; used through `flamecore.testing.checks.edges`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flamecore.testing.checks.sources import EdgeBroken, expect_same
 
 
 class MakeSink(Protocol):
-    """Makes the sink under test, anew, in the same place.
+    """Function that makes the sink under test, anew, in the same place.
 
     Args:
-        resume: Go on with what the last one wrote; otherwise start afresh.
+        resume: Whether to continue the output of the last one; otherwise start afresh.
         fingerprint: For `EdgeContext.fingerprint`.
     """
 
@@ -23,14 +23,14 @@ class MakeSink(Protocol):
 
 
 PAYLOADS: Final = ("one", "two words", "три", "", 'a "quote", a comma', "two\nlines", "7")
-"""What a sink is given to write if the caller names nothing else."""
+"""Payloads to write if the caller gives none."""
 
 ReadBack = Callable[[], Sequence[Any]]
-"""Reads what the sink has written, as payloads in order, without the sink's help."""
+"""Function that reads the payloads written, in order, without the sink's help."""
 
 
 def batches_of(payloads: Sequence[Any]) -> list[tuple[int, Sequence[Any]]]:
-    """The payloads as batches of one, two, three, …, with times that grow."""
+    """Return the payloads as batches of one, two, three, …, with growing times."""
     batches: list[tuple[int, Sequence[Any]]] = []
     start = 0
     while start < len(payloads):
@@ -41,7 +41,11 @@ def batches_of(payloads: Sequence[Any]) -> list[tuple[int, Sequence[Any]]]:
 
 
 async def deliver(sink: Sink, batches: Sequence[tuple[int, Sequence[Any]]]) -> int:
-    """Do what a rear does: ask what is held, and write what is not."""
+    """Deliver batches as a rear does: open, and write those that are not held.
+
+    Returns:
+        The time held when the sink was opened.
+    """
     held = await sink.open()
     for time, payloads in batches:
         if time > held:
@@ -50,7 +54,7 @@ async def deliver(sink: Sink, batches: Sequence[tuple[int, Sequence[Any]]]) -> i
 
 
 async def check_sink_delivers(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """Every payload is there, once and in order, as soon as `write` returns and after `aclose`.
+    """Check that payloads are there, once and in order, after `write` and `aclose`.
 
     Raises:
         EdgeBroken: `declares`, `fresh`, `visible`, `delivers`, `closes`.
@@ -76,9 +80,9 @@ async def check_sink_delivers(make: MakeSink, read_back: ReadBack, payloads: Seq
 
 
 async def check_sink_is_atomic(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """Of a batch that cannot be stored nothing is left behind, and the sink goes on to work.
+    """Check that a batch that cannot be stored leaves nothing, and the sink works on.
 
-    What cannot be stored is a plain `object()` amid the batch; a sink that takes even that passes.
+    The batch has a plain `object()` amid it; a sink that stores even that passes.
 
     Raises:
         EdgeBroken: `atomic`.
@@ -99,7 +103,7 @@ async def check_sink_is_atomic(make: MakeSink, read_back: ReadBack, payloads: Se
 
 
 class _Whatever(Sequence[Any]):
-    """Payloads in a sequence that is no list: those of a job are noted in several ways."""
+    """Payloads in a sequence that is no list: those of a job come in several types."""
 
     def __init__(self, payloads: Sequence[Any]) -> None:
         self._payloads = payloads
@@ -112,10 +116,10 @@ class _Whatever(Sequence[Any]):
 
 
 async def check_sink_encodes(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """Where a sink has an encoder, what others have made by it is stored as `write` would store it.
+    """Check that payloads encoded by a sink's encoder are stored as by `write`.
 
-    The encoder makes one for each, of each alone, and raises nothing: a plain `object()` among the payloads is left for
-    the sink to refuse. It takes any sequence, not lists alone.
+    The encoder makes one value for each payload, independently, and raises nothing: a plain `object()` among the
+    payloads is left for the sink to refuse. It takes any sequence, not lists alone.
 
     Raises:
         EdgeBroken: `encodes`.
@@ -144,7 +148,7 @@ async def check_sink_encodes(make: MakeSink, read_back: ReadBack, payloads: Sequ
 
 
 async def check_sink_resumes(make: MakeSink, read_back: ReadBack, payloads: Sequence[Any] = PAYLOADS) -> None:
-    """A sink that says it is exactly-once knows what it holds when a job starts over, however the last run ended.
+    """Check that an exactly-once sink knows its output after any end of the last run.
 
     The job delivers everything again from the start, as jobs do; payloads must not come twice. Output of another flow,
     or of other inputs, is not resumed.

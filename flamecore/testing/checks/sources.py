@@ -1,4 +1,4 @@
-"""What a source must do, as checks that need no test runner; used through `flamecore.testing.checks.edges`."""
+"""Checks of sources; used through `flamecore.testing.checks.edges`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ WAIT_S: Final = 20.0
 _TURNS: Final = 6
 
 MakeSource = Callable[[], Source]
-"""Makes the source under test, anew, over the same input."""
+"""Function that makes the source under test, anew, over the same input."""
 
 
 class EdgeBroken(LawBroken):
-    """A source or sink broke a law of its contract."""
+    """Broken law of the contract of sources or sinks."""
 
 
 def expect_same(law: str, what: str, found: Sequence[Any], expected: Sequence[Any]) -> None:
     """Compare two sequences.
 
     Raises:
-        EdgeBroken: Of that law, with the first difference.
+        EdgeBroken: They differ; with the law, and the first difference.
     """
     if list(found) == list(expected):
         return
@@ -41,7 +41,7 @@ def expect_same(law: str, what: str, found: Sequence[Any], expected: Sequence[An
 
 
 class Record(NamedTuple):
-    """A record as it was read: where it stood, and what it is (a `Rejected` if it was malformed)."""
+    """A record as it was read: position and value (a `Rejected` if malformed)."""
 
     position: Any
     value: Any
@@ -63,14 +63,17 @@ async def _read(reader: Reader, limit: int) -> Batch | None:
 
 
 async def _drain(reader: Reader, limit: int, most: int) -> list[Record]:
-    """Everything up to the end, or a little more than `most`; values of a batch before its malformed records."""
+    """Return all records up to the end, or a few more than `most`.
+
+    Values of a batch come before its malformed records.
+    """
     found: list[Record] = []
     while len(found) <= most:
         batch = await _read(reader, limit)
         if batch is None:
             break
         found += map(Record, batch.positions, batch.values)
-        # What is kept of a malformed record may be cut, and not the same every time.
+        # The raw text of a malformed record may be cut, and not the same every time.
         found += (Record(bad.position, bad._replace(raw=None)) for bad in batch.rejected)
     return found
 
@@ -94,7 +97,9 @@ def _is_plain(position: Any) -> bool:
 
 
 async def check_reads_all(make: MakeSource, expected: Sequence[Any], *, rejected: int = 0) -> None:
-    """Whatever the limit, every record comes once and in order, with a position; and then nothing, again and again.
+    """Check that every record comes once and in order, then nothing, for any limit.
+
+    Every record must have a position.
 
     Raises:
         EdgeBroken: `complete`, `limit`, `positions`, `ends`, `described`.
@@ -122,7 +127,9 @@ async def check_reads_all(make: MakeSource, expected: Sequence[Any], *, rejected
 
 
 async def check_replays(make: MakeSource, expected: Sequence[Any]) -> None:
-    """A source that says it is replayable gives the same again, from the start and after any record; another refuses.
+    """Check that a replayable source repeats its records, from any position.
+
+    Another source must refuse to open at a position.
 
     Raises:
         EdgeBroken: `replayable`, `reopens`, `refuses`.
@@ -138,7 +145,7 @@ async def check_replays(make: MakeSource, expected: Sequence[Any]) -> None:
             raise EdgeBroken("refuses", "it does not say it is replayable, and opens at a position all the same")
         return
     for partition in source.partitions():
-        # One by one: a batch does not say where its malformed records stood among its values.
+        # One by one: a batch does not tell the places of its malformed records among its values.
         first = await _read_partition(source, partition, None, 1, most)
         again = await _read_partition(source, partition, None, 4096, most)
         expect_same("replayable", "opened once more", _values(again), _values(first))
@@ -153,7 +160,7 @@ async def check_replays(make: MakeSource, expected: Sequence[Any]) -> None:
 
 
 async def check_acknowledged(make: MakeSource, expected: Sequence[Any]) -> None:
-    """Records that are acknowledged as they are read change nothing of what comes after them, now or later.
+    """Check that acknowledging records changes nothing of those after them.
 
     Raises:
         EdgeBroken: `acknowledged`.
@@ -172,19 +179,19 @@ async def check_acknowledged(make: MakeSource, expected: Sequence[Any]) -> None:
         await reader.aclose()
         found += mine
         if mine:
-            # What was acknowledged may be gone; what comes after it is there.
+            # Acknowledged records may be gone; those after them are there.
             rest = await _read_partition(make(), partition, mine[-1].position, 4096, len(expected))
             expect_same("acknowledged", f"opened after {mine[-1].position!r}", _values(rest), [])
     expect_same("acknowledged", "acknowledged as they were read", _values(found), expected)
 
 
 async def check_grown(make: MakeSource, grow: Callable[[], None], more: Sequence[Any]) -> None:
-    """A source that has grown goes on after what was read before.
+    """Check that a source that has grown goes on after the records read before.
 
     Args:
         make: Makes the source. Bounded, with one partition.
         grow: Adds records to its input.
-        more: Which.
+        more: The values of these records.
 
     Raises:
         EdgeBroken: `grown`.
@@ -199,11 +206,11 @@ async def check_grown(make: MakeSource, grow: Callable[[], None], more: Sequence
 
 
 async def check_changed(make: MakeSource, change: Callable[[], None]) -> None:
-    """A source whose input has become another one says so, instead of going on in the midst of it.
+    """Check that a source refuses a position once its input was replaced.
 
     Args:
         make: Makes the source. Bounded, with one partition.
-        change: Puts other input in the place of the one that was read.
+        change: Replaces the input that was read by another.
 
     Raises:
         EdgeBroken: `changed`.
@@ -220,7 +227,7 @@ async def check_changed(make: MakeSource, change: Callable[[], None]) -> None:
 
 
 async def check_fingerprint(make: MakeSource) -> None:
-    """The fingerprint and the partitions of one input are the same every time.
+    """Check that fingerprint and partitions of one input are the same every time.
 
     Raises:
         EdgeBroken: `fingerprint`.
@@ -232,7 +239,7 @@ async def check_fingerprint(make: MakeSource) -> None:
 
 
 async def check_cancelled(make: MakeSource, expected: Sequence[Any]) -> None:
-    """Reads that are cancelled while they wait lose nothing.
+    """Check that reads cancelled while they wait lose nothing.
 
     Raises:
         EdgeBroken: `cancelled`.
@@ -261,12 +268,14 @@ async def check_cancelled(make: MakeSource, expected: Sequence[Any]) -> None:
 
 
 async def check_live(make: MakeSource, feed: Callable[[Any], Awaitable[None]], values: Sequence[Any]) -> None:
-    """A record is handed out as soon as it is there, with nothing behind it; also when an earlier wait was cancelled.
+    """Check that a record is read as soon as it is there, alone.
+
+    It must be so after a cancelled wait, too.
 
     Args:
         make: Makes the source.
         feed: Makes one record available, no more.
-        values: What to feed, and what is to come.
+        values: The records to feed, and to expect.
 
     Raises:
         EdgeBroken: `prompt`, `cancelled`.
@@ -294,7 +303,7 @@ async def check_live(make: MakeSource, feed: Callable[[Any], Awaitable[None]], v
 
 
 async def check_source(make: MakeSource, expected: Sequence[Any], *, rejected: int = 0) -> None:
-    """Hold a source against every law of its contract that needs no feeding.
+    """Check a source against every law of its contract that needs no feeding.
 
     Args:
         make: Makes the source, anew, over the same input.
@@ -302,7 +311,7 @@ async def check_source(make: MakeSource, expected: Sequence[Any], *, rejected: i
         rejected: How many of its records are malformed.
 
     Raises:
-        EdgeBroken: Says which law, and what happened.
+        EdgeBroken: With the law, and the event.
     """
     await check_reads_all(make, expected, rejected=rejected)
     await check_replays(make, expected)

@@ -1,21 +1,21 @@
-"""The public kit for state stores: `await check_store(make)`, or for pytest `class TestMine(StoreTests)`.
+"""The public kit for state stores: `check_store(make)`, or class `StoreTests`.
 
-Nothing here needs a test runner. The checks hold a store against the laws of `flamecore.abc.store`, by the names that
-`LawBroken.law` gives:
+The class is for pytest: `class TestMine(StoreTests)`. Nothing here needs a test runner. The checks test a store against
+the laws of `flamecore.abc.store`, by the names that `LawBroken.law` gives:
 
-* `content`: what is read is what was created, to the byte, empty or large;
-* `once`: a name is created once, and what it names never changes;
-* `race`: of several who create a name at once exactly one is told so, and it is that one's blob;
-* `names`: all names that begin so, sorted, and no others;
-* `deletes`: what is deleted is gone, deleting nothing is no error, and nothing else is touched;
-* `refuses`: what cannot be a name is a `StoreError`;
+* `content`: reading gives the bytes created, whether empty or large;
+* `once`: a name is created once, and its blob never changes;
+* `race`: of several creators of a name at once exactly one succeeds, and the blob is its own;
+* `names`: all names with a prefix, sorted, and no others;
+* `deletes`: a deleted blob is gone, deleting nothing is no error, and nothing else is touched;
+* `refuses`: a text that cannot be a name is a `StoreError`;
 * `jobs`: jobs do not see each other's blobs;
-* `durable`: what was created outlasts who created it, however that one ended;
+* `durable`: a created blob outlasts its creator, however that ended;
 * `whole`: a blob is seen whole or not at all, also when its writer is killed;
-* `opens`, `closes`: any number of objects; `aclose` twice is once.
+* `opens`, `closes`: any number of objects; a second `aclose` does nothing.
 
-A store that says `durable` is also tried in processes of their own: they build it from its class, its options and the
-context alone, as those of a job do.
+A store that claims to be `durable` is also tested in separate processes: they build it from its class, its options and
+the context alone, as those of a job do.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _JOBS: Final = (
     ),
     *((before, "") for before in (".", "../", "/", " ", "%")),
 )
-"""What stands before and behind the name of a job."""
+"""Prefixes and suffixes of a job's name."""
 _MOMENTS: Final = (0.0, 0.3, 0.6, 0.9, 1.0)
-"""When a writer is killed: after which part of the time that it takes; 1: when it is told that the blob is there."""
+"""Moments to kill a writer, as shares of the time that it takes; 1: once it has reported the blob."""
 
 
 async def check_content(setup: Setup) -> None:
-    """Blobs of all sizes, one after another and all at once, read by who created them and by another.
+    """Check blobs of all sizes, in turn and at once, read by two objects.
 
     Raises:
         LawBroken: `content`, or `opens`.
@@ -80,7 +80,9 @@ async def check_content(setup: Setup) -> None:
 
 
 async def check_once(setup: Setup) -> None:
-    """A name that is taken: also by an empty blob, by a large one, by another object, and by the same bytes.
+    """Check that a taken name is refused, whatever its blob and the new one.
+
+    The blobs are empty, small or large; the new one comes from the same or another object, and may be equal.
 
     Raises:
         LawBroken: `once`.
@@ -99,7 +101,7 @@ async def check_once(setup: Setup) -> None:
 
 
 async def check_race(setup: Setup) -> None:
-    """Many create the same names at once: calls of one object, several objects, several processes.
+    """Check creators of the same names at once: calls, objects, and processes.
 
     Raises:
         LawBroken: `race`.
@@ -121,7 +123,7 @@ async def check_race(setup: Setup) -> None:
         for process in processes:
             await process.tell()
         results = [await process.hear("race") for process in processes]
-        for process in processes:  # what they have created outlasts them
+        for process in processes:  # their blobs outlast them
             await process.ended("race")
         for number, name in enumerate(names):
             told = {mark: result[number] for mark, result in zip(marks, results, strict=True)}
@@ -136,7 +138,7 @@ async def _one_winner(bench: Bench, store: Store, name: str, told: dict[str, boo
 
 
 async def check_names(setup: Setup) -> None:
-    """Names that are easily mistaken for each other, and prefixes that are more than they look.
+    """Check names and prefixes that are easily confused.
 
     Raises:
         LawBroken: `names`.
@@ -154,7 +156,7 @@ async def check_names(setup: Setup) -> None:
 
 
 async def check_deletes(setup: Setup) -> None:
-    """Blobs that are there, that are not, and that others have deleted already.
+    """Check deletions of blobs that are there, missing, or deleted by others.
 
     Raises:
         LawBroken: `deletes`.
@@ -179,7 +181,7 @@ async def check_deletes(setup: Setup) -> None:
 
 
 async def check_refuses(setup: Setup) -> None:
-    """What is no name, and leads to no other place.
+    """Check that texts that are no names are refused.
 
     Raises:
         LawBroken: `refuses`.
@@ -192,7 +194,9 @@ async def check_refuses(setup: Setup) -> None:
 
 
 async def check_jobs(setup: Setup) -> None:
-    """Jobs of names that are easily mistaken for each other, or for paths, with blobs of the same names.
+    """Check jobs with names that are easily confused, or look like paths.
+
+    Their blobs have the same names.
 
     Raises:
         LawBroken: `jobs`.
@@ -211,7 +215,7 @@ async def check_jobs(setup: Setup) -> None:
 
 
 async def check_durable(setup: Setup) -> None:
-    """What is left when all have closed, when one has not, and when one works on while others close.
+    """Check blobs after all objects were closed, and while one of them still works.
 
     Raises:
         LawBroken: `durable` or `closes`.
@@ -233,7 +237,9 @@ async def check_durable(setup: Setup) -> None:
 
 
 async def check_whole(setup: Setup) -> None:
-    """A process that writes a large blob is watched, and killed at several moments of its writing.
+    """Check a large blob while its writer works, and after the writer was killed.
+
+    The writer is killed at several moments.
 
     Raises:
         LawBroken: `whole` or `durable`.
@@ -245,7 +251,7 @@ async def check_whole(setup: Setup) -> None:
 
 
 async def _kill_writer(bench: Bench, first: str, second: str, moment: float) -> None:
-    """Have a process create a blob and begin another, and kill it at that moment."""
+    """Run a writer of two blobs; kill it at a moment of writing the second."""
     clock = asyncio.get_running_loop().time
     blobs = {name: content(name, bench.setup.large_bytes) for name in (first, second)}
     watching = await bench.open()
@@ -276,7 +282,7 @@ async def _hear(writer: Elsewhere, what: str, name: str) -> None:
 
 
 async def _is_whole(bench: Bench, store: Store, name: str, whole: bytes, when: str) -> bool:
-    """Whether a blob is there; it must be all of it."""
+    """Return whether a blob is there; it must be whole."""
     seen = await bench.within("whole", store.read(name), f"{when}: read({name!r})")
     if seen is not None and seen != whole:
         raise LawBroken("whole", f"{when}: read({name!r}) gives {len(seen)} bytes, not the {len(whole)} of the blob")
@@ -297,14 +303,14 @@ CHECKS: Final[tuple[Callable[[Setup], Awaitable[None]], ...]] = (
 
 
 async def check_store(make: MakeStore, *, large_bytes: int = LARGE_BYTES, limit_s: float = LIMIT_S) -> None:
-    """Hold a store against every law of its contract.
+    """Check a store against every law of its contract.
 
     Args:
         make: Builds the store for a context.
         large_bytes, limit_s: As for `Setup`.
 
     Raises:
-        LawBroken: Says which law, and what happened.
+        LawBroken: With the law, and the event.
     """
     for check in CHECKS:
         with tempfile.TemporaryDirectory(prefix="flame") as folder:
@@ -312,7 +318,7 @@ async def check_store(make: MakeStore, *, large_bytes: int = LARGE_BYTES, limit_
 
 
 class StoreTests:
-    """The checks as a class for pytest; needs no plugin of pytest. Must be given: `make`.
+    """The checks as a class for pytest, without any plugin. Must be given: `make`.
 
     Example:
         class TestMine(StoreTests):

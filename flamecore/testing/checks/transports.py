@@ -1,18 +1,19 @@
-"""The public kit for transports: `await check_transport(make)`, or for pytest `class TestMine(TransportTests)`.
+"""The public kit for transports: `check_transport(make)`, or `TransportTests`.
 
-Nothing here needs a test runner. The checks hold a transport against the laws of `flamecore.abc.transport`, by the
-names that `LawBroken.law` gives:
+The class is for pytest: `class TestMine(TransportTests)`. Nothing here needs a test runner. The checks test a transport
+against the laws of `flamecore.abc.transport`, by the names that `LawBroken.law` gives:
 
 * `order`: a channel never reorders, `send` and `send_nowait` taken together;
-* `loss`, `twice`, `content`: everything that was sent arrives, once, as it was sent, with the name of its sender;
+* `loss`, `twice`, `content`: every message arrives, once, as it was sent, with the name of its sender;
 * `room`: a sender waits while the receiver does not read, and goes on when it does;
 * `cancel`: a cancelled wait loses nothing;
-* `close`: what was sent is handed over first, twice is once, a closed endpoint refuses and wakes who waits at it;
-* `gone`: sending to nobody is an error, also for those who wait;
+* `close`: messages sent are delivered first, a second close does nothing, a closed endpoint refuses calls and wakes
+  those that wait at it;
+* `gone`: sending to an unbound address is an error, also for senders that wait;
 * `address`: one endpoint an address; once closed it is free, and its successor inherits nothing;
-* `flags`: the capabilities are what they say, and an address at which others are to join is one that they can use.
+* `flags`: the capabilities are true, and an address for others to join at is one that they can use.
 
-A transport that says `multi_process` is checked twice: all addresses in one process, and spread over two.
+A transport that claims `multi_process` is checked twice: all addresses in one process, and spread over two.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _STALL_S: Final = 0.05
 
 
 async def check_channels(setup: Setup) -> None:
-    """Two that talk to each other at once, and then several that talk to one.
+    """Check two endpoints that send to each other, and several that send to one.
 
     Raises:
         LawBroken: `order`, `loss`, `twice` or `content`.
@@ -63,7 +64,7 @@ async def check_channels(setup: Setup) -> None:
 
 
 async def check_large(setup: Setup) -> None:
-    """One message of 8 MiB among small ones.
+    """Check a message of 8 MiB among small ones.
 
     Raises:
         LawBroken: `order`, `loss`, `twice` or `content`.
@@ -82,7 +83,9 @@ async def check_large(setup: Setup) -> None:
 
 
 async def check_room(setup: Setup) -> None:
-    """A sender waits for one that does not read, takes its turn after those who wait already, and goes on.
+    """Check that senders wait for a receiver that does not read, in turn.
+
+    They go on when it reads.
 
     Raises:
         LawBroken: `room`, `order`, `loss` or `twice`.
@@ -106,7 +109,7 @@ async def check_room(setup: Setup) -> None:
         if said.done():
             said.result()
             raise LawBroken("room", f"{setup.most} messages find room where nobody reads: the sender never waits")
-        # `said` waits, with the message `sending` in its hands: what is sent from here on comes after that.
+        # `said` waits with the message `sending`: messages sent from here on come after that.
         first = sending
         extra = [Note(-1)] if worker.send_nowait("rear/out", Note(-1)) else []
         got = await bench.take(rear, 1)
@@ -121,7 +124,9 @@ async def check_room(setup: Setup) -> None:
 
 
 async def check_cancel(setup: Setup) -> None:
-    """Cancelled waits: a receiver that comes back later, a message that arrives in that very moment.
+    """Check that cancelled waits of a receiver lose nothing.
+
+    A message may arrive at that very moment.
 
     Raises:
         LawBroken: `cancel`.
@@ -147,7 +152,7 @@ async def check_cancel(setup: Setup) -> None:
 
 
 async def check_close(setup: Setup) -> None:
-    """What a closed endpoint does: first hand over, then refuse, and never leave anybody waiting.
+    """Check that a closed endpoint delivers, then refuses, and wakes all that wait.
 
     Raises:
         LawBroken: `close`.
@@ -181,7 +186,9 @@ async def check_close(setup: Setup) -> None:
 
 
 async def check_gone(setup: Setup) -> None:
-    """Nobody is there, or somebody leaves. A transport may find out late, but not never.
+    """Check sending to an unbound address, and to one that closes.
+
+    A transport may find out late, but not never.
 
     Raises:
         LawBroken: `gone`.
@@ -203,7 +210,7 @@ async def check_gone(setup: Setup) -> None:
 
 
 async def check_addresses(setup: Setup) -> None:
-    """One endpoint an address, at any one time.
+    """Check that an address has one endpoint at a time.
 
     Raises:
         LawBroken: `address`.
@@ -225,9 +232,9 @@ async def check_addresses(setup: Setup) -> None:
 
 
 async def check_flags(setup: Setup) -> None:
-    """`serialises` is true of what arrives, and what cannot be encoded is refused where it is sent.
+    """Check `serialises`, and that messages that cannot be encoded are refused.
 
-    Within one process, one that says `multi_process` too may hand over objects.
+    Within one process, a transport with `multi_process` too may hand over objects.
 
     Raises:
         LawBroken: `flags` or `content`.
@@ -257,7 +264,7 @@ async def check_flags(setup: Setup) -> None:
 
 
 def _check_join(transport: Transport) -> None:
-    """Hold the address that a transport gives to those who join against what it takes."""
+    """Check the address that a transport gives to those who join."""
     join = transport.outlook().join
     if join and not has_scheme(type(transport), join):
         schemes = ", ".join(schemes_of(type(transport))) or "none"
@@ -267,7 +274,7 @@ def _check_join(transport: Transport) -> None:
 
 
 async def _send_now(endpoint: Endpoint, to: str, message: Any) -> None:
-    """`send_nowait`, as soon as there is room for it."""
+    """Call `send_nowait` until there is room."""
     while not endpoint.send_nowait(to, message):
         await asyncio.sleep(0.001)
 
@@ -285,14 +292,14 @@ CHECKS: Final[tuple[Callable[[Setup], Awaitable[None]], ...]] = (
 
 
 async def check_transport(make: Make, *, limit_s: float = LIMIT_S, most: int = 20_000) -> None:
-    """Hold a transport against every law of its contract.
+    """Check a transport against every law of its contract.
 
     Args:
         make: Builds the transport for a context.
         limit_s, most: As for `Setup`.
 
     Raises:
-        LawBroken: Says which law, and what happened.
+        LawBroken: With the law, and the event.
     """
     for setup in setups(make, limit_s=limit_s, most=most):
         for check in CHECKS:
@@ -300,7 +307,7 @@ async def check_transport(make: Make, *, limit_s: float = LIMIT_S, most: int = 2
 
 
 class TransportTests:
-    """The checks as a class for pytest; needs no plugin of pytest. Must be given: `make`.
+    """The checks as a class for pytest, without any plugin. Must be given: `make`.
 
     Example:
         class TestMine(TransportTests):
@@ -316,7 +323,7 @@ class TransportTests:
         raise NotImplementedError("give `make(self, context)` in your class")
 
     def hold(self, check: Callable[[Setup], Awaitable[None]]) -> None:
-        """Run one check under all circumstances the transport claims to be made for."""
+        """Run one check in all setups of the transport."""
 
         async def run(setup: Setup) -> None:
             await check(setup)

@@ -1,4 +1,7 @@
-"""The process that `check_sink_survives_kills` kills: writes batches to a sink, and says which it has written."""
+"""The process that `check_sink_survives_kills` kills, which writes to a sink.
+
+It prints the number of each batch that it has written.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _SYNC_EVERY = 5
 
 
 def tests_of(facts: dict[str, Any]) -> Any:
-    """The `SinkTests` that the facts tell of, made anew."""
+    """Make the `SinkTests` described by the facts anew."""
     spec = importlib.util.spec_from_file_location("victim_tests", facts["file"])
     assert spec is not None
     assert spec.loader is not None
@@ -32,7 +35,7 @@ def tests_of(facts: dict[str, Any]) -> Any:
 
 
 async def main(facts: dict[str, Any]) -> None:
-    """Go on with what is there, up to batch `until` or until killed."""
+    """Continue the sink's output, up to batch `until` or until killed."""
     tests = tests_of(facts)
     batches = long_batches(tests.payloads)
     sink = tests.make(Path(facts["folder"]), resume=False, fingerprint="kit")

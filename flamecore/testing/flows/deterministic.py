@@ -1,4 +1,6 @@
-"""Checks of a flow, for its author's own CI: the same output whatever the number of workers and the timing.
+"""Checks of a flow, for its author's own CI.
+
+The output must be the same for any number of workers and any timing.
 
 from flamecore.testing import assert_deterministic
 
@@ -28,10 +30,12 @@ def assert_deterministic(
     seeds: Iterable[int] = range(20),
     ackers: Sequence[str] = ACKERS,
 ) -> dict[str, list[Any]]:
-    """Run a flow under many interleavings, and compare each run with the reference interpreter.
+    """Run a flow under many interleavings, and compare each with the reference.
+
+    The reference interpreter gives the expected output.
 
     Args:
-        flow: What is checked.
+        flow: The flow to check.
         inputs: For each source, its records.
         workers: Numbers of workers to try.
         seeds: Each is another interleaving, for each number of workers.
@@ -41,7 +45,7 @@ def assert_deterministic(
         For each sink, its outputs.
 
     Raises:
-        AssertionError: An output differs, is missing or too many. The text says which, and which seed shows it.
+        AssertionError: An output differs, is missing or too many. The text names the output and the seed.
     """
     graph = flow if isinstance(flow, Graph) else flow.graph()
     whole = {name: list(records) for name, records in inputs.items()}
@@ -65,10 +69,10 @@ def assert_deterministic(
 
 
 def compare(run: SimulatedRun, wanted: Mapping[str, Sequence[Any]], failed: Failed | None, where: str) -> None:
-    """Compare one run with what is wanted.
+    """Compare one run with the expected outputs and failure.
 
     Raises:
-        AssertionError: They differ; the text says where first.
+        AssertionError: They differ; the text gives the first difference.
     """
     if (run.failure is None) != (failed is None):
         raise AssertionError(f"with {where} the run failed with {run.failure}, the reference with {failed}")
@@ -78,15 +82,15 @@ def compare(run: SimulatedRun, wanted: Mapping[str, Sequence[Any]], failed: Fail
 def compare_outputs(
     got: Mapping[str, Sequence[Any]], wanted: Mapping[str, Sequence[Any]], where: str, failed: Failed | None = None
 ) -> None:
-    """Compare what the sinks got with what is wanted, by sink.
+    """Compare the outputs of each sink with the expected ones.
 
     Args:
         got, wanted: For each sink, its outputs.
-        where: What was run, in words.
-        failed: How the run is to end: a sink to which the failing operation does not lead may have got more.
+        where: The run, in words.
+        failed: The expected failure of the run: a sink to which the failing operation does not lead may have got more.
 
     Raises:
-        AssertionError: They differ; the text says where first.
+        AssertionError: They differ; the text gives the first difference.
     """
     for name, outputs in wanted.items():
         found = list(got[name])
@@ -107,7 +111,10 @@ def compare_outputs(
 
 
 def acker_named(name: str) -> Callable[[AckerPlan], Acker]:
-    """A function from `AckerPlan` to the acker of that name, with default options; inner ackers are found alike."""
+    """Return a function from `AckerPlan` to an acker, with default options.
+
+    Inner ackers are found by name, too.
+    """
     from flamecore.runtime.config.options import options_of
     from flamecore.runtime.config.plugins import PluginRegistry
 

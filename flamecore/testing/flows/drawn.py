@@ -1,4 +1,4 @@
-"""Flows drawn by chance: cycles that hold keyed states, in every form, states in a row, and functions that fail.
+"""Random flows: cycles with keyed states, states in a row, functions that fail.
 
 A drawn flow is a `Spec`, plain data that a seed or a property test makes, so that every process can make the same flow.
 The values of its items decide their keys and how often they go round: an item that changes goes elsewhere.
@@ -24,7 +24,7 @@ class Item(NamedTuple):
     """A payload.
 
     Attributes:
-        value: Decides the key, and what becomes of the item.
+        value: Decides the key, and the path of the item.
         rounds: The rounds that it may still go, in the innermost cycle first.
     """
 
@@ -54,7 +54,7 @@ class Spec(NamedTuple):
 
 
 def draw_flow(spec: Spec, calls: Counter[str] | None = None, *, split: bool = False) -> Flow:
-    """Return the flow of a spec: sources `a`, `b` and `c`, sinks `out` and perhaps `side`.
+    """Return the flow of a spec: sources `a`, `b`, `c`, sinks `out` and maybe `side`.
 
     Args:
         spec: The flow to draw.
@@ -114,7 +114,7 @@ def _leave(item: Item) -> Item:
 
 
 class _Drawing:
-    """Draws operations; a name does not depend on how many there are of another kind.
+    """Operations of a spec; a name does not depend on the number of other kinds.
 
     Args:
         calls: Counts the calls of state functions.
@@ -125,7 +125,7 @@ class _Drawing:
         self._fussy: Counter[str] = Counter()
 
     def draw(self, stream: Stream[Item], op: Op) -> Stream[Item]:
-        """Draw one operation behind a stream of items; returns a stream of items again."""
+        """Draw one operation behind a stream of items; return a stream of items again."""
         kind, number, *rest = op
         match kind:
             case "map":
@@ -159,7 +159,7 @@ class _Drawing:
         return self._keyed(stream.key_by(lambda item: item.value % number), op)
 
     def chain(self, stream: Stream[Item], chain: Iterable[Op]) -> Stream[Item]:
-        """Draw operations one behind the other."""
+        """Draw a chain of operations."""
         return reduce(self.draw, chain, stream)
 
     def _keyed(self, keyed: KeyedStream[int, Item], op: Op) -> Stream[Item]:
@@ -186,7 +186,10 @@ class _Drawing:
     def _overlapping(
         self, stream: Stream[Item], rounds: int, first: Iterable[Op], second: Iterable[Op]
     ) -> Stream[Item]:
-        """Draw two cycles, neither in the other: items go from the midst of the second back to the first."""
+        """Draw two cycles, neither in the other.
+
+        Items go from the midst of the second back to the first.
+        """
         back: list[Stream[Item]] = []
 
         def inner(inside: Stream[Item]) -> tuple[Stream[Item], Stream[Item]]:
@@ -220,7 +223,10 @@ class _Drawing:
         return stream.map(_enter(rounds)).key_by(key).loop(body).map(_leave)
 
     def _turned(self, once: Stream[Item]) -> tuple[Stream[Item], Stream[Item]]:
-        """Return what goes round again, and what leaves: some before they have gone all their rounds."""
+        """Return the stream that goes round again, and the one that leaves.
+
+        Some items leave before they have gone all their rounds.
+        """
         more, done = once.map(_turn).branch(lambda item: item.rounds[0] > 0 and item.value % 7 != 3)
         return more, done
 
@@ -246,14 +252,14 @@ _PLAIN: Final = ("map", "filter", "spread", "keyed", "flat")
 _STATES: Final = ("group", "fold", "reduce", "count", "stateful")
 _FUSSY: Final = ("fussy", "fussy_fold")
 _MOST_STATES: Final = 8
-"""In a row."""
+"""Most states in a row."""
 _MOST_STEPS: Final = 4000
-"""Steps of the reference interpreter."""
+"""Most steps of the reference interpreter."""
 _FEWEST_CALLS: Final = 20
 
 
 def draw(seed: int) -> tuple[Spec, dict[str, list[list[Item]]]]:
-    """Draw a flow that is neither too large nor too small, and records for the partitions of each of its sources."""
+    """Draw a flow of moderate size, and records for each partition of its sources."""
     for attempt in count():
         random = Random(f"{seed} {attempt}")
         spec = draw_spec(random)
@@ -271,7 +277,10 @@ def draw(seed: int) -> tuple[Spec, dict[str, list[list[Item]]]]:
 
 
 def draw_spec(random: Random) -> Spec:
-    """Draw a flow: one to four fronts, and a row of states or some cycles, alone or among other operations."""
+    """Draw a flow: one to four fronts, and a row of states or some cycles.
+
+    The cycles are alone or among other operations.
+    """
     sources = random.choice(((1,), (2,), (3,), (4,), (1, 1), (2, 1), (1, 1, 1), (2, 2)))
     draw = _Draw(random, fussy=random.random() < 0.4)
     chain = [("spread", 1)] if random.random() < 0.6 else []
@@ -286,7 +295,10 @@ def draw_spec(random: Random) -> Spec:
 
 
 def draw_records(random: Random, spec: Spec) -> dict[str, list[list[Item]]]:
-    """Draw records for the partitions of each source, of unequal length; few where they go round and multiply."""
+    """Draw records for the partitions of each source, of unequal length.
+
+    There are few where they go round and multiply.
+    """
     most = 8 if any(op[0] in ("loop", "overlap", "by_key") for op in spec.chain) else 24
     return {
         name: [[Item(random.randrange(13)) for _ in range(random.randint(1, most))] for _ in range(partitions)]
@@ -310,7 +322,7 @@ class _Draw:
         return (kind, number, self._random.randint(1, 4)) if kind == "group" else (kind, number)
 
     def row(self, states: int) -> list[Op]:
-        """Draw states behind one another, and now and then something between them."""
+        """Draw states in a row, now and then with another operation between them."""
         ops: list[Op] = []
         for _ in range(states):
             ops += [self._simple(self._plain)] if self._random.random() < 0.2 else []
@@ -345,7 +357,7 @@ class _Draw:
 
 
 def simpler(spec: Spec) -> Iterator[Spec]:
-    """Yield specs with a little less in them, to look for the least that shows a fault."""
+    """Yield slightly smaller specs, to search for the smallest that shows a fault."""
     if spec.side is not None:
         yield spec._replace(side=None)
     for chain in _shorter(spec.chain):

@@ -1,4 +1,6 @@
-"""`assert_exactly_once`, for the author of a flow: its outputs are right, whatever dies on the way, and how often.
+"""`assert_exactly_once`, a check for the author of a flow.
+
+The outputs must be right, whatever crashes on the way, and however often.
 
 from flamecore.testing import assert_exactly_once
 
@@ -33,29 +35,29 @@ def assert_exactly_once(
     trouble: Trouble | None = None,
     on_error: Literal["fail", "skip"] = "fail",
 ) -> Counter[str]:
-    """Run a flow that keeps state through simulated crashes, and compare what its sinks hold in the end with what the
-    reference interpreter gives: nothing lost, nothing twice, everything in order.
+    """Run a flow with state through simulated crashes, and compare its outputs.
 
-    A job is run in one simulated process or on several, and dies, in whole or in part, at moments that a seed decides;
-    stores and sinks fail, or do what they are asked for and the answer is lost; what is stored is damaged; processes
-    that were taken for dead go on; connections are cut; the wall clock is put back by an hour. It is started again,
-    perhaps with another number of workers, until it is done.
+    The sinks must hold in the end what the reference interpreter gives: nothing lost, nothing twice, everything in
+    order. A job is run in one simulated process or on several, and dies, in whole or in part, at moments that a seed
+    decides; stores and sinks fail, or succeed and lose the answer; stored data is damaged; processes that were taken
+    for dead go on; connections are cut; the wall clock is put back by an hour. It is started again, perhaps with
+    another number of workers, until it is done.
 
     Args:
-        flow: What is checked.
+        flow: The flow to check.
         inputs: For each source, its records.
         seeds: Each is another story.
         workers: Numbers of workers to try.
         ackers: Names of acker drivers to try.
-        trouble: What may happen; default: everything.
-        on_error: What becomes of records that a function of the flow fails on: they end the job, or are left out.
+        trouble: The faults that may happen; default: all.
+        on_error: Treatment of records that a function of the flow fails on: they end the job, or are left out.
 
     Returns:
         How often each kind of fault was played: see `flamecore.testing.simulation.crashes.Played`.
 
     Raises:
-        AssertionError: An output differs, is missing or too many, or the job ended as it should not. The text says
-            where first, under which seed, and what had happened.
+        AssertionError: An output differs, is missing or too many, or the job ended as it should not. The text gives the
+            first difference, the seed, and the events before.
     """
     graph = flow if isinstance(flow, Graph) else flow.graph()
     whole = {name: list(records) for name, records in inputs.items()}
@@ -75,12 +77,12 @@ def assert_exactly_once(
 
 
 class Reference:
-    """What a flow gives for some inputs.
+    """The expected outputs of a flow for some inputs.
 
     Args:
         graph: The graph.
         inputs: For each source, its records.
-        skip_failing: Records that a function fails on are left out.
+        skip_failing: Whether records that a function fails on are left out.
     """
 
     def __init__(self, graph: Graph, inputs: Mapping[str, Sequence[Any]], *, skip_failing: bool = False) -> None:
@@ -88,13 +90,13 @@ class Reference:
         self._known: dict[tuple[tuple[int, ...], ...], tuple[dict[str, list[Any]], Failed | None]] = {}
 
     def of(self, times: Mapping[str, Sequence[int]]) -> tuple[dict[str, list[Any]], Failed | None]:
-        """The outputs, and where it fails, if it does.
+        """Return the outputs, and the failure if there is one.
 
         Args:
             times: For each source, the global times of its records, as far as they were read.
         """
         order = sorted({time for each in times.values() for time in each})
-        rank = {time: number for number, time in enumerate(order)}  # it is the order of times that counts
+        rank = {time: number for number, time in enumerate(order)}  # only the order of times matters
         ranks = {name: tuple(rank[time] for time in each) for name, each in times.items()}
         key = tuple(ranks[source.name] for source in self.graph.sources)
         if key not in self._known:
@@ -109,7 +111,7 @@ class Reference:
         return self._known[key]
 
     def check(self, played: Played) -> None:
-        """Compare the end of a story with what it should be.
+        """Compare the end of a story with the expected one.
 
         Raises:
             AssertionError: It differs.
@@ -125,9 +127,10 @@ class Reference:
         compare_outputs(played.outputs, wanted, f"{played.runs} runs")
 
     def _wanted(self, sink: str, wanted: list[Any], played: Played) -> list[Any]:
-        """Return what a sink of a job that fails is to hold: more than is wanted, if it is ahead of the failing record.
+        """Return the expected outputs of a sink of a job that fails.
 
-        It may be if the failing operation does not lead to it.
+        They are more than `wanted` if the sink is ahead of the failing record. It may be if the failing operation does
+        not lead to it.
         """
         held = len(played.outputs[sink])
         if held <= len(wanted):

@@ -1,9 +1,10 @@
-"""The public kit for transports, second half: whole jobs. `check_flows(Mine)`, or `class TestMine(TransportFlowTests)`.
+"""The public kit for transports, second half: whole jobs.
 
-A job that runs all the flows of `flamecore.testing.flows.standard` is deployed over the transport, with every acker,
-every place for its trackers and several numbers of workers, and must give what the reference interpreter gives, item
-for item. If the transport says `multi_process`, workers (and trackers that have a place of their own) are processes,
-started as `flamestream run` starts them; they find the driver by its name, so it must be installed.
+Call `check_flows(Mine)`, or for pytest define `class TestMine(TransportFlowTests)`. A job that runs all the flows of
+`flamecore.testing.flows.standard` is deployed over the transport, with every acker, every place for its trackers and
+several numbers of workers, and must give what the reference interpreter gives, item for item. If the transport claims
+`multi_process`, workers (and trackers that have a place of their own) are processes, started as `flamestream run`
+starts them; they find the driver by its name, so it must be installed.
 
 All deployments of a transport between processes take a while. Unless FLAMESTREAM_FULL_MATRIX=1 is set a third of them
 is run, chosen so that every pair of (acker, place), (acker, workers) and (place, workers) is among them.
@@ -53,9 +54,9 @@ class Cell:
 
     Attributes:
         acker: Name of the acker.
-        workers: How many.
-        place: Where its trackers live, see [deploy]; empty: with everything else, in one process.
-        on: What its nodes are started on, see [deploy].
+        workers: Number of workers.
+        place: Place of its trackers, see [deploy]; empty: with everything else, in one process.
+        on: Host of its nodes, see [deploy].
     """
 
     acker: str
@@ -68,7 +69,7 @@ class Cell:
 
 
 class Ran(NamedTuple):
-    """A deployment that gave what it should: how long it took, and how many outputs were taken back on the way."""
+    """A successful deployment: time it took, and outputs that were taken back."""
 
     cell: Cell
     elapsed_s: float
@@ -76,18 +77,18 @@ class Ran(NamedTuple):
 
 
 def all_cells(driver: type[Transport], options: Mapping[str, Any] | None = None) -> list[Cell]:
-    """Every deployment that a transport can have."""
+    """Return every deployment that a transport can have."""
     if not _capable(driver, options or {}):
         return [Cell(acker, workers) for acker in ACKERS for workers in WORKERS]
     return [Cell(acker, workers, place) for acker in ACKERS for workers in WORKERS for place in PLACES]
 
 
 def chosen_cells(cells: Sequence[Cell], sample: Sequence[Cell] | None = None) -> list[Cell]:
-    """Those that are run: all where that is cheap or asked for, else the sample.
+    """Return the cells to run: all where that is cheap or asked for, else the sample.
 
     Args:
         cells: All of them.
-        sample: Default: so few that every pair is among them.
+        sample: Default: the fewest with every pair among them.
     """
     if os.environ.get(FULL_MATRIX) == "1":
         return list(cells)
@@ -115,7 +116,7 @@ def check_cell(
     Args:
         driver: The transport.
         cell: The deployment.
-        options: Of the transport.
+        options: The transport's options.
         size: Records for the longest source of each flow.
         limit_s: How long it may take.
 
@@ -151,7 +152,7 @@ def check_flows(
 
     Args:
         driver: The transport.
-        options: Of the transport.
+        options: The transport's options.
         cells: The deployments; default: see `chosen_cells`.
 
     Raises:
@@ -162,7 +163,7 @@ def check_flows(
 
 
 def _capable(driver: type[Transport], options: Mapping[str, Any]) -> bool:
-    """Whether a transport reaches other processes."""
+    """Return whether a transport reaches other processes."""
     made = driver(options_of(driver, options, f"transport.{driver.name}"), TransportContext())
     return made.capabilities.multi_process
 
@@ -184,7 +185,7 @@ def _config(driver: type[Transport], cell: Cell, options: Mapping[str, Any], fil
 
 
 def _written(folder: Path, size: int) -> dict[str, Path]:
-    """The inputs as files, which every process can read."""
+    """Write the inputs to files, which every process can read."""
     paths = {}
     for name, records in inputs(size=size).items():
         paths[name] = folder / f"{name}.jsonl"
@@ -199,9 +200,9 @@ def _wanted(size: int) -> dict[str, list[Any]]:
 
 
 class TransportFlowTests:
-    """The deployments as a class for pytest; needs no plugin of pytest. Must be given: `driver`.
+    """The deployments as a class for pytest; needs no plugin. Must be given: `driver`.
 
-    `options` are its options; what is only known later (the port of a server) may be set by a fixture, on `self`.
+    `options` are its options; options known only later (the port of a server) may be set by a fixture, on `self`.
     `sample` are the deployments that are run when not all are; default: see `chosen_cells`.
 
     Example:
@@ -222,11 +223,11 @@ class TransportFlowTests:
         cls.ran = []
 
     def cells(self) -> list[Cell]:
-        """The deployments that are run."""
+        """Return the deployments to run."""
         return chosen_cells(all_cells(self.driver, self.options), self.sample)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """A test for each deployment."""
+        """Make a test for each deployment."""
         if "cell" in metafunc.fixturenames:
             metafunc.parametrize("cell", self.cells(), ids=str)
 
@@ -234,7 +235,7 @@ class TransportFlowTests:
         self.ran.append(check_cell(self.driver, cell, self.options, size=self.size, limit_s=self.limit_s))
 
     def test_deployments_left_out_are_reported(self) -> None:
-        """Skipped when something was, with how much and what the rest took."""
+        """Skip if deployments were left out, with their number and the others' time."""
         total, run = len(all_cells(self.driver, self.options)), len(self.cells())
         took, replays = sum(each.elapsed_s for each in self.ran), sum(each.replays for each in self.ran)
         told = f"{type(self).__name__} over {self.driver.name!r}: {len(self.ran)} of {total} deployments run, "

@@ -1,9 +1,8 @@
-"""The reference interpreter: what a flow means, with nothing clever in it.
+"""The reference interpreter: the meaning of a flow, in the simplest terms.
 
-Every vertex is worked on one item at a time, in the order of metas: the least pending item of all goes next. What is
-derived from an item sorts after it, so every operation sees its items in order, and the only thing it ever has to
-repair is what a custom order asks for. Cycles are drawn in full, windows are cut from plain sorted lists, keys are
-told apart by `==`.
+Every vertex processes one item at a time, in the order of metas: the least pending item of all goes next. Items derived
+from an item sort after it, so every operation sees its items in order, and only a custom order ever needs repairs.
+Cycles are drawn in full, windows are cut from plain sorted lists, keys are compared by `==`.
 
 It shares the graph and the meta with the engine, and nothing else: it is the oracle the engine is tested against.
 """
@@ -51,14 +50,14 @@ class Failed(Exception):
 
     Args:
         graph: The graph that was run.
-        outputs: What its sinks would get if failing records were left out.
-        failures: All there were.
+        outputs: The outputs of its sinks if failing records were left out.
+        failures: All failures.
 
     Attributes:
-        vertex, payload, error: Of the first one.
-        outputs: Those of the records before it: what each sink gets.
-        most: For each sink, its outputs before the first record that an operation which leads to it fails on. It gets
-            no more than these.
+        vertex, payload, error: Those of the first failure.
+        outputs: Those of the records before it: the outputs of each sink.
+        most: For each sink, its outputs before the first record that an operation leading to it fails on. It gets no
+            more than these.
     """
 
     def __init__(self, graph: Graph, outputs: Mapping[str, Sequence[DataItem]], failures: Iterable[Failure]) -> None:
@@ -68,7 +67,7 @@ class Failed(Exception):
             sink.name: next((failure for failure in found if sink in reached[failure.vertex]), None)
             for sink in graph.sinks
         }
-        # Of two branches that fail on one record, the failure of the sink that is first in the graph is shown.
+        # If two branches fail on one record, the failure of the sink that is first in the graph is shown.
         first = min(
             (failure for failure in met.values() if failure), key=lambda failure: failure.order[:GLOBAL_TIME_BYTES]
         )
@@ -79,7 +78,7 @@ class Failed(Exception):
 
 
 def _before(failure: Failure | None, held: Sequence[DataItem]) -> list[DataItem]:
-    """Return what comes before a record: it is delivered with all that came of it, or not at all."""
+    """Return the outputs before a record, whose own are delivered all or none."""
     if failure is None:
         return list(held)
     end = encode_time(decode_time(failure.order))
@@ -100,18 +99,18 @@ def interpret(
     Args:
         graph: The graph, as for a job.
         inputs: For each source, its records.
-        workers: Only what is copied to all workers depends on it.
+        workers: Number of workers; only copies to all workers depend on it.
         times: For each source, the times of its records; default: 0, 1, 2, …
         skip_failing: Go on without records that a user function fails on.
         max_steps: Give up on a flow that has not ended after so many.
 
     Returns:
         For each sink, its outputs in order, as the barrier has them: alive. Their traces are 0, since no other worker
-        could have made them.
+            could have made them.
 
     Raises:
         Failed: A user function failed on a valid item, and `skip_failing` is not set.
-        GraphError: A vertex does not say what it means.
+        GraphError: A vertex has no `draw` that tells its meaning.
     """
     drawn = expand(graph)
     for vertex in drawn.vertices:
@@ -171,7 +170,10 @@ class _Interpreter:
                 heapq.heappush(self.pending, (place, self.pushed, vertex, end, alive, payload))
 
     def check_key(self, start: Vertex, vertex: Vertex, order: bytes, payload: Any) -> None:
-        """Hold the key of an item in a loop by key against that of the item it comes of, the last that has entered."""
+        """Check that an item in a loop by key has the key of the item that entered.
+
+        The item that entered is the last one among those it is derived from.
+        """
         loop = vertex if (start, vertex) in self.feedback else self.loop_of.get(vertex)
         if isinstance(vertex, KeyedLoop) and (start, vertex) not in self.feedback:
             self.entered[vertex][order] = vertex.key(payload)
@@ -200,7 +202,7 @@ class _Interpreter:
             try:
                 if isinstance(vertex, Map):
                     if isinstance(vertex.route, (ByKey, ByHash)):
-                        vertex.route.hash(payload)  # where it leads does not matter here; that it can be had does
+                        vertex.route.hash(payload)  # only that it can be computed matters here
                     meta = partial(Meta.decode, order, tombstone=not alive)
                     outputs = outputs_of(vertex, payload, meta)
                     emitted = [(order + encode_child(number), alive, output) for number, output in enumerate(outputs)]
@@ -214,7 +216,10 @@ class _Interpreter:
         return None
 
     def group(self, vertex: Grouping, order: bytes, alive: bool, payload: Any) -> list[tuple[bytes, bool, Any]]:
-        """Change the bucket; compare the windows that ended at or behind the change with those that do now."""
+        """Change the bucket; return the windows that are gone and those that are new.
+
+        Only windows that ended at or behind the change are compared.
+        """
         bucket = bucket_of(vertex, self.buckets.setdefault(vertex, {}), order, payload)
         key = (order,) if vertex.order is None else (order[:12], vertex.order(payload), order)
         place = sum(entry[:-1] < key for entry in bucket) if bucket and bucket[-1][:-1] >= key else len(bucket)
@@ -232,7 +237,7 @@ class _Interpreter:
 
 
 def bucket_of(vertex: Grouping, buckets: dict[Any, list[T]], order: bytes, payload: Any) -> list[T]:
-    """Return the bucket of an item: that of its key, or the first of its hash with an equal payload.
+    """Return the bucket of an item, by its key or by its hash and an equal payload.
 
     Where partial windows are undone, each record has buckets of its own.
 
@@ -274,7 +279,10 @@ def outputs_of(vertex: Map, payload: Any, meta: Callable[[], Any]) -> list[Any]:
 
 
 def _windows(vertex: Grouping, bucket: list[tuple[Any, ...]], place: int, count: int) -> dict[bytes, tuple[Any, ...]]:
-    """The first `count` windows that end at `place` or behind it, by the order of their last item."""
+    """Return the first `count` windows that end at `place` or behind it.
+
+    They are by the order of their last item.
+    """
     size = len(bucket)
     if vertex.undo_partial and 0 < size < vertex.window:
         return {bucket[-1][-2]: tuple(entry[-1] for entry in bucket)}

@@ -1,6 +1,6 @@
-"""The flows that every deployment must agree on, item for item, with the reference interpreter.
+"""The flows that every deployment must run as the reference interpreter does.
 
-Each stresses another part of the model; `FLOWS` holds them by name. `flow` draws all of them side by side, so that one
+Each stresses another part of the model; `FLOWS` has them by name. `flow` draws all of them side by side, so that one
 job runs them all: they share its workers, its minimum time and its channels, and nothing else. It is a module-level
 variable, as workers in other processes need it.
 """
@@ -26,7 +26,7 @@ class Page(NamedTuple):
 
 
 class Occurrence(NamedTuple):
-    """Where a word stands in a page: 0-based ordinals, ascending."""
+    """Positions of a word in a page: 0-based ordinals, ascending."""
 
     word: str
     page: int
@@ -50,7 +50,7 @@ class Sum(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A number with the source that it comes from."""
+    """A number, with its source."""
 
     source: str
     value: int
@@ -60,13 +60,13 @@ class Reading(NamedTuple):
 
 
 def word_count(flow: Flow) -> None:
-    """Lines on any worker, words on the worker of their key, a count of each."""
+    """Draw the word count: lines on any worker, words on the worker of their key."""
     lines = flow.source("word_count_lines", str).rebalance()
     lines.flat_map(str.split).key_by(lambda word: word).count().sink("word_count")
 
 
 def split_page(page: Page) -> list[Occurrence]:
-    """One item for each distinct word, in order of first occurrence."""
+    """Return an item for each distinct word, in order of first occurrence."""
     places: dict[str, list[int]] = {}
     for place, word in enumerate(page.text.split()):
         places.setdefault(word, []).append(place)
@@ -79,7 +79,7 @@ NOTHING_FOUND: Final[tuple[Occurrence, ...]] = ()
 def index_word(
     postings: tuple[Occurrence, ...], found: Occurrence
 ) -> tuple[tuple[Occurrence, ...], tuple[Change, ...]]:
-    """Put a posting in the word's index; what an earlier version of the page left there goes first."""
+    """Put a posting in the word's index; remove the page's earlier posting first."""
     others = tuple(posting for posting in postings if posting.page != found.page)
     gone = [posting for posting in postings if posting.page == found.page]
     removed = [
@@ -91,42 +91,42 @@ def index_word(
 
 
 def inverted_index(flow: Flow) -> None:
-    """The incremental index of paper 004: versions of pages come in, the change log of the index comes out."""
+    """Draw the incremental index of paper 004, from versions of pages to changes."""
     pages = flow.source("inverted_index_pages", Page).key_by(lambda page: page.id)
     words = pages.flat_map(split_page).key_by(lambda found: found.word)
     words.stateful_map(NOTHING_FOUND, index_word).sink("inverted_index")
 
 
 def is_ready(window: tuple[Any, ...]) -> bool:
-    """Whether an item stands behind the state that its predecessor left, or is the first of all."""
+    """Return whether an item follows its predecessor's state, or is the first of all."""
     return type(window[-1]) is not Sum and (len(window) == 1 or type(window[0]) is Sum)
 
 
 def add(window: tuple[Any, ...]) -> Sum:
-    """The next state."""
+    """Return the next state."""
     return Sum(window[-1] + (window[0].value if len(window) == 2 else 0))
 
 
 def cycle_sum(flow: Flow) -> None:
-    """The paper's drifting state, drawn: a grouping of window 2, a filter, an addition, and back."""
+    """Draw the paper's drifting state: a grouping of window 2, filter, map, and back."""
 
     def body(inside: Stream[Any]) -> tuple[Stream[Any], Stream[Any]]:
         sums = inside.key_by(lambda _: 0).group(2).filter(is_ready).map(add)
         return sums, sums
 
-    # Over all workers first: at the grouping they arrive in another order.
+    # By way of all workers first: at the grouping they arrive in another order.
     flow.source("cycle_sum_numbers", int).key_by(lambda number: number).map(int).loop(body).sink("cycle_sum")
 
 
 def triple_grouping(flow: Flow) -> None:
-    """Windows of windows of windows, each by another key: a repair causes repairs."""
+    """Draw windows of windows of windows, by other keys: a repair causes repairs."""
     numbers = flow.source("triple_grouping_numbers", int).rebalance().map(lambda number: number + 1)
     windows = numbers.key_by(lambda number: number % 3).group(2).key_by(lambda pair: sum(pair) % 4).group(3)
     windows.key_by(lambda pairs: sum(map(sum, pairs)) % 2).group(2).sink("triple_grouping")
 
 
 def broadcast_and_merge(flow: Flow) -> None:
-    """Two copies take ways of their own, meet again in order, and go to two sinks."""
+    """Draw two copies that take different ways, meet again in order, and branch."""
     left, right = flow.source("broadcast_numbers", int).rebalance().map(int).broadcast(2)
     doubled = left.key_by(lambda number: number).map(lambda number: ("double", 2 * number))
     halves = right.filter(lambda number: number % 2 == 0).map(lambda number: ("half", number // 2))
@@ -141,13 +141,16 @@ NOTHING_READ: Final[tuple[Reading, ...]] = ()
 def keep_three(
     seen: tuple[Reading, ...], reading: Reading
 ) -> tuple[tuple[Reading, ...], tuple[tuple[Reading, ...], ...]]:
-    """The last three readings, which are also what comes out."""
+    """Return the last three readings, as the state and as the output."""
     after = (*seen, reading)[-3:]
     return after, (after,)
 
 
 def unequal_fronts(flow: Flow) -> None:
-    """Three sources of unequal length on different workers: what arrives is in nobody's order."""
+    """Draw three sources of unequal length on different workers.
+
+    No worker sees the items in order.
+    """
     x, y, z = (flow.source(f"fronts_{name}", int).map(partial(Reading, name)) for name in ("x", "y", "z"))
     x.merge(y, z).key_by(lambda reading: reading.value % 3).stateful_map(NOTHING_READ, keep_three).sink("fronts")
 
@@ -165,12 +168,15 @@ class Visit(NamedTuple):
 
 
 def pass_on(state: int, number: int) -> tuple[int, list[int]]:
-    """One of the states in a row: it makes two items of some."""
+    """Return the next of the states in a row, and one or two items."""
     return (state * 7 + number) % 101, [(number + state) % 97] * (1 + (state == 3))
 
 
 def states_in_a_row(flow: Flow) -> None:
-    """Eight states, each by another key, over two fronts: what is late at one makes the next one late."""
+    """Draw eight states, by different keys, over two fronts.
+
+    Items that are late at one state make the next one late.
+    """
     numbers = flow.source("row_x", int).merge(flow.source("row_y", int))
     stream: Stream[int] = numbers.rebalance().map(lambda number: number % 97)
     for by in range(2, 10):
@@ -179,19 +185,20 @@ def states_in_a_row(flow: Flow) -> None:
 
 
 def visit(deepest: int, visit: Visit) -> tuple[int, list[Visit]]:
-    """The state of a place: it lets pass a visit that goes further than all before it."""
+    """Return the state of a place, and the visit if it goes further than all before."""
     return (visit.depth, [visit]) if visit.depth > deepest else (deepest, [])
 
 
 def neighbours(visit: Visit) -> list[Visit]:
-    """The visits that come of one."""
+    """Return the visits derived from a visit."""
     return [Visit((visit.place + step) % 8, visit.depth - 1) for step in (1, 3)] if visit.depth else []
 
 
 def keyed_cycle(flow: Flow) -> None:
-    """A search over two fronts: each round meets state, and sends some items round again, by other keys.
+    """Draw a search over two fronts: a keyed state in each round.
 
-    What comes of a visit leaves before the visit itself, as that is the way that is drawn first.
+    Some items go round again, by other keys. The items derived from a visit leave before the visit itself, as their way
+    is drawn first.
     """
 
     def body(inside: Stream[Visit]) -> tuple[Stream[Visit], Stream[Visit]]:
@@ -233,10 +240,10 @@ def _two_fronts(name: str) -> Callable[[Random, int], dict[str, list[Any]]]:
 
 
 class StandardFlow(NamedTuple):
-    """One of the flows.
+    """A standard flow.
 
     Attributes:
-        draw: Adds it to a flow; its sources and sinks have names that no other one has.
+        draw: Adds it to a flow; its sources and sinks have unique names.
         inputs: Records for each source, from a random generator and a size.
     """
 
@@ -244,7 +251,7 @@ class StandardFlow(NamedTuple):
     inputs: Callable[[Random, int], Mapping[str, Sequence[Any]]]
 
     def alone(self, name: str) -> Flow:
-        """This one, and nothing else."""
+        """Return a flow with this one alone."""
         flow = Flow(name)
         self.draw(flow)
         return flow
@@ -262,14 +269,17 @@ FLOWS: Final[Mapping[str, StandardFlow]] = {
 }
 
 flow: Final = Flow("standard-flows")
-"""All of them at once."""
+"""All standard flows at once."""
 
 for _each in FLOWS.values():
     _each.draw(flow)
 
 
 def inputs(seed: int = 1, size: int = 100) -> dict[str, Sequence[Any]]:
-    """Records for all sources of `flow`: `size` for the longest of each. The same seed gives the same."""
+    """Return records for all sources of `flow`, `size` for the longest of each flow.
+
+    The same seed gives the same records.
+    """
     found: dict[str, Sequence[Any]] = {}
     for name, each in FLOWS.items():
         found.update(each.inputs(Random(f"{seed} {name}"), size))

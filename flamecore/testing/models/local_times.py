@@ -1,4 +1,6 @@
-"""The earlier meta: global time and a trace of local times (papers 001 and 004, section 3).
+"""The earlier meta: global time and a trace of local times.
+
+See papers 001 and 004, section 3.
 
 Every operation counts the items that it processes: its logical time. It appends (logical time, child id) to the trace
 of each item that it emits, so a recomputed item has a greater trace than the one that it replaces, and the first
@@ -26,7 +28,10 @@ _LOCAL_TIME_BYTES: Final = _LOGICAL_BYTES + _CHILD_BYTES
 
 
 class LocalTime(NamedTuple):
-    """One element of a trace: the logical time of an operation, and the ordinal of the output within one input."""
+    """One element of a trace.
+
+    It has the logical time of an operation, and the ordinal of the output within one input.
+    """
 
     logical: int
     child: int = 0
@@ -44,7 +49,7 @@ class LocalTimesMeta(NamedTuple):
 
     @property
     def order(self) -> bytes:
-        """The bytes by which items of this meta are compared."""
+        """Return the bytes by which items of this meta are compared."""
         return self.global_time.encode() + b"".join(map(LocalTime.encode, self.trace))
 
     @classmethod
@@ -85,7 +90,10 @@ class LocalTimesMeta(NamedTuple):
 
 
 class LocalTimes(Ordering):
-    """The rules of the earlier meta. Items have trace 0 and are alive: their orders say all."""
+    """The rules of the earlier meta.
+
+    Items have trace 0 and are alive: their orders say all.
+    """
 
     # An item and one that invalidates it may come by different workers, but they have one global time.
     barriers_by_time: ClassVar[bool] = True
@@ -121,6 +129,6 @@ class LocalTimes(Ordering):
     def windows(
         self, instance: Instance, gone: Sequence[Sequence[DataItem]], come: Sequence[Sequence[DataItem]]
     ) -> list[DataItem]:
-        # Nothing can be said of the windows that are gone: only a later window with the same last item replaces one.
+        # Windows that are gone cannot be retracted: only a later window with the same last item replaces one.
         now = LocalTime(instance.tick()).encode()
         return [DataItem(window[-1].order + now, 0, True, tuple(part.payload for part in window)) for window in come]

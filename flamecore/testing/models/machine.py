@@ -1,4 +1,4 @@
-"""The machine that all models run on: workers, FIFO channels and a seeded scheduler.
+"""The machine of all models: workers, FIFO channels and a seeded scheduler.
 
 At every step the scheduler picks a channel at random, and its receiver works on the oldest item there. There is a
 channel from each front to its worker, and from each worker to each worker, itself too: an item that stays on a worker
@@ -118,7 +118,7 @@ class Machine:
         return result
 
     def _send(self, worker: int, start: Vertex, end: Vertex, item: DataItem) -> None:
-        """Put an item that `start` has emitted on a worker into the channels to where `end` takes it."""
+        """Put an emitted item into the channels to the workers where `end` takes it."""
         try:
             places = list(self._places(worker, start, end, item))
         except Exception as error:  # noqa: BLE001 - user code
@@ -143,7 +143,7 @@ class Machine:
         self._send(worker, vertex, self._failures, item._replace(payload=payload))
 
     def _arrive(self, worker: int, vertex: Vertex, item: DataItem) -> None:
-        """Let a vertex work on an item, and send what it emits."""
+        """Process an item at a vertex, and send the items it emits."""
         self.result.trace.append(Arrival(worker, vertex.name, item))
         if len(self.result.trace) > self.max_arrivals:
             raise JobError(
@@ -160,13 +160,13 @@ class Machine:
             raise
         except Exception as error:  # noqa: BLE001 - user code
             return self._fail(worker, vertex, item, error)
-        # The i-th copy of a broadcast goes to its i-th successor; whatever else there is has one successor.
+        # The i-th copy of a broadcast goes to its i-th successor; every other vertex has one successor.
         for end, image in zip(ends if isinstance(vertex, Broadcast) else ends * len(images), images, strict=True):
             self._send(worker, vertex, end, image)
         return None
 
     def _images(self, instance: Instance, vertex: Vertex, item: DataItem, successors: int) -> list[DataItem]:
-        """Return what a vertex emits for an item, in the order of emission."""
+        """Return the items that a vertex emits for an item, in the order of emission."""
         if isinstance(vertex, Map):
             outputs = outputs_of(vertex, item.payload, partial(self.ordering.meta, item))
             return self.ordering.images(instance, item, outputs)
@@ -190,7 +190,7 @@ class Machine:
         return self.ordering.windows(instance, gone, come)
 
     def _released(self, sink: Sink) -> list[DataItem]:
-        """Return what the barriers of all workers hold for a sink, in order."""
+        """Return the items of a sink in the barriers of all workers, in order."""
         held = [item for (at, _), items in self._barriers.items() if at is sink for item in items]
         held.sort(key=lambda item: item.order)
         for item, following in pairwise(held):
@@ -205,14 +205,14 @@ class Machine:
 
 
 def _place(vertex: Grouping, item: DataItem) -> tuple[Any, ...]:
-    """Return what an item is sorted by in a bucket."""
+    """Return the key that sorts an item in a bucket."""
     if vertex.order is None:
         return (item.order, item.trace)
     return (item.order[:GLOBAL_TIME_BYTES], vertex.order(item.payload), item.order, item.trace)
 
 
 def _windows(vertex: Grouping, bucket: Sequence[DataItem]) -> dict[tuple[bytes, int], Sequence[DataItem]]:
-    """Return the windows of a sorted bucket, in ascending order, by the identity of their last item."""
+    """Return the windows of a sorted bucket, ascending, by their last item's identity."""
     size, window = len(bucket), vertex.window
     ends: Iterable[int] = range(1, size + 1)
     if vertex.undo_partial:

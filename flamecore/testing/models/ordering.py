@@ -1,4 +1,4 @@
-"""The part of a model in which metas differ: what an operation writes into a meta, and what an arrival replaces."""
+"""The rules in which metas differ: metas of outputs, and replacement on arrival."""
 
 from __future__ import annotations
 
@@ -44,11 +44,14 @@ class Ordering(ABC):
 
     @abstractmethod
     def images(self, instance: Instance, item: DataItem, payloads: Sequence[Any]) -> list[DataItem]:
-        """Return the images of an item under a map, in ascending order: one for each payload."""
+        """Return the images of an item under a map, ascending: one for each payload."""
 
     @abstractmethod
     def copies(self, instance: Instance, item: DataItem, count: int) -> list[DataItem]:
-        """Return copies of an item for the successors of a broadcast, or for all workers, in ascending order."""
+        """Return copies of an item, ascending.
+
+        They are for the successors of a broadcast, or for all workers.
+        """
 
     @abstractmethod
     def merged(self, instance: Instance, item: DataItem) -> DataItem:
@@ -56,7 +59,9 @@ class Ordering(ABC):
 
     @abstractmethod
     def meet(self, held: list[DataItem], item: DataItem) -> None:
-        """Let an item arrive among those that a bucket or barrier holds. Changes `held`; its order may be any.
+        """Add an arriving item to those held by a bucket or barrier.
+
+        `held` is changed; its order may be any.
 
         Raises:
             ConsistencyError: No right order of arrivals leads to this.
@@ -66,7 +71,7 @@ class Ordering(ABC):
     def windows(
         self, instance: Instance, gone: Sequence[Sequence[DataItem]], come: Sequence[Sequence[DataItem]]
     ) -> list[DataItem]:
-        """Return the items that a grouping emits after an arrival, in the order of emission.
+        """Return the items that a grouping emits after an arrival, in that order.
 
         Args:
             instance: The grouping.

@@ -1,7 +1,8 @@
-"""Today's meta: global time, child ids, trace, tombstone flag (paper 000, "Ordering model").
+"""Today's meta: global time, child ids, trace, tombstone flag.
 
-Recomputed items have the place of the item that they replace. What is no longer right is cancelled one by one: a
-tombstone has the identity (order and trace) of its victim, and follows it through the same instances and channels.
+See paper 000, "Ordering model". Recomputed items have the place of the item that they replace. Items that are no longer
+right are cancelled one by one: a tombstone has the identity (order and trace) of its victim, and follows it through the
+same instances and channels.
 """
 
 from __future__ import annotations

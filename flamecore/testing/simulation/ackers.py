@@ -1,15 +1,15 @@
-"""A job without data, to run an acker under a seeded scheduler and hold it against a plain model of what is in flight.
+"""A job without data, which runs an acker under a seeded scheduler.
 
-Workers hand items over that spawn items; channels keep their order and delay at will; fronts and listeners come and go.
-The model is a dict. What it is held against are the laws, by the names that `LawBroken.law` gives:
+It is compared with a plain model, a dict of the items in flight. Workers hand items over that spawn items; channels
+keep their order and delay by chance; fronts and listeners come and go. The laws, as `LawBroken.law` names them:
 
-* `safe`: a minimum time passes no item in flight, there or upstream, and nothing a front may still send;
+* `safe`: a minimum time passes no item in flight, there or upstream, and no time that a front may still send;
 * `arrives`: once all is acked and delivered, every listener knows the exact minimum time;
-* `forward`: a listener begins where the job does, never goes back, says truly whether it grew, keeps segments apart;
+* `forward`: a listener begins where the job does, never goes back, reports growth truly, keeps segments apart;
 * `reports`: acks in descending (segment, time), one heartbeat a front, no front ends beside acks, node times by one;
-* `legal`: nothing that the contract allows is refused;
-* `refused`: what the contract forbids is refused;
-* `subscribers`: news go to those who subscribed, once.
+* `legal`: calls that the contract allows are not refused;
+* `refused`: calls that the contract forbids are refused;
+* `subscribers`: news go to the subscribers, once.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from flamecore.model.messages import MinTimes, Report
 from flamecore.testing.laws import LawBroken
 
 Make = Callable[[AckerPlan], Acker]
-"""What the kit is given: builds the acker under test for a plan. Called anew for every run."""
+"""Function that builds the acker under test for a plan. Called anew for every run."""
 
 SEGMENTS: Final[tuple[Segments, ...]] = tuple(
     tuple(map(frozenset, shape)) for shape in ([()], [(), (0,)], [(), (0,), (1,)], [(), (), (0, 1), (0,)])
 )
-"""Shapes of graphs the simulation draws from."""
+"""Shapes of graphs that the simulation draws from."""
 
 _EVENTS = 20_000  # a run has some hundred; beyond this it will never be quiet
 
 
 class Model:
-    """The reference: what is in flight and what fronts may still send, as plain dicts.
+    """The reference: items in flight and times that fronts may still send, as dicts.
 
     Attributes:
         in_flight: (segment, time) of each item in flight, by its number.
@@ -59,7 +59,7 @@ class Model:
         self.default = max(self.default, self.fronts.pop(front))
 
     def limit(self, segment: int) -> int:
-        """The minimum time of the segment, if everything were known everywhere at once."""
+        """Return a segment's minimum time if everything were known at once."""
         upstream = self.upstream[segment]
         times = [time for at, time in self.in_flight.values() if at in upstream]
         return min([min(self.fronts.values(), default=self.default), *times])
@@ -67,13 +67,13 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a simulated job looks like.
+    """Shape of a simulated job.
 
     Attributes:
-        workers, fronts, listeners: How many. Front f is numbered f + 1 and runs on worker f mod workers.
+        workers, fronts, listeners: Their numbers. Front f is numbered f + 1 and runs on worker f mod workers.
         segments: The graph.
-        items: How many items each front sends.
-        children: How many items these may spawn, in all.
+        items: Number of items each front sends.
+        children: Number of items these may spawn, in all.
         joins: Whether a front and a listener join while the job runs, and a listener leaves it.
         start: Time at which the job starts.
     """
@@ -89,7 +89,7 @@ class Shape:
 
     @classmethod
     def drawn(cls, random: Random) -> Shape:
-        """Any shape, drawn from the seed of a run."""
+        """Draw a shape from the seed of a run."""
         return cls(
             workers=random.randint(1, 4),
             fronts=random.randint(0, 3),
@@ -103,7 +103,7 @@ class Shape:
 
 
 class _Channel:
-    """Things that happen in this order, at times the scheduler chooses."""
+    """Events that happen in this order, at times the scheduler chooses."""
 
     __slots__ = ("happen", "queue", "slow")
 
@@ -114,13 +114,13 @@ class _Channel:
 
 
 class Bench:
-    """An acker set up with workers, trackers and listeners, and a channel from each to each.
+    """An acker set up with workers, trackers, listeners, and channels between all.
 
     Args:
         make: Builds the acker.
-        plan: For which job.
+        plan: The plan of the job.
         random: Decides which channels are slow.
-        seed: For the messages.
+        seed: The seed named in messages.
     """
 
     def __init__(self, make: Make, plan: AckerPlan, random: Random | None = None, seed: int | None = None) -> None:
@@ -145,13 +145,13 @@ class Bench:
         return LawBroken(law, what, self.seed)
 
     def channel(self, happen: Callable[[Any], None]) -> _Channel:
-        """Add a channel; what is put into its queue happens in this order."""
+        """Add a channel; the events put into its queue happen in order."""
         channel = _Channel(happen, slow=self.random.random() < 0.3)
         self.channels.append(channel)
         return channel
 
     def stepped(self, worker: int) -> None:
-        """The worker has done a step: it will flush, perhaps after a few more."""
+        """Note that a worker has done a step: it will flush, maybe after a few more."""
         queue = self._flushes[worker].queue
         if not queue:
             queue.append(worker)
@@ -164,7 +164,7 @@ class Bench:
         self._ticks[worker] += ticked
 
     def _check_report(self, worker: int, report: Report) -> bool:
-        """Check the laws of one report; True if it carries a node time."""
+        """Check the laws of one report; return whether it carries a node time."""
         _, tick, acks, heartbeats, unregistered = report
         if not (tick or acks or heartbeats or unregistered) or report.worker != worker:
             raise self.broken("reports", f"worker {worker} sent {report}, which is empty or not its own")
@@ -190,7 +190,7 @@ class Bench:
             self._news[index, address].queue.extend(news)
 
     def subscribe(self, address: str) -> Listener:
-        """Add a listener; each tracker hears of it in a moment of its own."""
+        """Add a listener; each tracker subscribes it at its own moment."""
         listener = self.listeners[address] = self.acker.listener()
         for segment in range(len(self.plan.segments)):
             if listener.min_time(segment) != self.plan.start:
@@ -230,7 +230,7 @@ class Bench:
         return hear
 
     def check(self, listener: Listener) -> None:
-        """Hold a listener against the model."""
+        """Compare a listener with the model."""
         for segment, feeding in enumerate(self.plan.segments):
             time = listener.min_time(segment)
             limit = self.model.limit(segment)
@@ -243,7 +243,7 @@ class Bench:
                 raise self.broken("safe", f"minimum time {time} of segment {segment} is ahead of one that feeds it")
 
     def run(self) -> None:
-        """Let everything happen until all is quiet, in an order the seed decides, then check what is known.
+        """Run all events in an order drawn from the seed, then check the listeners.
 
         Raises:
             LawBroken: A law did not hold, or the acker refused something legal (the cause is chained).
@@ -276,12 +276,12 @@ class Bench:
         raise self.broken("arrives", f"never quiet: still busy after {_EVENTS} events")
 
     def deliver(self, worker: int) -> None:
-        """Let everything happen, beginning with a flush of the worker; errors of the acker come through."""
+        """Flush a worker and run all events; errors of the acker are raised as they are."""
         self.stepped(worker)
         self._run()
 
     def _wait(self) -> bool:
-        """Go on to the time at which the first reporter is due, and flush it; False if none is."""
+        """Advance to the first reporter's due time and flush it; False if none is due."""
         dues = [(due, worker) for worker, reporter in enumerate(self.reporters) if (due := reporter.due()) is not None]
         if dues:
             due, worker = min(dues)
@@ -290,24 +290,24 @@ class Bench:
         return bool(dues)
 
     def hand_over(self, worker: int, segment: int, time: int) -> int:
-        """Worker's part of sending an item: ack it. Returns its number."""
+        """Ack an item that a worker sends; return its number."""
         number = self.random.getrandbits(64) | 1
         self.reporters[worker].ack(segment, time, number)
         self.model.in_flight[number] = (segment, time)
         return number
 
     def received(self, worker: int, number: int) -> None:
-        """Worker's part of having processed an item: ack it."""
+        """Ack an item that a worker has processed."""
         segment, time = self.model.in_flight.pop(number)
         self.reporters[worker].ack(segment, time, number)
 
     def promise(self, worker: int, front: int, time: int) -> None:
-        """Heartbeat."""
+        """Send a heartbeat of a front."""
         self.model.fronts[front] = time
         self.reporters[worker].heartbeat(front, time)
 
     def end(self, worker: int, front: int) -> None:
-        """Unregister."""
+        """Unregister a front."""
         self.model.end(front)
         self.reporters[worker].unregister(front)
 
@@ -318,7 +318,7 @@ class Simulation(Bench):
     Args:
         make: Builds the acker.
         seed: Decides everything; the same seed is the same run.
-        shape: What the job looks like; None: drawn.
+        shape: Shape of the job; None: drawn.
     """
 
     def __init__(self, make: Make, seed: int, shape: Shape | None = None) -> None:
@@ -369,7 +369,7 @@ class Simulation(Bench):
         return process
 
     def _start(self, front: int) -> None:
-        """Script what a front does: items of growing times, a promise after each, and mostly an end."""
+        """Script a front: items of growing times, a promise after each, mostly an end."""
         worker = (front - 1) % self.shape.workers
         random = self.random
 

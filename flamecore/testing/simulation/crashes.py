@@ -1,9 +1,10 @@
-"""A job that keeps state, under a fate that kills its processes, loses their words, turns back their clocks (seeded).
+"""A job that keeps state, under a seeded fate of crashes.
 
-The parts are the job's own: `flamecore.runtime.engine.job.Job` for a job in one process; nodes, epochs and histories
-for one on several. Only the world they run in is made up. A run of the job ends when it is done, fails or dies; then it
-is started again, as somebody would who runs the same command once more, until it is done and fate has nothing left to
-do. What the sinks hold then must be what the reference interpreter gives.
+Fate kills its processes, loses their messages, and turns back their clocks. The parts are the job's own:
+`flamecore.runtime.engine.job.Job` for a job in one process; nodes, epochs and histories for one on several. Only the
+world they run in is simulated. A run of the job ends when it is done, fails or dies; then it is started again, as an
+operator would run the same command once more, until it is done and fate has no fault left. The sinks must then hold the
+outputs of the reference interpreter.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from flamecore.testing.simulation.world import Process, World, follow_tasks, sto
 
 _MOST_RUNS = 60
 _SOONER = 8
-"""Behind a snapshot a fault comes so many times sooner: there may soon be another, or the job be done."""
+"""Factor by which a fault comes sooner after a snapshot: another may follow soon, or the job's end."""
 
 
 @dataclass
 class Played:
-    """What became of a job.
+    """The end of a job.
 
     Attributes:
-        outputs: For each sink, what it holds.
+        outputs: For each sink, its outputs.
         times: For each source, the global times of its records.
         times_at: For each sink, the same as of when it got its last output.
         failed: The error of the record that ends the job, if one does.
-        runs: How many runs it took.
-        epochs: How many epochs.
-        log: What fate has done, in order.
-        counts: How often each kind of fault was played. Of what is stored: "damage" to a snapshot to spare, "back": it
-            went on from an older one, "ruin" of what is needed, "age": an older copy of all there is was brought back,
-            "refusal": it said so. Of all these, by what was done: "cut", "flip", "stale", "swap", "older".
+        runs: Number of runs.
+        epochs: Number of epochs.
+        log: The faults, in order.
+        counts: How often each kind of fault was played. For stored data: "damage" to a snapshot to spare, "back": the
+            job went on from an older one, "ruin" of needed data, "age": an older copy of all data was brought back,
+            "refusal": the job refused it. For all these, by kind: "cut", "flip", "stale", "swap", "older".
     """
 
     outputs: dict[str, list[Any]]
@@ -71,9 +72,9 @@ class Crashes:
         inputs: For each source, its records.
         seed: Decides everything that is left to chance.
         ackers: Strategies by name.
-        trouble: What may happen.
+        trouble: The faults that may happen.
         workers: Numbers of workers that runs are started with.
-        on_error: What becomes of records that a user function fails on.
+        on_error: Treatment of records that a user function fails on.
     """
 
     def __init__(
@@ -122,11 +123,11 @@ class Crashes:
     # -- the story ---------------------------------------------------------------------------------------------------
 
     def play(self) -> Played:
-        """From the first start to the end.
+        """Play from the first start to the end.
 
         Raises:
-            LawBroken: The job has come to an end that no fault accounts for.
-            SimulationStuckError: It comes to none.
+            LawBroken: The job ends in a way that no fault explains.
+            SimulationStuckError: It does not end.
         """
         thresholds = gc.get_threshold()
         try:
@@ -152,7 +153,7 @@ class Crashes:
             ghost.kill()
 
     async def _once(self) -> bool:
-        """One run. Returns whether the story is at its end."""
+        """Play one run; return whether the story is at its end."""
         self.runs += 1
         self._damages.run_begins()
         run = self.run = Run(self.job, f"{self.runs}", outcome=self._outcome, ghost_ended=self._ghost_ended)
@@ -169,12 +170,12 @@ class Crashes:
         if how != "done":
             return False
         grown = [held for held in self.job.records.values() if held.there < len(held.records)]
-        for held in grown:  # what has come since is for another run
+        for held in grown:  # records that came since are for another run
             held.there = self.random.choice((self.random.randint(held.there, len(held.records)), len(held.records)))
         return not grown and self.job.all_read
 
     def _ghost_ended(self, error: BaseException | None) -> None:
-        """A run that was abandoned has come to an end by itself: it must not have failed but for being overtaken."""
+        """Check the end of an abandoned run: it must not fail but for being overtaken."""
         failed = self.failed
         try:
             self._outcome(error, ghost=True)
@@ -183,7 +184,7 @@ class Crashes:
         self.failed = failed  # the next run will come to that record, too
 
     def _outcome(self, error: BaseException | None, *, ghost: bool = False) -> str:
-        """What the end of a run means; of a `ghost`, of one that was abandoned before.
+        """Return the outcome of a run's end in words; a `ghost` was abandoned before.
 
         Raises:
             LawBroken: It should not have ended so.
@@ -198,7 +199,7 @@ class Crashes:
         if isinstance(error, FlameError) and self._damages.accounts_for(error, ghost=ghost):
             self.counts["refusal"] += 1
             return "was refused what is damaged"
-        # What the run before had on its way may come late; and one that was abandoned goes on, and is gone on from.
+        # Calls of the run before may arrive late; and an abandoned run goes on, and the next continues its state.
         fenced = isinstance(error, FencedError) or getattr(error, "fenced", False)
         if self.runs > 1 and fenced:
             return "was overtaken"
@@ -209,7 +210,7 @@ class Crashes:
     # -- fate ----------------------------------------------------------------------------------------------------------
 
     def _draw(self) -> tuple[str, int, int]:
-        """The next fault: which, behind how many snapshots, and how many moments later."""
+        """Draw the next fault: kind, snapshots before it, and moments after those."""
         random, trouble = self.random, self.trouble
         if not trouble.kinds:
             return "", 0, 0
@@ -222,7 +223,7 @@ class Crashes:
         return kind, 0, round(moments)
 
     def _stored(self, blob: str) -> None:
-        """Something has come to be on the disk."""
+        """Count a blob that is now on the disk."""
         self._snapshots += blob.startswith("commit/")
         self._damages.stored(blob)
         if blob.startswith("epoch/") and self._damages.went_back(decode_epoch(self.world.disk[blob], blob, Binding())):
@@ -280,8 +281,10 @@ class Crashes:
             run.turn(random.choice(self.job.workers))
 
     async def _damage(self) -> None:
-        """Something of what is stored turns out not to be what was written. Nobody is at work then: he might go on from
-        what is damaged, or record a snapshot that relies on it, and never know."""
+        """Damage stored data while no process runs.
+
+        A running process might continue from the damaged data, or record a snapshot that relies on it, without notice.
+        """
         self._damaging = False
         for ghost in self._ghosts:
             ghost.kill()

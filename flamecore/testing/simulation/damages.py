@@ -1,14 +1,14 @@
-"""Damage to what a job of the made-up world has stored: what a broken disk, or a hand, may do between two runs.
+"""Damage to the stored data of a simulated job, between two runs.
 
-Of the newest snapshot anything may be damaged, and the job must go on from the one before, or from the beginning. Of
-what there is only one of, or of all snapshots there are, it must say that it cannot be used, and go on when it is put
-back. Damage is of these kinds:
+It is what a broken disk, or a user, may do. Any part of the newest snapshot may be damaged, and the job must go on from
+the one before, or from the beginning. If the only copy of something, or all snapshots, are damaged, the job must refuse
+them, and go on when they are put back. Damage is of these kinds:
 
     cut       bytes are missing at the end
-    flip      a bit is another
+    flip      a bit is flipped
     stale     the bytes are those of another run under that name, whole and sealed
     swap      the bytes are those of another blob of this state
-    older     all there is is as it was some time ago; the sinks are not. The job must say so, or give the right output
+    older     all data is as it was some time ago; the sinks are not. The job must refuse it, or give the right output
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ANOTHER: Final = Binding("another state", "another run")
 
 @dataclass
 class Copy:
-    """What was stored some time ago.
+    """A copy of the stored data from some time ago.
 
     Attributes:
-        blobs: All there was.
-        end: Where the times end that had been written down by then.
-        usable: Whether a job that goes on from it has to notice what is missing. It cannot where a clock was put back:
-            a time that is written down later is below one that is not lost, and nothing tells that it was ever given.
-            Nor where it is lost that a source had come to an end, which has grown since.
+        blobs: All blobs.
+        end: End of the times that had been written down by then.
+        usable: Whether a job that goes on from it has to notice the missing data. It cannot where a clock was put back:
+            a time that is written down later is below one that is not lost, and no record is left that it was ever
+            given. Nor can it where the lost data is the end of a source that has grown since.
     """
 
     blobs: dict[str, bytes]
@@ -53,38 +53,38 @@ class Copy:
 
 
 class Damages:
-    """Damages a disk.
+    """Damages to a disk.
 
     Args:
         disk: The blobs, by name.
         random: Decides what is damaged.
 
     Attributes:
-        refused: A snapshot that is damaged, and must not be gone on from; empty: there is none.
-        taken: What must be put back before the job can go on, as it was.
+        refused: A snapshot that is damaged, and must not be used; empty: there is none.
+        taken: Original blobs that must be put back before the job can go on.
     """
 
     def __init__(self, disk: dict[str, bytes], random: Random) -> None:
         self.refused = ""
         self.taken: dict[str, bytes] = {}
-        self._put_back: frozenset[str] = frozenset()  # while this run has been under way
+        self._put_back: frozenset[str] = frozenset()  # since this run began
         self._once_put_back: frozenset[str] = frozenset()
         self._disk, self._random = disk, random
         self._copies: list[Copy] = []
-        self._newest: dict[str, bytes] | None = None  # all there was before an older copy was brought back
-        self._forked = False  # an older copy has been gone on with
-        self._refused_copy = False  # while this run has been under way
+        self._newest: dict[str, bytes] | None = None  # all blobs before an older copy was brought back
+        self._forked = False  # a run has continued from an older copy
+        self._refused_copy = False  # since this run began
         self._once_refused_copy = False
         self._end = MIN_TIME
         self._how = ""
 
     def run_begins(self) -> None:
-        """What it finds is as it is now."""
+        """Begin a run: the data it finds is as it is now."""
         self._put_back, self._refused_copy = frozenset(), False
 
     def stored(self, blob: str) -> None:
-        """A blob has come to be on the disk: what is there now may be brought back later."""
-        if blob.startswith("epoch/") and self._newest is not None:  # gone on with: what came later never was
+        """Note a blob that is now on the disk, and by chance copy all blobs for later."""
+        if blob.startswith("epoch/") and self._newest is not None:  # continued: the blobs that came later never existed
             self._newest, self._forked = None, True
             self._copies.clear()
         if blob.startswith("journal/"):
@@ -101,10 +101,10 @@ class Damages:
                 self._copies[self._random.randrange(_COPIES)] = copy
 
     def strike(self) -> str:
-        """Damage something. Returns what has been done, in words: what of, what kind, and which blobs.
+        """Damage something; return its scope, the kind of damage, and the blobs, in words.
 
-        Once an older copy has been gone on with nothing more is damaged: sources have forgotten what the snapshots
-        that were lost had covered, and so there is none to spare.
+        Once a run has continued from an older copy nothing more is damaged: sources have forgotten the records that the
+        lost snapshots had covered, and so there is none to spare.
         """
         if self._forked:
             return ""
@@ -117,7 +117,7 @@ class Damages:
         return ""
 
     def _bring_back(self) -> bool:
-        """Bring back an older copy of all there is, if there is one that the job must not be misled by."""
+        """Bring back an older copy of all blobs, if there is one the job must notice."""
         copies = [copy for copy in self._copies if copy.usable and copy.blobs != self._disk]
         if not copies or self.refused or self.taken or self._newest is not None:
             return False
@@ -127,20 +127,20 @@ class Damages:
         return True
 
     def _of_newest(self) -> str:
-        """Something of the newest snapshot, and of no other, if there must be another start without it."""
+        """Damage a blob of the newest snapshot alone, if another start without it is sure."""
         newest, before = counted(self._disk)
         if newest is None or newest.finished:
-            return ""  # whoever goes on behind the end of a job goes back no further
+            return ""  # a run that continues a finished job goes back no further
         needed = {part.blob for part in before.parts} if before is not None else set()
         own = [part.blob for part in newest.parts if part.blob not in needed]
         blob = self._random.choice([newest.blob, *own])
-        # If it is the only manifest of its epoch, nobody can tell whether it is the stranger, or the epoch's record is.
+        # If it is the only manifest of its epoch, it cannot be told from the epoch's record which one is the stranger.
         self._harm(blob, strange=blob != newest.blob or before is not None)
         self.refused = newest.blob
         return blob
 
     def _of_all(self) -> list[str]:
-        """What there is nothing in the place of."""
+        """Damage blobs that nothing can replace."""
         newest, before = counted(self._disk)
         snapshots = [manifest.blob for manifest in (newest, before) if manifest is not None]
         choices = [[name] for name in self._disk if name.startswith("journal/")]
@@ -153,11 +153,11 @@ class Damages:
         return blobs
 
     def _harm(self, blob: str, *, strange: bool) -> None:
-        """Damage a blob; if `strange`, perhaps by bytes that are whole and belong elsewhere."""
+        """Damage a blob; if `strange`, perhaps by whole bytes that belong elsewhere."""
         data, at = self._disk[blob], self._random.randrange(len(self._disk[blob]))
         kind, _, _ = blob.partition("/")
         others = [name for name in sorted(self._disk) if name.startswith(f"{kind}/") and name != blob]
-        # A blob of which there is one is only cut or flipped, so the others are changed in these ways more seldom.
+        # A single blob is only cut or flipped, so the others are changed in these ways more seldom.
         ways = ("cut", "flip") if not (strange and others) else ("cut", "flip", "stale", "stale", "swap", "swap")
         self._how = self._random.choice(ways)
         if self._how == "cut":
@@ -171,9 +171,9 @@ class Damages:
             self._disk[blob] = seal(_content(self._disk[other], other), blob, _ANOTHER)
 
     def accounts_for(self, error: FlameError, *, ghost: bool = False) -> bool:
-        """Whether a run had to end with that error. If so, what it lacks is put back.
+        """Return whether a run had to end with an error; if so, put back what it lacks.
 
-        One that was abandoned, a `ghost`, may end so while a later one is under way, which has read the same or not.
+        An abandoned run, a `ghost`, may end so while a later one is under way, which has read the same or not.
         """
         if isinstance(error, StateBehindError) or getattr(error, "forgotten", False):
             return self._refuse_copy() or (ghost and self._once_refused_copy)
@@ -187,7 +187,7 @@ class Damages:
         return True
 
     def _refuse_copy(self) -> bool:
-        """The older copy that was brought back was noticed: the newest is put back."""
+        """Put back the newest blobs if an older copy was brought back; it was noticed."""
         if self._newest is not None:
             self._disk.clear()
             self._disk.update(self._newest)
@@ -195,15 +195,15 @@ class Damages:
         return self._refused_copy
 
     def went_back(self, record: EpochRecord) -> bool:
-        """Whether an epoch that begins does without the snapshot that was damaged."""
-        if not self.refused or self.refused in record.commits:  # who finds out when it loads it begins once more
+        """Return whether a new epoch does without the snapshot that was damaged."""
+        if not self.refused or self.refused in record.commits:  # else it finds out while loading, and begins again
             return False
         self.refused = ""
         return True
 
 
 def _content(blob: bytes, name: str) -> bytes:
-    """Return the data of a blob; if that was damaged before, any."""
+    """Return the data of a blob; empty bytes if it was damaged before."""
     try:
         return unseal(blob, name, Binding())
     except CorruptError:
@@ -211,9 +211,10 @@ def _content(blob: bytes, name: str) -> bytes:
 
 
 def counted(disk: Mapping[str, bytes]) -> tuple[Manifest | None, Manifest | None]:
-    """The newest snapshot, if there must be another start without it, and the one before, if there is one.
+    """Return the newest snapshot and the one before, as far as a start may use them.
 
-    All that counts is whole: nothing was damaged that has not been replaced since.
+    The newest is None unless there must be another start without it; the one before is None if there is none. These
+    snapshots are whole: all earlier damage has been replaced since.
     """
     epochs = sorted(name for name in disk if name.startswith("epoch/"))
     if not epochs:

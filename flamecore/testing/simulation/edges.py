@@ -1,4 +1,7 @@
-"""Sources and sinks of the made-up world (`flamecore.testing.simulation.world`): their contents outlive processes."""
+"""Sources and sinks of the simulated world, whose contents outlive processes.
+
+See `flamecore.testing.simulation.world`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from flamecore.testing.simulation.world import Mishap, Process
 
 
 class Records:
-    """What a source holds.
+    """Contents of a source.
 
     Attributes:
-        records: All there will ever be.
-        there: How many of them there are already.
-        kept_from: What is before that index has been forgotten: a reader has acknowledged it.
+        records: All records there will ever be.
+        there: Number of records that are there already.
+        kept_from: Index of the first record kept: a reader has acknowledged those before it.
     """
 
     def __init__(self, records: Sequence[Any]) -> None:
@@ -75,7 +78,9 @@ class _Reader(Reader):
 
 
 class Contents:
-    """The contents of a sink: outputs and the time up to which they go, changed together.
+    """The contents of a sink: outputs and the time up to which they go.
+
+    Both change together.
 
     Args:
         grown: Called whenever there are more outputs.
@@ -90,7 +95,7 @@ class Contents:
 
 
 class SimulatedSink(Sink):
-    """A sink that takes every batch exactly once, and belongs to whoever opened it last."""
+    """A sink that takes every batch exactly once, and belongs to its last opener."""
 
     name: ClassVar[str] = "simulated"
 

@@ -1,4 +1,4 @@
-"""The job of a story: what all its runs share, and what each of them is started with.
+"""The job of a story: the shared state of all its runs, and the start of each.
 
 This module is below `flamecore.testing.simulation.run` and `flamecore.testing.simulation.supervisor`: a run knows its
 job, and knows nothing of the fate (`flamecore.testing.simulation.crashes`) that starts and ends it.
@@ -34,7 +34,7 @@ _EPOCHS = 1_000_000
 
 
 class SimulatedJob:
-    """A job in the made-up world: its graph, its records, its outputs, and the global times that records were given.
+    """A job in the simulated world: graph, records, outputs, and times of records.
 
     Args:
         world: The world it runs in.
@@ -47,8 +47,8 @@ class SimulatedJob:
 
     Attributes:
         operators: Those of plugins, besides the engine's.
-        records: For each source, what it holds.
-        contents: For each sink, what it holds.
+        records: For each source, its contents.
+        contents: For each sink, its contents.
         epochs: The epochs in which times were given.
     """
 
@@ -76,12 +76,12 @@ class SimulatedJob:
 
     @property
     def random(self) -> Random:
-        """The generator that decides everything that is left to chance."""
+        """Return the generator that decides everything that is left to chance."""
         return self.world.random
 
     @property
     def outputs(self) -> dict[str, list[Any]]:
-        """For each sink, the outputs it holds."""
+        """Return, for each sink, the outputs it holds."""
         return {name: held.outputs for name, held in self.contents.items()}
 
     def sources(self, process: Process, began: Callable[[], None]) -> dict[str, Source]:
@@ -103,11 +103,14 @@ class SimulatedJob:
     # -- times ---------------------------------------------------------------------------------------------------------
 
     def go_back(self) -> None:
-        """Count epochs from here on as later ones: an older copy of the state is brought back, and numbers repeat."""
+        """Treat the following epochs as later ones: an older copy of the state is back.
+
+        Numbers of epochs repeat otherwise.
+        """
         self._passed += _EPOCHS
 
     def watch(self, front: Front, epoch: int) -> None:
-        """Note which times a front gives in an epoch."""
+        """Note the times that a front gives in an epoch."""
         stamp, name = front.stamp, front.name.source
         epoch += self._passed
         self.epochs.add(epoch)
@@ -124,7 +127,7 @@ class SimulatedJob:
 
     @property
     def all_read(self) -> bool:
-        """Whether every record that will ever be there was given a time."""
+        """Return whether every record that will ever be there was given a time."""
         return all(
             (name, index) in self._stamps for name, held in self.records.items() for index in range(len(held.records))
         )
@@ -139,7 +142,7 @@ class SimulatedJob:
         return {name: self._times_of(name, self._stamps, failed) for name in self.records}
 
     def times_at(self, sink: str) -> dict[str, list[int]]:
-        """Return the times of the records of every source as they were when a sink got its last output.
+        """Return the times of every source's records at a sink's last output.
 
         A sink that a failing operation does not lead to may have got it in an earlier epoch, and be ahead of the last.
         """

@@ -1,4 +1,7 @@
-"""The network of the made-up world (`flamecore.testing.simulation.world`), and its transport."""
+"""The network of the simulated world, and its transport.
+
+See `flamecore.testing.simulation.world`.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ class Network:
         self._broken: set[tuple[str, str]] = set()
 
     def bind(self, endpoint: SimulatedEndpoint) -> None:
-        """Let messages for an address come to it."""
+        """Deliver messages for an address to an endpoint."""
         self._known.add(endpoint.address)
         self.endpoints[endpoint.address] = endpoint
 
     def carry(self, sender: SimulatedEndpoint, to: str, message: Any) -> None:
-        """Bring a message on its way: later than what went before it on that channel, and else whenever it likes."""
+        """Schedule a message: later than those before it on its channel, else by chance."""
         world = self.world
         if not sender.process.alive:
             return
@@ -69,7 +72,7 @@ class SimulatedEndpoint(Endpoint):
         self._closed = False
 
     def take(self, delivery: Delivery) -> None:
-        """A message has come."""
+        """Queue a message that has arrived."""
         self._queue.append(delivery)
         self._wake()
 

@@ -1,4 +1,7 @@
-"""One run of a job in the made-up world of `flamecore.testing.simulation.world`: in one process, or on several."""
+"""One run of a job in the simulated world, in one process or on several.
+
+See `flamecore.testing.simulation.world`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Run:
         self._watched: list[Front] = []
 
     async def play(self) -> str:
-        """Run; returns how it ended."""
+        """Run the job; return how it ended, in a word."""
         task = self._start.control.start(self._in_one() if self._supervisor is None else self._supervisor.run())
         task.add_done_callback(self._done)
         return await self._ended
@@ -76,11 +79,11 @@ class Run:
         try:
             how = self._outcome(error)
             self._ended.set_result("drained" if how == "done" and self._draining else how)
-        except BaseException as broken:  # noqa: BLE001 - for whoever waits
+        except BaseException as broken:  # noqa: BLE001 - raised where the end is awaited
             self._ended.set_exception(broken)
 
     def _watch_all(self) -> None:
-        """Note the times that fronts give which have begun since."""
+        """Note the times given by fronts that have begun since the last call."""
         nodes = list(self._supervisor.nodes) if self._supervisor is not None else []
         if self._job is not None and self._job._node is not None:
             nodes.append(self._job._node)
@@ -103,17 +106,17 @@ class Run:
 
     @property
     def _processes(self) -> list[Process]:
-        """All processes there ever were, in the order of their start."""
+        """Return all processes of the run, dead ones too, in the order of their start."""
         return [self._start.control, *(() if self._supervisor is None else self._supervisor.processes)]
 
     def kill(self) -> None:
-        """All processes die."""
+        """Kill all processes."""
         for process in self._processes:
             process.kill()
         self._end("killed")
 
     def abandon(self) -> None:
-        """It is taken for dead, and goes on."""
+        """Give the run up as dead while it goes on."""
         self._end("abandoned")
 
     def _end(self, how: str) -> None:
@@ -121,7 +124,7 @@ class Run:
             self._ended.set_result(how)
 
     def drain(self) -> None:
-        """Read no more, and end well."""
+        """Stop reading, and end the job in order."""
         self._draining = True
         if self._job is not None:
             self._job.drain()
@@ -129,7 +132,7 @@ class Run:
             self._supervisor.drain()
 
     def lose_worker(self, *, dead: bool) -> None:
-        """A process with a worker dies, or is taken for dead and goes on for a while."""
+        """Kill a process with a worker, or take it for dead while it goes on for a while."""
         process = None if self._supervisor is None else self._supervisor.some_worker()
         if process is None or self._supervisor is None:
             return self.kill()
@@ -142,7 +145,7 @@ class Run:
         return None
 
     def cut(self) -> None:
-        """Two processes hear no more of each other; the supervisor hears of that."""
+        """Cut the connection of two processes, and report it to the supervisor later."""
         pair = None if self._supervisor is None else self._supervisor.some_pair()
         if pair is not None:
             self._start.network.cut.add(pair)
@@ -154,6 +157,6 @@ class Run:
             self._supervisor.disconnect()
 
     def turn(self, workers: int) -> None:
-        """Go on with another number of workers."""
+        """Continue with another number of workers."""
         if self._supervisor is not None:
             self._supervisor.turn(workers)

@@ -1,9 +1,9 @@
-"""A whole job under a seeded scheduler: workers, ackers and rears as they are, the network a dream.
+"""A whole job under a seeded scheduler: real parts, on a simulated network.
 
-At every step the scheduler picks, at random, one thing that could happen next: a front admits some records, a
-channel delivers its oldest message, an acker's buffer becomes due. Channels keep their own order and are delayed at
-will against each other; time is virtual. The same seed gives the same run; another seed gives another interleaving,
-and the outputs must not know.
+Workers, ackers and rears are the job's own. At every step the scheduler picks, at random, one thing that could happen
+next: a front admits some records, a channel delivers its oldest message, an acker's buffer becomes due. Channels keep
+their own order and are delayed at will against each other; time is virtual. The same seed gives the same run; another
+seed gives another interleaving, and the same outputs.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from flamecore.testing.trace import Arrival
 
 
 class SimulationStuckError(FlameError):
-    """Nothing can happen any more, and the job is not done."""
+    """A simulation in which nothing can happen any more, before the job is done."""
 
 
 @dataclass
 class SimulatedRun:
-    """What a simulated run gave.
+    """The result of a simulated run.
 
     Attributes:
         outputs: For each sink, the payloads in the order of delivery.
         failure: The record that ended the run, if one did.
         replays: Outputs that operations took back.
-        steps: How many things happened.
-        messages: How many messages of each kind were sent.
+        steps: Number of steps.
+        messages: Number of messages of each kind.
         trace: The items that workers handed over to each other, in the order of arrival, if a trace was asked for.
         times: For each front, the global times of its records.
     """
@@ -68,10 +68,10 @@ class Simulation:
         graph: The graph, checked.
         inputs: For each source, its records; or a list of lists, one for each partition, under `partitioned`.
         acker: Builds the acker strategy.
-        workers: How many. How many of them own key groups is drawn.
+        workers: Number of workers. How many of them own key groups is drawn.
         seed: Decides everything that is left to chance.
         partitioned: For each source, its records by partition (instead of in `inputs`).
-        on_error: What becomes of records a user function fails on.
+        on_error: Treatment of records that a user function fails on.
         copy: Applied to every message on its way, as a codec would; default: handed over.
         burst: Most records a front admits at once.
         advance: As in `Plan`; None: drawn.
@@ -148,11 +148,11 @@ class Simulation:
         self.times: dict[FrontId, list[int]] = {name: [] for name in names}
 
     def run(self, max_steps: int = 1_000_000) -> SimulatedRun:
-        """Let things happen until the job is done.
+        """Run steps until the job is done.
 
         Raises:
             SimulationStuckError: It cannot get there.
-            FlameError: Whatever a part raises.
+            FlameError: An error of a part.
         """
         while not self.done():
             self.steps += 1
@@ -175,13 +175,13 @@ class Simulation:
 
     @property
     def failure(self) -> Failure | None:
-        """The first record that some rear has come to and that ends the run."""
+        """Return the first record that a rear has come to and that ends the run, or None."""
         reached = [self.failures[rear] for rear in self.rears if rear in self.failures]
         return min(reached, key=lambda failure: failure.at, default=None)
 
     def done(self) -> bool:
-        """Whether a failure has ended the run, or all that was admitted is delivered."""
-        if (failure := self.failure) is not None:  # each sink gets what comes before the record that failed
+        """Return whether a failure has ended the run, or all admitted items are delivered."""
+        if (failure := self.failure) is not None:  # each sink gets the outputs before the record that failed
             return all(name in self.failures or rear.time > failure.at.time for name, rear in self.rears.items())
         if self.open_fronts:
             return False
@@ -189,14 +189,18 @@ class Simulation:
         return all(rear.time >= end for rear in self.rears.values()) or end == 0
 
     def choices(self) -> list[Callable[[], None]]:
-        """Everything that could happen next, in an order that depends on nothing but the run so far."""
+        """Return all possible next steps, in an order that depends only on the run so far."""
         ways: list[Callable[[], None]] = []
         ways.extend(partial(self.deliver, *channel) for channel, waiting in self.channels.items() if waiting)
         ways.extend(partial(self.feed, number) for number in self.open_fronts)
         return ways
 
     def wait(self) -> None:
-        """Nothing is on its way: let virtual time go on to whatever is due next."""
+        """Advance virtual time to the next due worker: nothing is in flight.
+
+        Raises:
+            SimulationStuckError: No worker is due.
+        """
         due = {address: at for address, worker in self.workers.items() if (at := worker.due()) is not None}
         if not due:
             raise SimulationStuckError(
@@ -209,11 +213,11 @@ class Simulation:
                 self.flush(address)
 
     def feed(self, number: int) -> None:
-        """A front admits some records, or ends."""
+        """Make a front admit some records, or end."""
         address, records = self.open_fronts[number], self.records[number]
         worker = self.workers[address]
         if records:
-            if self._loads.random() < 0.3:  # what a rebalance goes by
+            if self._loads.random() < 0.3:  # a rebalance uses these loads
                 for index in range(self.plan.workers):
                     worker.receive(f"worker/{index}", Busy(index, self._loads.random(), 1.0))
             values = [records.popleft() for _ in range(min(len(records), self.random.randint(1, self.burst)))]
@@ -229,7 +233,7 @@ class Simulation:
         return round(self.now * 1e6)
 
     def deliver(self, sender: str, to: str) -> None:
-        """The oldest message of a channel arrives."""
+        """Deliver the oldest message of a channel."""
         message = self.channels[sender, to].popleft()
         if to in self.workers:
             if self._trace is not None and type(message) is Items:
@@ -243,7 +247,7 @@ class Simulation:
             for news in self.trackers[to].receive(message):
                 for subscriber in self.trackers[to].subscribers:
                     self.send(to, subscriber, news)
-        elif to != CONTROL:  # which is told of a record that ends the job, and there is none here
+        elif to != CONTROL:  # CONTROL is told of a record that ends the job; there is none here
             self.collect(to, message)
 
     def arrivals(self, worker: int, message: Items) -> Iterator[Arrival]:
@@ -254,7 +258,7 @@ class Simulation:
                 yield Arrival(worker, vertex, DataItem(order, trace, alive, payload))
 
     def collect(self, rear: str, message: Released) -> None:
-        """A rear takes a release and delivers what it completes."""
+        """Pass a release to a rear, and deliver the outputs it completes."""
         if rear in self.failures:
             return
         complete = self.rears[rear].receive(message)
@@ -268,7 +272,7 @@ class Simulation:
             self.send(rear, worker, Delivered(self.rears[rear].name, complete.time))
 
     def flush(self, address: str) -> None:
-        """A worker sends what it has to send."""
+        """Send a worker's messages."""
         self.now += self.random.expovariate(1000.0)
         for to, message in self.workers[address].flush(self.now):
             self.send(address, to, message)

@@ -1,4 +1,7 @@
-"""The store that processes of the made-up world (`flamecore.testing.simulation.world`) see of its disk."""
+"""The store of the simulated world's disk.
+
+See `flamecore.testing.simulation.world`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ T = TypeVar("T")
 
 
 class SimulatedStore(Store):
-    """The disk of the world, as one process sees it: calls take time, fail, are lost, or are done and not heard of."""
+    """The disk of the world, as one process sees it.
+
+    Calls take time, fail, are lost, or succeed and lose the answer.
+    """
 
     name: ClassVar[str] = "simulated"
 

@@ -1,7 +1,7 @@
-"""A job on several processes of the made-up world: what `flamecore.runtime.cluster.job` does, without the processes.
+"""The supervisor of a job on several processes of the simulated world.
 
-A supervisor with the rears and the control, a node for each worker, and a new epoch after every fault. Nodes, epochs
-and histories are the job's own.
+It does the work of `flamecore.runtime.cluster.job`, without the processes: it has the rears and the control, a node for
+each worker, and begins a new epoch after every fault. Nodes, epochs and histories are the job's own.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _MAY_MEND = ("CorruptError", "PeerGoneError", "TransportClosedError")
 
 
 class SimulatedSupervisor:
-    """Runs a job on several processes.
+    """Supervisor of a job on several processes.
 
     Args:
         start: The start of the job; the supervisor lives in its control process.
         began: Called when a reader is asked for records.
 
     Attributes:
-        processes: All processes with workers there ever were, in the order of their start.
+        processes: All processes with workers, dead ones too, in the order of their start.
     """
 
     def __init__(self, start: Start, began: Callable[[], None]) -> None:
@@ -59,7 +59,7 @@ class SimulatedSupervisor:
         self._background = BackgroundTasks()
 
     async def run(self) -> None:
-        """To the end of the job."""
+        """Run to the end of the job."""
         job, control = self._job, self._start.control
         async with AsyncExitStack() as stack:
             history = await open_history(
@@ -97,7 +97,7 @@ class SimulatedSupervisor:
                     return
 
     def _spec(self) -> Any:
-        """As much of a job spec as an epoch looks at."""
+        """Return the part of a job spec that an epoch uses."""
         deploy = SimpleNamespace(acker=self._trackers)
         config = SimpleNamespace(deploy=deploy)
         return SimpleNamespace(config=config, acker=self._start.acker, settings=self._start.settings)
@@ -105,7 +105,7 @@ class SimulatedSupervisor:
     async def _live(
         self, epoch: Epoch, plan: Plan, history: History, sinks: dict[str, Any], edges: AsyncExitStack
     ) -> None:
-        """One epoch, to the end of the job."""
+        """Run one epoch, to the end of the job or a fault."""
         self._make_nodes(epoch, plan)
         nodes = dict(self._nodes)
         states = [(front.position, front.ended) for front in history.fronts]
@@ -133,7 +133,7 @@ class SimulatedSupervisor:
         await self._halt()
 
     def _make_nodes(self, epoch: Epoch, plan: Plan) -> None:
-        """A node for each worker, in the process that had it before or in a new one."""
+        """Make a node for each worker, in the process it had before or in a new one."""
         for index in range(plan.workers):
             process, _ = self._nodes.get(index, (None, None))
             if process is None or not process.alive:
@@ -166,7 +166,7 @@ class SimulatedSupervisor:
                 await asyncio.wait([*left, epoch.outcome], return_when=asyncio.FIRST_COMPLETED)
                 if epoch.outcome.done():
                     await epoch.outcome
-            if any(task.cancelled() for task in tasks):  # its process died; the supervisor will hear of it
+            if any(task.cancelled() for task in tasks):  # its process died; the supervisor will get a report
                 await epoch.outcome
             for task in tasks:
                 task.result()
@@ -178,7 +178,7 @@ class SimulatedSupervisor:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _recover(self, epoch: Epoch, history: History, fault: FaultError) -> None:
-        """End an epoch, and find what the next one goes on from."""
+        """End an epoch, and find the state for the next one."""
         reached = await epoch.halt(self._background.add)
         self._held.update({rear: max(time, self._held[rear]) for rear, time in reached.items()})
         await self._halt()
@@ -200,25 +200,25 @@ class SimulatedSupervisor:
             if not task.done():
                 self._nodes.pop(index)[0].kill()
 
-    # -- what it hears of ----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     @property
     def nodes(self) -> Iterator[Node]:
-        """The nodes there are."""
+        """Return the nodes of the epoch."""
         return (node for _, node in self._nodes.values())
 
     def some_worker(self) -> Process | None:
-        """A process with a worker, if there is one."""
+        """Return a random living process with a worker, or None."""
         there = [process for process, _ in self._nodes.values() if process.alive]
         return self._job.random.choice(there) if there else None
 
     def some_pair(self) -> frozenset[Process] | None:
-        """Two processes, if there are so many."""
+        """Return two random processes, or None if there are too few."""
         there = [self._start.control, *(process for process, _ in self._nodes.values())]
         return frozenset(self._job.random.sample(there, 2)) if len(there) > 1 else None
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         for node in self.nodes:
             node.stop.set()
 
@@ -228,23 +228,23 @@ class SimulatedSupervisor:
             node.stop.fail()
 
     def drain(self) -> None:
-        """Read no more in this epoch and in those to come, and end well."""
+        """Stop reading, in later epochs too, and end the job in order."""
         self._draining = True
         self.stop()
 
     def lose(self, process: Process) -> None:
-        """A process is gone, or taken for that."""
+        """Handle the loss of a process, which may still live."""
         for index, (other, _) in tuple(self._nodes.items()):
             if other is process:
                 del self._nodes[index]
         self._fault(FaultError(JobError(f"{process.name} is gone")))
 
     def disconnect(self) -> None:
-        """Two processes have lost each other."""
+        """Handle a lost connection between two processes."""
         self._fault(FaultError(JobError("a connection is lost")))
 
     def turn(self, workers: int) -> None:
-        """Go on with another number of workers, from a snapshot that is taken now."""
+        """Continue with another number of workers, from a snapshot that is taken now."""
         if self._epoch is not None and self._turned_to is None:
             self._start.control.start(self._turn(self._epoch, workers))
 
@@ -257,7 +257,7 @@ class SimulatedSupervisor:
         epoch.fail(FaultError(JobError("the job is being changed")))
 
     def _failed(self, epoch: Epoch, process: Process, error: BaseException) -> None:
-        """A node tells that it cannot go on."""
+        """Handle the error of a node that cannot go on."""
         if process.alive and isinstance(error, FlameError):
             asyncio.get_running_loop().call_later(self._job.world.delay(), epoch.fail, _fault_of(error))
         elif process.alive:
@@ -269,7 +269,7 @@ class SimulatedSupervisor:
 
 
 def _fault_of(error: FlameError) -> BaseException:
-    """What an error of a node means to the supervisor."""
+    """Return an error as the supervisor sees it: a FaultError if a new epoch may help."""
     return FaultError(error, getattr(error, "blob", "")) if type(error).__name__ in _MAY_MEND else error
 
 

@@ -1,4 +1,4 @@
-"""What may happen to a job in the stories of `flamecore.testing.simulation.crashes`."""
+"""Faults of a job in the stories of `flamecore.testing.simulation.crashes`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What fate may do.
+    """The faults that fate may cause.
 
-    Faults are: `kill` every process of the job; a kill with `damage`: something that is stored turns out not to be what
-    was written; `abandon` a run, which goes on, for a while, beside the next one; a
-    `worker` dies; a worker is taken for dead behind a `partition`, and goes on; the connection of two processes is
-    `cut`; a call of the `store` or of a `sink` fails, before or after it has done what it was asked for; the wall
-    `clock` jumps; the job is told to `drain`; the number of workers changes in a `turn`. In a job on one process those
-    of single processes are a `kill`.
+    They are: `kill` every process of the job; a kill with `damage` to stored data; `abandon` a run, which goes on, for
+    a while, beside the next one; a `worker` dies; a worker is taken for dead behind a `partition`, and goes on; the
+    connection of two processes is `cut`; a call of the `store` or of a `sink` fails, before or after it has taken
+    effect; the wall `clock` jumps; the job is told to `drain`; the number of workers changes in a `turn`. In a job on
+    one process those of single processes are a `kill`.
 
     Attributes:
         faults: Most faults.
-        kinds: Which, and how likely each is against the others.
-        between: How many moments pass between two faults, on average: one of these each time. A record makes some ten.
-            For every other fault, and all damage, they are counted from the next snapshot on, and are fewer: most would
+        kinds: Kinds of faults, with their relative frequency.
+        between: Numbers of moments between two faults, on average: one of these each time. A record makes some ten. For
+            every other fault, and all damage, they are counted from the next snapshot on, and are fewer: most would
             come before there is any.
-        grows: Whether sources hold all they ever will only in the end.
+        grows: Whether sources get their last records only in the end.
         tears: See `World`.
         damages: Whether there is damage (`flamecore.testing.simulation.damages`): to the newest snapshot, which the job
-            must do without; to what it cannot do without, which it must say, and which is put back then; an older copy
-            of all there is, which it must say, or give the right output all the same. Not where things tear as well:
+            must do without; to data it cannot do without, which it must refuse, and which is put back then; an older
+            copy of all data, which it must refuse, or give the right output all the same. Not together with tears:
             there is one snapshot to spare, not two.
     """
 

@@ -1,7 +1,7 @@
-"""An event loop whose time is made up: waiting takes none, and the same program does the same things in the same order.
+"""An event loop with virtual time: waiting takes none, and runs repeat exactly.
 
-When nothing is left to do at this moment, time goes on to the next moment for which something is planned. There are no
-files, sockets or threads in it: whatever a program waits for has to be in the program.
+When nothing is left to do at this moment, time advances to the next moment for which something is planned. The loop has
+no files, sockets or threads: everything that a program waits for must be in the program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_FAREWELLS = 50
 
 
 class _MadeUp(selectors.BaseSelector):
-    """Waits for files by letting time go on."""
+    """A selector that waits for files by advancing virtual time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -56,19 +56,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(self._made_up)
 
     def refresh(self) -> None:
-        """It may go on for as long again."""
+        """Allow the full number of rounds again."""
         self._made_up.rounds = 0
 
     def time(self) -> float:
-        """Seconds since it began."""
+        """Return the virtual seconds since the loop began."""
         return self._made_up.now
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in made-up time; whatever tasks it leaves behind are cancelled.
+    """Run a coroutine to its end in virtual time; cancel the tasks it leaves behind.
 
     Raises:
-        SimulationStuckError: It waits for something that will never be.
+        SimulationStuckError: It waits for something that will never happen.
     """
     loop = VirtualLoop()
     try:

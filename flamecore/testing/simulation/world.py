@@ -1,8 +1,9 @@
-"""A small made-up world for jobs: processes that die at any moment, a network, a disk and a wall clock (seeded).
+"""A small simulated world for jobs, driven by a seed.
 
-Everything that a process does to the outside takes made-up time, and is a *moment* at which something may go wrong:
-`World.moment` is called for each of them, and whoever plays fate there may kill the process. What a dead process still
-waits for never comes. What it had on its way may arrive or be lost, as fate will have it.
+It has processes that die at any moment, a network, a disk and a wall clock. Every action of a process on the outside
+takes virtual time, and is a *moment* at which something may go wrong: `World.moment` is called for each of them, and
+may kill the process. Answers that a dead process waits for never come. Messages and calls that it had on their way may
+arrive or be lost, by chance.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 PROCESS: Final[ContextVar[Process | None]] = ContextVar("process", default=None)
-"""The process that is at work."""
+"""The current process."""
 
 
 class World:
-    """What processes share.
+    """The world that processes share.
 
     Args:
         random: Decides everything that is left to chance.
-        moment: Fate: called with the process whenever it does something to the outside.
-        delay_s: How long things usually take.
+        moment: Fate: called with the process at each of its actions on the outside.
+        delay_s: Usual duration of an action.
         tears: Whether a part or manifest that is being stored when its process dies may be there in part. No store may
             do that; but disks do.
         copy: Applied to every message between processes, as a codec would.
@@ -48,41 +49,41 @@ class World:
         self.copy = copy
         self.disk: dict[str, bytes] = {}
         self.under_way = 0
-        """How much is being done that has not got there yet. What a process has begun may be done after its death."""
+        """Number of calls that have not arrived yet. A call of a process may arrive after its death."""
         self.wall_us = 1_700_000_000_000_000
         self.store_mishap = Mishap()
         self.stored: Callable[[str], None] = lambda name: None
-        """Told of every blob that has come to be on the disk."""
+        """Called with every blob that is now on the disk."""
 
     def now_us(self) -> int:
-        """The wall clock. It may be put back or forward by changing `wall_us`."""
+        """Return the wall clock in microseconds; `wall_us` puts it back or forward."""
         return self.wall_us + round(asyncio.get_running_loop().time() * 1e6)
 
     def delay(self) -> float:
-        """How long the next thing takes: seldom very long."""
+        """Return the seconds that the next action takes: seldom very long."""
         random = self.random.random()
         return self.delay_s * (random if random < 0.95 else 200 * (random - 0.95) * 20)
 
 
 def stopwatch(seed: int) -> Callable[[], float]:
-    """One that goes on by chance whenever it is looked at."""
+    """Return a stopwatch that advances by chance on every reading."""
     random = Random(f"stopwatch {seed}")
     readings = accumulate(random.random() * 0.01 for _ in count())
     return lambda: next(readings)
 
 
 class Mishap:
-    """What befalls the next call of something outside, once.
+    """A fault of the next call to the outside, once.
 
     Attributes:
-        when: It fails "before" it has done what it is asked for, or "after"; "": it does not.
+        when: The call fails "before" it takes effect, or "after"; "": it does not fail.
     """
 
     def __init__(self) -> None:
         self.when = ""
 
     def around(self, do: Callable[[], T], error: Callable[[], Exception]) -> T:
-        """Do what is asked for, unless it fails. Raises `error` if it does."""
+        """Return the result of `do`, unless the call fails. Raises `error` if it does."""
         when, self.when = self.when, ""
         if when == "before":
             raise error()
@@ -93,7 +94,7 @@ class Mishap:
 
 
 class Process:
-    """A process: what runs in it reaches the outside only while it lives."""
+    """A process: its tasks reach the outside only while it lives."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -103,20 +104,20 @@ class Process:
         self._limbo: list[asyncio.Future[Any]] = []
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something in this process."""
+        """Start a coroutine as a task of this process."""
         context = copy_context()
         context.run(PROCESS.set, self)
         return asyncio.get_running_loop().create_task(work, context=context)
 
     def began(self, task: asyncio.Task[Any]) -> None:
-        """A task was made here."""
+        """Note a task of this process; cancel it if the process is dead."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if not self.alive:
             asyncio.get_running_loop().call_soon(task.cancel)
 
     def kill(self) -> None:
-        """End it, in the midst of whatever it does."""
+        """Kill the process, in the midst of its work."""
         if self.alive:
             self.alive = False
             asyncio.get_running_loop().call_soon(self._sweep)
@@ -126,30 +127,30 @@ class Process:
             task.cancel()
 
     async def wait(self) -> None:
-        """Something takes a while."""
+        """Wait for the duration of an action."""
         await self.check()
         await asyncio.sleep(self.world.delay())
         await self.check()
 
     async def check(self) -> None:
-        """A moment. Never returns in a dead process."""
+        """Pass a moment; never return in a dead process."""
         if self.alive:
             self.world.moment(self)
         if not self.alive:
             await self.never()
 
     async def never(self) -> None:
-        """Wait for what will not be."""
+        """Wait for ever."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._limbo.append(future)
         await future
 
     async def reach(self, do: Callable[[], T], late: Callable[[], None] = lambda: None) -> T:
-        """Do something outside, which takes a while to get there, and a while to hear of.
+        """Call something outside; the call takes time, and so does its answer.
 
         Args:
-            do: What is done, if this process lives when it gets there, or if fate lets it get there all the same.
-            late: Done instead, if it does not.
+            do: Called on arrival, if this process lives then, or by chance if it does not.
+            late: Called instead, if it is not.
         """
         loop, world = asyncio.get_running_loop(), self.world
         await self.check()
@@ -193,7 +194,7 @@ class Process:
 
 
 def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Let every process of this loop know its tasks."""
+    """Make every process of a loop know its tasks."""
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, context: Any = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)

@@ -55,7 +55,7 @@ def open_errand(told: Mapping[str, Any]) -> Pieces | None:
         _opened.clear()
         try:
             _opened[version] = Errand(told)
-        except FlameError:
+        except (FlameError, OSError):  # or there is no room for a copy of the flow
             _opened[version] = None
     errand = _opened[version]
     return None if errand is None else Runner(errand, version, told["source"], told["spare"])

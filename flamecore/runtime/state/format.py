@@ -181,10 +181,10 @@ class Manifest(NamedTuple):
         return all(front.ended for front in self.fronts)
 
     def swept(self, operations: Iterable[str]) -> dict[str, list[int]]:
-        """Return for each operation and key group the snapshot since which it is complete.
+        """Return since which snapshot each key group of operations is fully written.
 
-        State of the group in earlier parts does not count: a name in it may be gone since, and the part that said so
-        dropped.
+        The result maps each operation to a list by key group. State of the group in earlier parts does not count: a
+        name in it may be gone since, and the part that said so dropped.
         """
         last: dict[tuple[tuple[int, int], tuple[str, ...]], int] = {}
         for part in self.parts:  # few distinct spans: one set for each number of workers

@@ -108,7 +108,10 @@ async def verify(store: Store) -> Verdict:
 
 
 async def _forgotten(store: Store, verdict: Verdict) -> bool:
-    """Return whether the job has deleted a snapshot since, which seems damaged."""
+    """Return whether the job's snapshots have changed since the verification.
+
+    Blobs that seem damaged may then be of a snapshot that it has deleted.
+    """
     contents = await scan(store)
     return [manifest.blob for manifest in contents.snapshots] != [manifest.blob for manifest, _ in verdict.snapshots]
 

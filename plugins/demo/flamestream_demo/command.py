@@ -1,4 +1,4 @@
-"""Command `flamestream demo`: an inverted index of the Python language reference."""
+"""See it work: an inverted index of the Python language reference."""
 
 from __future__ import annotations
 

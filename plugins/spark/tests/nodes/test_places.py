@@ -14,7 +14,13 @@ from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
-from flamestream_spark.session import java, session
+from flamestream_spark.session import java, master, session
+
+
+@pytest.fixture(autouse=True)
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master of a session that other tests have would come before the one that is configured."""
+    monkeypatch.setattr(master, "_of_session", lambda: None)
 
 
 def itself(line: str) -> str:
@@ -104,8 +110,8 @@ def test_a_state_that_executors_do_not_reach_is_refused(state: dict[str, str], t
     spool = {"source.lines.spool": "/mnt/spool", "spark.config": {"spark.driver.host": "10.0.0.1"}}
     found = problems(spec_of(SOURCE, spool, state, {"spark.master": "yarn"}))
     assert [str(problem).partition(",")[0] for problem in found] == ([told] if told else [])
-    for master in ("local[2]", "local-cluster[2,1,1024]"):
-        assert problems(spec_of(SOURCE, state, {"spark.master": master})) == [], "all is on this machine"
+    for place in ("local[2]", "local-cluster[2,1,1024]"):
+        assert problems(spec_of(SOURCE, state, {"spark.master": place})) == [], "all is on this machine"
 
 
 def test_a_machine_without_java_is_told_before_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ class Job:
         return JobReport(self.stats(), drained=self._draining.is_set())
 
     def drain(self) -> None:
-        """Stop reading, finish all admitted records, and end.
+        """Stop reading, deliver what has been read as far as it is complete, and end.
 
         Safe to call from a signal handler of the event loop.
         """

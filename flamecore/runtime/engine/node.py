@@ -100,6 +100,7 @@ class Node:
         self._observers = observers or Observers(())
         self._latency = Histogram()
         self._readers: dict[FrontId, Reader] = {}
+        self._again: set[FrontId] = set()
         self._rooms: list[Room] = []
         self._edges = AsyncExitStack()
         self._deadlines = deadlines or Deadlines()
@@ -129,7 +130,9 @@ class Node:
                 self._readers[front] = Ended()
                 continue
             source = sources[front.source]
-            again = position is not None and source.capabilities.replayable
+            again = source.capabilities.replayable
+            if again and self.plan.clock == "sequence":
+                self._again.add(front)
             reader = self._readers[front] = await source.open(partition, position if again else None)
             self._edges.push_async_callback(self._deadlines.close, self._deadlines.source(front), reader.aclose)
 
@@ -165,9 +168,8 @@ class Node:
         self._rooms.append(room)
         for front in fronts:
             deadline = self._deadlines.source(front.name)
-            self.front_tasks.append(
-                FrontTask(front, self._readers[front.name], worker_task, plan, room, self.stop, deadline)
-            )
+            reader, again = self._readers[front.name], front.name in self._again
+            self.front_tasks.append(FrontTask(front, reader, worker_task, plan, room, self.stop, deadline, again=again))
         if plan.clock == "wall" and fronts and len(plan.fronts) > 1:  # a single front keeps no other waiting
             self.heartbeats.append(Heartbeats(worker_task, plan.heartbeat_interval_s))
 

@@ -64,6 +64,7 @@ class FrontTask:
         room: Credit of the worker's fronts.
         stop: Event that stops reading.
         deadline: Deadline of the reader.
+        again: Whether a later run may give the unread records the same times: then outputs behind them are left to it.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class FrontTask:
         room: Room,
         stop: StopSignal,
         deadline: CallDeadline | None = None,
+        *,
+        again: bool = False,
     ) -> None:
         self.front = front
         self._deadline = deadline or Deadlines().source(front.name)
@@ -83,7 +86,7 @@ class FrontTask:
         self._room = room
         self._policy = plan.policies.get(front.name.source, "fail")
         self._stop = stop
-        self._snapshots = plan.snapshots
+        self._snapshots, self._again = plan.snapshots, again or plan.snapshots
         self._exhausted = front.ended
         self._given_up = False
         self._limit = 16
@@ -124,7 +127,7 @@ class FrontTask:
             del worker_task.open_fronts[front.number]
         if not reading.cancelled():
             reading.result()
-        stopped = (self._snapshots or self._stop.failing) and not self._exhausted
+        stopped = (self._again or self._stop.failing) and not self._exhausted
         end = (worker_task.worker.stop_front if stopped else worker_task.worker.end_front)(front.number)
         worker_task.flush()
         worker_task.sender.send(CONTROL, FrontEnded(front.number, end, stopped))

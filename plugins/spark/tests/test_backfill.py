@@ -80,9 +80,21 @@ def rows_of(numbers: range) -> list[tuple[int, str, int]]:
     return [(number, f"shop {number % 5}", number % 17) for number in numbers]
 
 
-def run(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+LOGGING = """
+rootLogger.level = info
+rootLogger.appenderRef.own.ref = own
+appender.own.type = File
+appender.own.name = own
+appender.own.fileName = {}/spark.log
+appender.own.layout.type = PatternLayout
+appender.own.layout.pattern = %m%n
+"""
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from flamecore.cli import main; main()", "run", *arguments, "--quiet"]
-    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    environ = {**os.environ, **environment}
+    return subprocess.Popen(command, cwd=folder, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def files(folder: Path) -> list[Path]:
@@ -101,11 +113,10 @@ def kill_when(process: subprocess.Popen[str], folder: Path, count: int) -> None:
     process.communicate()
 
 
-def done(process: subprocess.Popen[str]) -> str:
-    """Wait for the end; what was said."""
+def done(process: subprocess.Popen[str]) -> None:
+    """Wait for the end of a job that ends well."""
     _, said = process.communicate(timeout=150)
     assert process.returncode == 0, said
-    return said
 
 
 def outputs(folder: Path) -> list[tuple[int, str, int]]:
@@ -129,8 +140,11 @@ def test_a_job_reads_history_on_spark_then_live_through_kills(spark: Any, tmp_pa
 
     kill_when(run(tmp_path, "history.toml", "--on", "spark"), tmp_path, 4)
     assert len(outputs(tmp_path)) < 900
-    said = done(run(tmp_path, "history.toml"))
-    assert said.count("Spark's default log4j") == 1, "there is one Spark, which the driver has: no worker makes another"
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "log4j2.properties").write_text(LOGGING.format(tmp_path))
+    done(run(tmp_path, "history.toml", SPARK_CONF_DIR=str(tmp_path / "conf")))
+    begun = (tmp_path / "spark.log").read_text().count("Submitted application")
+    assert begun == 1, "there is one Spark, which the driver has: no worker makes another"
     assert len(outputs(tmp_path)) == 900
 
     into = flamestream_spark.Into(tmp_path / "spool")

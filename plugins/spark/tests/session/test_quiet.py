@@ -98,11 +98,12 @@ def test_jobs_are_named_after_the_flow(spark: Any, folder: Path, monkeypatch: py
     finally:
         context.setJobDescription(None)
     jobs = context._jsc.sc().statusStore().jobsList(None)
-    named = {job.description().getOrElse(None) for job in (jobs.apply(place) for place in range(jobs.size()))}
+    said = [jobs.apply(place).description() for place in range(jobs.size())]
+    named = {each.get() for each in said if each.isDefined()}
     assert {
         "flamestream words: feed lines",
         "flamestream words: feed lines, batch 0",
         "flamestream words: workers worker-0, worker-1",
-    } <= {name for name in named if name}
-    (ended,) = (name for name in named if name and name.startswith("flamestream words: ended"))
+    } <= named
+    (ended,) = (name for name in named if name.startswith("flamestream words: ended"))
     assert ended.startswith("flamestream words: ended: 2 in, 6 out, ")

@@ -55,7 +55,7 @@ class Prefix(ABC):
     @property
     @abstractmethod
     def version(self) -> bytes:
-        """What tells the code of one version of the flow from that of another."""
+        """Return the identity of the code: another for each version of the flow."""
 
     @abstractmethod
     def errand(self) -> Mapping[str, Any] | None:

@@ -96,7 +96,7 @@ class JobSpec:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Where other processes find the flow: a reference, and the folder it is relative to.
+        """Return the place of the flow for other processes: a reference, and the folder it is relative to.
 
         Raises:
             ConfigError: Nowhere.
@@ -242,12 +242,12 @@ class JobSpec:
 
     @property
     def has_host(self) -> bool:
-        """Whether what nodes are to be started on is there to be made; a job in one process has none."""
+        """Return whether the configured host can be made; a job in one process has none."""
         return self.host_driver is not None
 
     @property
     def embedded(self) -> bool:
-        """Whether everything is in this process."""
+        """Return whether all parts run in this process."""
         return bool(self.given) or self.config.deploy.on == HERE
 
     def acker(self, plan: AckerPlan) -> Acker:

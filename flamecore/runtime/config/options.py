@@ -86,7 +86,7 @@ def shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
 
 
 def workers_on(table: Mapping[str, Any] | None, origins: Mapping[str, str]) -> Any:
-    """How many workers the table of a host says that there are on it, unless something else than a file says how many.
+    """Return the number of workers that the table of a host gives, unless something else than a file gives one.
 
     Args:
         table: As configured.

@@ -1,4 +1,4 @@
-"""Where a job runs that leaves it open: on the host that the data of its sources and sinks is at home on."""
+"""The place of a job that names none: the host on which the data of its sources and sinks is at home."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flamecore.runtime.config.plugins import PluginRegistry
 
 
 class Place(NamedTuple):
-    """Where a job runs.
+    """The place where a job runs.
 
     Attributes:
         on: Name of the host, or the word for this process.
@@ -71,7 +71,7 @@ def best_place(
 
 
 def _homes(sources: Mapping[str, Source], sinks: Mapping[str, Sink]) -> Iterator[tuple[str, str]]:
-    """Hosts that data is at home on, each with a source or sink."""
+    """Yield the hosts with data of the job, each with the source or sink that has it."""
     for name, source in sources.items():
         if host := source.capabilities.host:
             yield host, f"source {name}"
@@ -81,7 +81,7 @@ def _homes(sources: Mapping[str, Source], sinks: Mapping[str, Sink]) -> Iterator
 
 
 def _leaves_the_process(config: JobConfig, plugins: PluginRegistry) -> bool:
-    """Whether the configured transport reaches other processes; one that does not work is an error elsewhere."""
+    """Return whether the configured transport reaches other processes; one that fails is an error elsewhere."""
     use = config.transport.use
     try:
         driver: Any = plugins.guarded("transport", use)

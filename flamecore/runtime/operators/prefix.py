@@ -29,7 +29,7 @@ _LONG: Final = 4096
 
 
 class Ahead(NamedTuple):
-    """What the prefix has made of a record.
+    """The result of the prefix for one record.
 
     Attributes:
         bases: What orders begin with, behind the order of the record.
@@ -48,8 +48,8 @@ class Ahead(NamedTuple):
 _NOTHING: Final = Ahead((), None, 0, b"", ())
 
 Block = tuple[int, list[int], Note, list[Any]]
-"""What the prefix has made of consecutive records: how many these are, the places of those that it leaves to the
-worker, and the orders and payloads that come of the others."""
+"""The result of the prefix for consecutive records: their number, the places of those that it leaves to the worker, and
+the orders and payloads that come of the others."""
 
 
 class PrefixRun:

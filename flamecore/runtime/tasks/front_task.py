@@ -91,7 +91,7 @@ class FrontTask:
         self._given_up = False
         self._limit = 16
         self.held_back = False
-        """Whether it waits for credit."""
+        """True while it waits for credit."""
         self._woken = asyncio.Event()
 
     def wake(self) -> None:

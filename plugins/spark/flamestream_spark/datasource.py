@@ -202,7 +202,7 @@ class SpoolWriter(DataSourceStreamArrowWriter):
         _complete(Spool(Path(self._folder), NAME), batchId, messages, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was written is no part of the batch, and goes when that is complete."""
+        """Do nothing: files that were written are no part of the batch, and go when that is complete."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -233,7 +233,7 @@ class BatchWriter(DataSourceArrowWriter):
             spool.end()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was written is no part of the batch, and goes when that is complete."""
+        """Do nothing: files that were written are no part of the batch, and go when that is complete."""
 
 
 def _written(iterator: Iterator[Any], spool: Spool, number: int, query: str) -> Written:

@@ -16,7 +16,7 @@ from flamestream_spark.spool.upserts import keys_of
 from flamestream_spark.tables.columns import fitted, numbered, types_of
 
 OutputMode = Literal["append", "update"]
-"""Whether a query hands over rows that stay as they are, or new rows of those keys of an aggregation that change."""
+"""Mode of a query: it gives rows that stay as they are, or the new rows of keys of an aggregation that change."""
 
 _WRONG_MODE: Final = "STREAMING_OUTPUT_MODE"
 _CLOSE_S: Final = 30.0

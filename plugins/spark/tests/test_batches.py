@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(200)]
 
 
 def collect(folder: Path) -> list[Any]:
-    """What a job takes from a spool that has an end."""
+    """Return the records that a job takes from a spool with an end."""
     flow = fc.Flow("numbers")
     flow.source("numbers", int).sink("out")
     found = flow.run(settings={"source.numbers.use": "spark", "source.numbers.spool": str(folder)})

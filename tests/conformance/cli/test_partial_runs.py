@@ -38,7 +38,7 @@ numbers.key_by(key).count().sink("counts")
 """
 
 LENGTHS = (0, 60, 0, 0, 0, 0, 60, 900)
-"""Of the files: that of the failing record is not the only one that is long, and two workers read."""
+"""Lengths of the files, in lines: besides the one with the failing record others are long, and two workers read."""
 
 
 class Job:
@@ -103,7 +103,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
 
 
 def test_a_sink_of_another_branch_holds_the_first_outputs_and_goes_on(job: Job) -> None:
-    """What is left unread of one file is not passed over for what is read of another."""
+    """The unread rest of one file is not passed over for records of another."""
     code, said = job.run(FAILING="yes")
     assert code == 1, said
     assert "1.txt line 6" in said

@@ -1,4 +1,4 @@
-"""What a run says before it begins."""
+"""The line with the place of a job, before it begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a job runs that does not say it: on the host where its data is at home, or in one process."""
+"""The place of a job that names none: the host where its data is at home, or one process."""
 
 from __future__ import annotations
 

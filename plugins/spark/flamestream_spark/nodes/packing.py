@@ -30,7 +30,7 @@ flow = unpacked(__file__)
 '''
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _DEPTH: Final = 8
-"""How many functions deep a value is looked for that cannot be pickled."""
+"""Depth, in functions, of the search for a value that cannot be pickled."""
 
 _kept: Final[list[ModuleType]] = []
 """Former main modules, whose functions still run."""

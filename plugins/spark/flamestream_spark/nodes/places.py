@@ -122,7 +122,7 @@ def _own_host(options: Options, master: str) -> str:
 
 
 def problems(options: Options, context: HostContext) -> Iterator[FlameError]:
-    """What Spark lacks here, and what no executor could do.
+    """Yield the problems of a job on Spark: missing libraries, and work that no executor can do.
 
     Args:
         options: Of the host.

@@ -1,4 +1,4 @@
-"""Where Spark runs, and what it is told besides, as far as that is known before there is a session.
+"""The master and the configuration of Spark, as far as they are known before there is a session.
 
 Spark itself takes such words from spark-submit, from `PYSPARK_SUBMIT_ARGS` and from its `spark-defaults.conf`.
 """

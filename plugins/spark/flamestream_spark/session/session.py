@@ -227,7 +227,7 @@ def _make(said: str, config: Mapping[str, str]) -> Any:
 
 @contextmanager
 def _environment(master: str, config: Mapping[str, str], *, submitted: bool) -> Iterator[None]:
-    """What PySpark takes from the environment while it starts a session."""
+    """Set the environment that PySpark reads while it starts a session."""
     local = master.startswith("local")
     python = None
     if local or not submitted:

@@ -241,7 +241,7 @@ class Folder:
         return [*sorted((entry for entry in self.path.rglob("*=*") if entry.is_dir()), reverse=True), self.path]
 
     def _names(self) -> list[str]:
-        """What is there, but for the folders of partitions and what is hidden: paths below this folder."""
+        """Return the relative paths of the files below this folder, sorted, without hidden ones."""
         folders = self._folders()
         found = (entry for folder in folders for entry in folder.iterdir() if entry.name[0] not in "._")
         return sorted(str(entry.relative_to(self.path)) for entry in found if entry not in folders)

@@ -1,4 +1,4 @@
-"""Where Spark runs: as it is told itself, before anything that is said here."""
+"""The master of a session: Spark's own configuration comes before the job's."""
 
 from __future__ import annotations
 

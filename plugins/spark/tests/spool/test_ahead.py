@@ -111,7 +111,7 @@ def fill(folder: Path, rows: Any, errand: dict[str, Any] | None, *, at_once: int
 
 
 def run(flow: Any, module: Any, folder: Path, policy: str, inputs: Any = None, **more: Any) -> dict[str, Any]:
-    """What a run of a spool gives: outputs, metas, dead letters, and the error it ends with."""
+    """The result of a run over a spool: outputs, metas, dead letters, and the error that ended it."""
     dead = folder / "dead.jsonl"
     settings = {
         "source.numbers.use": "spark",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -37,7 +38,7 @@ from flamestream_spark.tables.columns import kept_types
 
 _LOOK_S: Final = 0.01
 _STOP_S: Final = 60.0
-_PROGRAM_S: Final = 0.2
+_STEP_S: Final = 0.2
 
 
 def stream(
@@ -189,7 +190,7 @@ class Streaming:
     def _watch_program(self) -> None:
         """Stop with the program: threads that read would keep it from ending, if an error or Ctrl-C has ended it."""
         main = threading.main_thread()
-        while not self._ended.wait(_PROGRAM_S):
+        while not self._ended.wait(_STEP_S):
             if not main.is_alive():
                 with contextlib.suppress(Exception):  # there is nobody left to tell
                     self.stop()
@@ -300,8 +301,11 @@ class Streaming:
             return True
 
     def _wait(self, timeout: float | None) -> bool:
-        if not self._ended.wait(timeout):
-            return False
+        limit = math.inf if timeout is None else time.monotonic() + timeout
+        # In steps: Python misses a signal that comes as a wait lets the interpreter go, until that wait is over.
+        while not self._ended.wait(max(min(_STEP_S, limit - time.monotonic()), 0)):
+            if time.monotonic() >= limit:
+                return False
         if self._error is not None:
             raise self._error
         return True

@@ -257,7 +257,7 @@ from words import flow
 
 
 def say() -> None:
-    while sys.argv[2] == "waits" and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    while signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         time.sleep(0.01)
     print("runs", flush=True)
 
@@ -266,8 +266,14 @@ spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "fals
 lines = spark.readStream.text(sys.argv[1] + "/in")
 running = flamestream_spark.stream(flow, lines=lines, checkpoint=sys.argv[1] + "/job")
 running.processAllAvailable(200)
-threading.Thread(target=say).start()
-running.awaitTermination() if sys.argv[2] == "waits" else time.sleep(600)
+if sys.argv[2] == "waits":
+    thread = threading.Thread(target=say)
+    thread.start()
+    running.awaitTermination()
+else:
+    print("runs", flush=True)
+    while True:  # in short steps: a signal that comes as `sleep` lets the interpreter go does not end it
+        time.sleep(0.1)
 print("ended", running.isActive, running.report is not None, flush=True)
 """
 
@@ -288,16 +294,17 @@ def test_ctrl_c_ends_a_stream_with_everything_delivered(
     (tmp_path / "program.py").write_text(INTERRUPTED)
     command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), how]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
-    assert program.stdout is not None
-    try:
-        assert program.stdout.readline() == "runs\n"
-        os.killpg(program.pid, signal.SIGINT)  # as a terminal does
-        rest, _ = program.communicate(timeout=60)
-    finally:
-        if program.poll() is None:
-            os.killpg(program.pid, signal.SIGKILL)
-            program.wait()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as program:
+        assert program.stdout is not None
+        try:
+            assert program.stdout.readline() == "runs\n"
+            os.killpg(program.pid, signal.SIGINT)  # as a terminal does
+            rest, _ = program.communicate(timeout=60)
+        finally:
+            if program.poll() is None:
+                os.killpg(program.pid, signal.SIGKILL)
     assert (program.returncode, rest) == (code, said)
     rows = spark.read.parquet(str(tmp_path / "job" / "output" / "counts")).orderBy(*flamestream_spark.TIMES).collect()
     assert [(row[0], row[1]) for row in rows] == expected("to be", "or not to be")

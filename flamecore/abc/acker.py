@@ -1,4 +1,6 @@
-"""Progress tracking: the contract of ackers (paper 002, "the tracker"; paper 000, "Minimal time within stream").
+"""The contract of ackers: progress tracking.
+
+Paper 002, "the tracker"; paper 000, "Minimal time within stream".
 
 An acker is a *strategy* made of three parts, none of which knows how messages travel:
 
@@ -36,16 +38,19 @@ class Reporter(ABC):
 
     @abstractmethod
     def ack(self, segment: int, time: int, xor: int) -> None:
-        """Report one hand-over (or the XOR of several of one segment and time): once by the sender, once by the
-        receiver.
+        """Report one hand-over, or the XOR of several of one segment and time.
+
+        The sender reports it once, and so does the receiver.
 
         Order: what a worker sends must be reported no later than the receipt that caused it, within one flush at the
-            latest.
+        latest.
         """
 
     @abstractmethod
     def heartbeat(self, front: int, time: int) -> None:
-        """Promise that `front` will send nothing below `time`. Call it after the acks of what the front sent.
+        """Promise that `front` will send nothing below `time`.
+
+        Call it after the acks of what the front sent.
 
         Raises:
             TimeRegressionError: `time` is below an earlier promise of this front.
@@ -53,11 +58,11 @@ class Reporter(ABC):
 
     @abstractmethod
     def unregister(self, front: int) -> None:
-        """Report that `front` has ended. Nothing may come from it afterwards."""
+        """Report the end of `front`; nothing may come from it afterwards."""
 
     @abstractmethod
     def flush(self, now: float) -> Sequence[tuple[int, Report]]:
-        """What is to be sent now, as (tracker index, report), oldest first.
+        """Return what is to be sent now, as (tracker index, report), oldest first.
 
         Called after every step of the worker and when `due` has come. A reporter that aggregates may return
         nothing until its limits are reached.
@@ -67,19 +72,27 @@ class Reporter(ABC):
         """
 
     def due(self) -> float | None:
-        """When `flush` must be called again at the latest, on the clock of `now`; None when nothing waits."""
+        """Return the time by which `flush` must be called again.
+
+        It is a time of the clock of `now`; None when nothing waits.
+        """
         return None
 
 
 class Tracker(ABC):
-    """The acker's side: knows what is in flight. `subscribers` are addresses in the order they subscribed."""
+    """The acker's side: knows what is in flight.
+
+    `subscribers` are addresses in the order in which they subscribed.
+    """
 
     def __init__(self) -> None:
         self.subscribers: list[str] = []
 
     @abstractmethod
     def receive(self, report: Report) -> Sequence[MinTimes]:
-        """Apply one report as one step and return the news for every subscriber, in the order to be sent.
+        """Apply one report as one step and return the news for every subscriber.
+
+        The news are in the order in which they are to be sent.
 
         Raises:
             TimeRegressionError: A heartbeat went back, came from a front that has ended, or (with a single
@@ -104,38 +117,48 @@ class Tracker(ABC):
 
     @abstractmethod
     def current(self) -> MinTimes:
-        """Return the news a newcomer must be told."""
+        """Return the news for a new subscriber."""
 
     def subscribe(self, address: str) -> MinTimes:
-        """Send news to `address` from now on; returns what it must be told first. Twice is once."""
+        """Send news to `address` from now on, and return the first.
+
+        A second call for an address adds nothing.
+        """
         if address not in self.subscribers:
             self.subscribers.append(address)
         return self.current()
 
     def unsubscribe(self, address: str) -> None:
-        """Send no more news to `address`. Unknown: nothing happens."""
+        """Send no more news to `address`; an unknown one is ignored."""
         if address in self.subscribers:
             self.subscribers.remove(address)
 
 
 class Listener(ABC):
-    """A subscriber's side: makes one minimum time for each segment of what the trackers tell."""
+    """A subscriber's side: merges the news of all trackers.
+
+    The result is one minimum time for each segment.
+    """
 
     @abstractmethod
     def receive(self, tracker: int, news: MinTimes) -> bool:
-        """Take the news of the tracker with that index; True if the minimum time of any segment grew."""
+        """Take the news of the tracker with that index.
+
+        Returns:
+            True if the minimum time of any segment grew.
+        """
 
     @abstractmethod
     def min_time(self, segment: int) -> int:
-        """The minimum time of the segment. Only grows."""
+        """Return the minimum time of the segment; it never falls."""
 
 
 @dataclass(frozen=True, slots=True)
 class AckerPlan:
-    """What a strategy must know of the job.
+    """The facts of a job that a strategy needs.
 
     Attributes:
-        workers: How many.
+        workers: Number of workers.
         segments: The tracked parts of the graph.
         fronts: Numbers of the fronts registered from the start, so that nothing passes one that is slow to begin.
         start: The time every front starts from.
@@ -165,7 +188,7 @@ class Acker(ABC):
 
     @property
     def trackers(self) -> int:
-        """How many trackers there are; they get the addresses acker/0, acker/1, …"""
+        """Return the number of trackers; their addresses are acker/0, acker/1 and so on."""
         return 1
 
     @abstractmethod
@@ -182,7 +205,7 @@ class Acker(ABC):
 
 
 class SingleListener(Listener):
-    """Listens to one tracker: its word is the minimum time."""
+    """The listener of a single tracker, whose times are the minimum times."""
 
     def __init__(self, segments: int, start: int = MIN_TIME) -> None:
         self._times = (start,) * segments

@@ -1,4 +1,4 @@
-"""The configuration of a job as checked values: one class for each table of a job file.
+"""The configuration of a job as checked values, a class for each table.
 
 `flamecore.runtime.config` makes them of files, the environment and the command line; a host is given them.
 """
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 Policy = Literal["fail", "skip", "dead_letter"]
-"""What becomes of a record that is malformed or that a user function fails on."""
+"""The fate of a record that is malformed or that a user function fails on."""
 
 
 AUTO: Final = "auto"
@@ -26,23 +26,23 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         flow: Reference of the flow: `package.module:flow` or `file.py:flow`, relative to the configuration file.
         name: Name of the job; the flow's own name by default.
-        workers: How many.
-        owners: So many of them, at most, own key groups: run what goes by key, and keep its state. By default all do;
-            half of them, rounded up, where that is only counting.
-        clock: Where global times come from: a counter, or the wall clock.
+        workers: Number of workers.
+        owners: Most workers that own key groups: they run the operations by key, and keep their state. By default all;
+            half of them, rounded up, where these operations only count.
+        clock: Source of global times: a counter, or the wall clock.
         guarantee: `exactly_once` refuses sources and sinks that cannot keep it.
-        on_error: What becomes of a record that a user function fails on.
+        on_error: Fate of a record that a user function fails on.
         max_failed: Most records that may be skipped or become dead letters in a run that ends well: a number, or, with
             a decimal point, a share of those read. By default not all, and of 100 or more not more than half.
         max_in_flight: Most items admitted and not yet delivered, for the whole job.
-        max_rounds: How often an item may go round a cycle, and how many items of one record may wait there at once.
+        max_rounds: Most rounds of an item in a cycle, and most items of one record that wait there at once.
         barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
         advance: Whether items may go into keyed states on several workers before it is known that nothing comes before
             them. Latency is lower, and a few calls of the states' functions are made again, or in vain.
-        sink_timeout_s: How long a sink may take to store one batch, to make it durable, to open or to close.
-        source_timeout_s: How long a source may take to leave off reading, to close, or to be told of a snapshot.
-        grace_s: How long either may take, at most, once the job ends with an error.
-        take_over: Whether to take the job over from a run that is at work, which ends; without it the later start is
+        sink_timeout_s: Longest time for a sink to store one batch, to make it durable, to open or to close.
+        source_timeout_s: Longest time for a source to stop reading, to close, or to acknowledge a snapshot.
+        grace_s: Longest time for either of them once the job ends with an error.
+        take_over: Whether to take the job over from a run in progress, which then ends; without it the later start is
             refused.
         check_types: Whether results of functions are held to their annotations on every record, and what is in a
             container too. Without it they are on the first records.
@@ -70,7 +70,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[deploy]: where the parts of a job live.
+    """[deploy]: the places of a job's parts.
 
     Attributes:
         on: Name of the host that the nodes are started on; its options stand in a table of its name. `here`: there are
@@ -78,14 +78,14 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
             processes of this machine where the transport reaches them.
         start: `local`: the supervisor has the nodes started; `join`: it waits for workers started elsewhere
             (`flamestream worker --join …`).
-        acker: Where trackers live: with workers (the k-th with the k-th from the end: fewest messages), with the
+        acker: Place of the trackers: with workers (the k-th with the k-th from the end: fewest messages), with the
             supervisor, or in processes of their own (`flamestream acker --join …`).
-        start_timeout_s: How long workers may take to join and to open what they read.
-        stop_timeout_s: How long they may take to end when told to.
-        silence_timeout_s: A worker that is not heard of for this long is taken for dead. A user function that keeps a
-            worker busy for longer, without a break, looks like that.
-        restarts: After how many faults (a worker that died, a connection that was lost) within `restart_window_s` a job
-            that keeps state gives up. One that keeps none gives up at the first.
+        start_timeout_s: Longest time for workers to join and to open their sources.
+        stop_timeout_s: Longest time for them to end when told to.
+        silence_timeout_s: Time without a message after which a worker is declared dead. A user function that keeps a
+            worker busy for longer, without a break, has the same effect.
+        restarts: Most faults (a worker that died, a connection that was lost) within `restart_window_s` that a job with
+            state survives. A job without state ends at the first.
         restart_window_s: See `restarts`.
     """
 
@@ -100,16 +100,18 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[state]: what the job remembers of its state, so that it goes on after a crash. Off unless `use` is given.
+    """[state]: the store of snapshots, from which a job goes on after a crash.
+
+    Off unless `use` is given.
 
     Attributes:
-        use: The store's driver; the table's other keys are its options. What is not said is taken from the table of
-            the transport of that name, if there is one.
-        interval_s: How often a snapshot is taken.
+        use: The store's driver; the table's other keys are its options. Missing ones are taken from the table of the
+            transport of that name, if there is one.
+        interval_s: Time between two snapshots.
         max_uncommitted: Most records admitted since the last snapshot, for the whole job: bounds what is kept to make
             the next one.
-        commit_timeout_s: How long one snapshot may take before the job ends with an error.
-        lease_s: A run that has given no sign of life for so long has lost its state, and another may take it.
+        commit_timeout_s: Longest time for one snapshot before the job ends with an error.
+        lease_s: Time without a renewal after which a run has lost its state, and another may take it.
     """
 
     use: str | None = None
@@ -126,12 +128,14 @@ class State(StateTable, frozen=True, kw_only=True):
 
 
 class RegistryTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[registry]: where it is written who runs the job and where its parts are, when there are several processes.
+    """[registry]: the record of who runs the job, and where its parts are.
+
+    It is used when there are several processes.
 
     Attributes:
-        use: The registry's driver; the table's other keys are its options. What is not said is taken from the table of
-            the transport of that name, if there is one.
-        lease_s: A supervisor that has said nothing for so long is gone, and another may take over.
+        use: The registry's driver; the table's other keys are its options. Missing ones are taken from the table of the
+            transport of that name, if there is one.
+        lease_s: Time without a renewal after which a supervisor has lost the job, and another may take over.
     """
 
     use: str
@@ -145,7 +149,7 @@ class RegistryChoice(RegistryTable, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """[transport] and [acker]: which one is used, and the options of each, also of those that are not used.
+    """[transport] and [acker]: the driver in use, and the options of all drivers.
 
     Attributes:
         use: The driver's name. Empty, of a transport: not said, so that it follows from where the job runs.
@@ -164,7 +168,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         use: The driver's name; None: not said.
-        on_error: Sources: what becomes of malformed records.
+        on_error: Sources: the fate of malformed records.
         phase: Which one in a series that take each other's place (`flamecore.runtime.state.fronts`).
         options: The driver's options, references to the environment as written.
     """
@@ -176,21 +180,21 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a configuration says, checked as far as that goes without importing a driver.
+    """A whole configuration, checked as far as that goes without importing a driver.
 
     Names of drivers have no defaults here: `flamecore.runtime.config.read` knows which ones a job gets that names none.
 
     Attributes:
         source: By the source's name in the flow.
         sink: By the sink's name in the flow.
-        dead_letter: Where dead letters go; None: nowhere.
+        dead_letter: Sink of dead letters; None: there is none.
         hooks: Names of observers, in the order in which they are called.
-        deploy: Where parts live, when there are several processes.
-        hosts: Options of what nodes are started on, by name, also of those that are not used.
-        state: Where state is kept; its `use` is None when none is.
-        registry: Where it is written who runs the job.
-        folder: What file references of `job.flow` are relative to.
-        origins: Where values came from, by dotted key, for errors.
+        deploy: Places of the parts, when there are several processes.
+        hosts: Options of the hosts of nodes, by name, also of those that are not used.
+        state: Store of the state; its `use` is None when none is kept.
+        registry: Record of who runs the job.
+        folder: Base of relative file references of `job.flow`.
+        origins: Origins of values, by dotted key, for errors.
     """
 
     job: JobTable = JobTable()

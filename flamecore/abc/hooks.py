@@ -1,4 +1,6 @@
-"""The hooks a plugin module may implement (pluggy). Every name starts with `flamestream_`.
+"""The hooks that a plugin module may implement (pluggy).
+
+Every name starts with `flamestream_`.
 
 A *driver* module implements the one hook of its kind and returns its class: hooks are called when the driver is
 named by a configuration, never per item. An *observer* is told of events and can change nothing.
@@ -28,7 +30,10 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class DriverSpecs:
-    """One hook for each kind of driver; the entry-point group of a kind is `flamestream.<kind>`."""
+    """One hook for each kind of driver.
+
+    The entry-point group of a kind is `flamestream.<kind>`.
+    """
 
     @hookspec(firstresult=True)
     def flamestream_transport(self) -> type[Transport] | None:
@@ -56,7 +61,7 @@ class DriverSpecs:
 
     @hookspec(firstresult=True)
     def flamestream_host(self) -> type[NodeHost] | None:
-        """Return the class of what this module starts nodes on."""
+        """Return the class of the host that this module starts nodes on."""
 
     @hookspec(firstresult=True)
     def flamestream_operator(self) -> type[Operator] | None:
@@ -68,27 +73,35 @@ class DriverSpecs:
 
 
 class ObserverSpecs:
-    """What a module of the group `flamestream.hooks` may listen to. No result may depend on it."""
+    """The events that a module of the group `flamestream.hooks` may listen to.
+
+    No result may depend on it.
+    """
 
     @hookspec
     def flamestream_job_started(self, job: str, workers: int) -> None:
-        """A job has started."""
+        """Observe the start of a job."""
 
     @hookspec
     def flamestream_minimum_time_advanced(self, worker: int, time: int) -> None:
-        """A worker has learnt of a new minimum time of the sinks' segment."""
+        """Observe that a worker has a new minimum time of the sinks' segment."""
 
     @hookspec
     def flamestream_batch_released(self, sink: str, time: int, count: int) -> None:
-        """A rear has delivered `count` items; everything below `time` is delivered."""
+        """Observe that a rear has delivered `count` items.
+
+        Everything below `time` is delivered.
+        """
 
     @hookspec
     def flamestream_job_ended(self, job: str, error: BaseException | None) -> None:
-        """A job has ended; `error` is None if it ended well."""
+        """Observe the end of a job; `error` is None if it ended well."""
 
 
 class Observers:
-    """Calls the observers in the order they were given. With none it costs nothing.
+    """All observers of a job, called in the order in which they were given.
+
+    With none a call costs nothing.
 
     Args:
         observers: Objects or modules that implement hooks of `flamecore.abc.hooks.ObserverSpecs`.

@@ -1,12 +1,12 @@
-"""What starts the processes of a job's nodes, and tells when they end: the contract of hosts.
+"""The contract of hosts, which start node processes and report their ends.
 
 By default they are processes of the machine that runs the job (`flamecore.toolkit.local_processes`). Another host may
 have them elsewhere: as tasks of a cluster's manager, say. They run the same everywhere
 (`flamecore.runtime.cluster.node_process`): each is told how to join, finds the job's control over the transport, and
-ends when that sends it away or is gone.
+ends when the control sends it away or is gone.
 
-A host may start a node again by itself, under the name it was asked for, when the former process is lost. It then
-says of each that comes which *attempt* it is, since the former may not be quite gone.
+A host may start a node again by itself, under the same name, when the former process is lost. It then gives each
+process the number of its *attempt*, since the former one may not have ended yet.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ API: int = 1
 
 
 class NodeSlot(NamedTuple):
-    """A node that is to be there.
+    """A node to start.
 
     Attributes:
-        name: As none was called before in this job.
+        name: Its name, which no earlier node of this job had.
         role: "worker" or "acker".
-        terminal: It may read the standard input of this process, if the host can give it.
+        terminal: Whether it may read the standard input of this process, if the host can give it.
     """
 
     name: str
@@ -64,7 +64,7 @@ def _nobody_hears(*_: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """What a host is told.
+    """The facts of a job that a host is given.
 
     Attributes:
         job: Name of the job.
@@ -74,9 +74,9 @@ class HostContext:
         code: Makes a copy of the flow's source, by path, for nodes on machines that do not have it. Such a node is told
             the folder where it lies: `bootstrap["flow_folder"]`.
         prefixes: The operations that each source may have run where it reads, by name of the source.
-        died: To be told of a node that has ended although nobody asked it to: (name, what happened, its last lines).
-        failed: To be told if no node can be started any more: that ends the job.
-        counts: How far the job is, as names and values: "items_in", "replays", "latency_p99_ms", … as of
+        died: Called when a node has ended unasked: (name, what happened, its last lines).
+        failed: Called when no node can be started any more: that ends the job.
+        counts: Progress of the job, as names and values: "items_in", "replays", "latency_p99_ms", … as of
             `flamestream run --json`; empty if it has not begun.
     """
 
@@ -92,10 +92,9 @@ class HostContext:
 
 
 class NodeHost(ABC):
-    """A host driver: one object for each run of a job. Its methods are called from the event loop's thread alone.
+    """A host driver: one object for each run of a job.
 
-    Class attributes: `name`, `api` and `Options` as for every driver. The options stand in a table of the host's name:
-    `[spark]` for `[deploy] on = "spark"`.
+    Its methods are called from the event loop's thread alone.
     """
 
     name: ClassVar[str]
@@ -108,15 +107,18 @@ class NodeHost(ABC):
 
     @classmethod
     def complete(cls, options: Any, config: JobConfig) -> JobConfig:
-        """Say what is best on this host of what the configuration leaves open: the transport, if its `use` is empty.
+        """Return the configuration with open values set to the best on this host.
 
-        It may say more in the host's own table, too, of which the options are made anew then.
+        Open is the transport, if its `use` is empty. The host's own table may be changed, too; its options are then
+        made of it anew.
         """
         return config
 
     @classmethod
     def pack(cls, flow: FlowGraph, beside: Mapping[str, bytes]) -> PackedFlow | None:
-        """Pack a flow that other processes cannot import: one of a notebook or of the program's main module, say.
+        """Pack a flow that other processes cannot import.
+
+        It may be one of a notebook or of the program's main module, say.
 
         The nodes get the files by `HostContext.code`. They are code, so they go only the way on which the host sends
         its own; no transport and no store of a job ever sees them.
@@ -134,20 +136,28 @@ class NodeHost(ABC):
         return None
 
     def problems(self) -> Iterator[FlameError]:
-        """All that speaks against this job on this host, as far as that can be said without starting anything: what is
-        not installed, what nodes cannot reach."""
+        """Yield every reason why this job cannot run on this host.
+
+        Nothing is started to find them: a package that is not installed, a folder that nodes cannot reach.
+        """
         yield from ()
 
     def described(self, sites: Sequence[str]) -> Mapping[str, Any]:
-        """Where nodes are, for people: names and values, in the order in which they are shown. Holds no secret.
+        """Return where nodes are, for people: names and values, in display order.
+
+        It holds no secret.
 
         Args:
-            sites: What `bootstrap["site"]` of each node said that is there.
+            sites: Value of `bootstrap["site"]` of each node that is there.
         """
         return {}
 
     def ahead(self) -> Mapping[str, Sequence[str]]:
-        """Return, by name of the source, the operations that run where it is read, before the workers."""
+        """Return the operations that run where a source is read, before the workers.
+
+        Returns:
+            Names of operations, by name of the source.
+        """
         return {}
 
     async def open(self) -> None:
@@ -160,11 +170,11 @@ class NodeHost(ABC):
 
     @abstractmethod
     async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
-        """Have nodes started. They need not have come when this returns.
+        """Start nodes; they need not have joined when this returns.
 
         Args:
-            slots: Which.
-            bootstrap: What a node must know to join, but for `node` and `role`; it holds the secret of the job.
+            slots: The nodes.
+            bootstrap: Values that a node needs to join, but for `node` and `role`; they hold the secret of the job.
 
         Raises:
             OSError: They cannot be started now. A job that keeps state asks again, a few times.
@@ -173,35 +183,41 @@ class NodeHost(ABC):
 
     @abstractmethod
     def running(self) -> list[str]:
-        """Names of the nodes that were started, or are being started again, and are not known to have ended."""
+        """Return the names of the nodes that are started and not known to have ended.
+
+        Nodes that are being started again count.
+        """
 
     def came(self, name: str, attempt: int) -> Collection[str] | None:
-        """A node has joined.
+        """Note that a node has joined.
 
         Args:
-            name: Its name. Another of this name that is there is gone.
-            attempt: What it was started with: `bootstrap["attempt"]`.
+            name: Its name. An earlier process of this name is gone.
+            attempt: The `bootstrap["attempt"]` that it was started with.
 
         Returns:
-            Names of other nodes that are gone, too, although they may not know it; None: this one is, it has come too
-            late.
+            Names of other nodes that are gone, too, although they may not know it; None: this node has come too late
+            and is refused.
         """
         return ()
 
     def release(self, name: str) -> None:
-        """A node has no part any more, and was told to end: that it ends is no loss."""
+        """Note that a node was told to end, so that its end is no loss."""
         return
 
     def watches(self, name: str) -> bool:
-        """Whether the end of that node will be told by `HostContext.died`, with its last words."""
+        """Return whether `HostContext.died` will report the end of that node.
+
+        The report includes its last words.
+        """
         return False
 
     @abstractmethod
     def kill(self, name: str) -> None:
-        """See to it that a node ends, which has been taken for dead. Another is asked for in its place."""
+        """End a node that was declared dead; another is asked for in its place."""
 
     def lost(self, name: str) -> bool:
-        """The connection to a node is lost: see to it that it ends.
+        """End a node whose connection is lost.
 
         Returns:
             Whether the host starts it again by itself; otherwise another is asked for.
@@ -211,5 +227,8 @@ class NodeHost(ABC):
 
     @abstractmethod
     async def stop(self, timeout_s: float) -> None:
-        """Wait for the nodes to end, who have been told to; after the time, end them. Nobody is told of it. Releases
-        what `open` took. May be called without `open`."""
+        """Wait for the nodes to end, and end those that have not within the time.
+
+        They have been told to end, and `HostContext.died` reports none of them. Releases what `open` took. May be
+        called without `open`.
+        """

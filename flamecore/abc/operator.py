@@ -42,14 +42,14 @@ Run = Callable[[Orders, int, Sequence[Any]], None]
 shared: a receiver may keep them, and nobody changes them."""
 
 GONE: Final = object()
-"""In the changes of a snapshot: there is nothing of that name any more."""
+"""Mark in the changes of a snapshot: the name has no state any more."""
 
 CHANGES: Final = 1 << 17
 """Most names in one piece of the changes of a snapshot. Larger dictionaries take long to grow, and to let go."""
 
 Fail = Callable[[bytes, int, bool, Any, Exception], None]
-"""Called instead of the next step when a user function raises. What fails is an item of its own: it is held by the
-barrier like every output, and taken back if the failing item turns out to be a wrong guess."""
+"""Called instead of the next step when a user function raises. A failure is an item of its own: the barrier holds it
+like every output, and it is taken back if the failing item turns out to be a wrong guess."""
 
 
 def each(step: Step) -> Run:
@@ -71,7 +71,7 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The place of an operator on a worker: what it is given, and where its outputs go.
+    """The place of an operator on a worker: its surroundings and its successors.
 
     Attributes:
         ident: Random 64-bit id of this physical instance. A stateful operator, and every one that appends child ids,
@@ -82,7 +82,7 @@ class Site:
         snapshots: Whether snapshots of state are taken.
         barrier: Whether outputs wait for the minimum time.
         strict: The same vertex with functions that check their results; None: there is none.
-        early: While it holds an order, items below that are computed by the strict vertex. Emptied once all have been.
+        early: While it holds an order, the strict vertex computes the items below that. Emptied once all are computed.
     """
 
     ident: int
@@ -96,13 +96,13 @@ class Site:
 
     @property
     def emit(self) -> Step:
-        """The step of the only successor."""
+        """Return the step of the only successor."""
         (way,) = self.ways
         return way.step
 
     @property
     def emit_run(self) -> Run:
-        """The run of the only successor."""
+        """Return the run of the only successor."""
         (way,) = self.ways
         return way.run
 
@@ -113,8 +113,8 @@ class Operator:
     A plugin's operator states `name` and `vertex`; for the engine's own the table does.
 
     Args:
-        vertex: What is computed: an instance of the class `vertex`.
-        site: Where.
+        vertex: The vertex that it computes, an instance of the class `vertex`.
+        site: Its place on the worker.
 
     Attributes:
         name: The kind of its vertex (`Vertex.kind`), and the name of its entry point.
@@ -150,17 +150,18 @@ class Operator:
 
 
 class StatefulOperator(Operator, ABC):
-    """An operator that keeps state by name, takes back what late items and tombstones make wrong, and is part of
-    snapshots.
+    """An operator that keeps state by name, repairs it, and is part of snapshots.
+
+    Repair takes back what late items and tombstones make wrong.
 
     A *name* is what tells two entries of state apart: the key, unless `Vertex.state_facts` says otherwise. The state of
     a name at a time is what all items below that time leave; a snapshot holds it for every name, in pieces that were
     written as it changed.
 
     Attributes:
-        worked: How many live items have gone into it.
-        retracted: How many outputs it has taken back.
-        repeated: How often it has worked on an item again, or found out what came of it, to take back or to repair.
+        worked: Number of live items that have gone into it.
+        retracted: Number of outputs that it has taken back.
+        repeated: Number of times that it has processed an item again, or found out its outputs, to take back or repair.
         names: All names that have state, and perhaps some that have none any more, each once or more. It is only
             appended to. Where no snapshots are taken it may be empty.
     """
@@ -172,24 +173,28 @@ class StatefulOperator(Operator, ABC):
 
     @property
     def calls(self) -> int:
-        """The number of times that it has worked on an item, the first time or again."""
+        """Return the number of times that it has processed an item, first or again."""
         return self.worked + self.repeated
 
     def followers(self, orders: Orders, payloads: Sequence[Any]) -> int | None:
-        """Return on how many items it would have to work again, at most, if it took these, live ones or tombstones.
+        """Return the most items to be processed again if it took these.
 
-        Changes nothing. None: it does not know.
+        They may be live items or tombstones. It changes nothing. None: the number is unknown.
         """
         return None
 
     @abstractmethod
     def trim(self, before: bytes) -> None:
-        """Forget what only repairs and snapshots below the time `before` (encoded) need: there will be neither. Little
-        by little: it is called often."""
+        """Forget what only repairs and snapshots below the time `before` need.
+
+        There will be neither. `before` is encoded. Called often, so it works in small steps.
+        """
 
     @abstractmethod
     def cut(self, before: bytes) -> Sequence[Mapping[Any, Any]]:
-        """Return what has changed below the time `before` (encoded) since the last cut, and forget as `trim` does.
+        """Return what has changed below `before` since the last cut, then trim.
+
+        `before` is an encoded time.
 
         Returns:
             Mappings from name to its state at that time, of at most `CHANGES` names; a name may be in several, the
@@ -198,31 +203,48 @@ class StatefulOperator(Operator, ABC):
 
     @abstractmethod
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
-        """Return the state of each of `names` at the last cut; one that had none is left out. Called after a cut,
-        before the next."""
+        """Return the state of each of `names` at the last cut.
+
+        A name that had none is left out. Called after a cut, before the next.
+        """
 
     @abstractmethod
     def restore(self, states: Mapping[Any, Any]) -> None:
-        """Start from the states of a snapshot, by name. Called before the first item, perhaps several times."""
+        """Start from the states of a snapshot, by name.
+
+        Called before the first item, perhaps several times.
+        """
 
     def groups_of(self, names: Sequence[Any]) -> Sequence[int]:
-        """Return the key group of each of `names`, by which state moves between workers. By default names are keys."""
+        """Return the key group of each of `names`.
+
+        State moves between workers by key group. By default names are keys.
+        """
         return key_groups(names)
 
 
 class OutputBuffer(Operator, ABC):
-    """An operator at a sink that holds its outputs until the minimum time has passed them: the barrier."""
+    """The barrier: an operator at a sink that holds outputs back.
+
+    They wait until the minimum time has passed them.
+    """
 
     @abstractmethod
     def release(self, time: int) -> list[tuple[bytes, Any]]:
-        """Take out what has a time strictly below `time`: (order, payload), in meta order. Raises as `columns`."""
+        """Take out everything strictly below `time`: (order, payload), in meta order.
+
+        Raises as `columns`.
+        """
 
     @abstractmethod
     def columns(self, time: int) -> Columns:
-        """Take out what has a time strictly below `time`: orders and payloads, in meta order.
+        """Take out everything strictly below `time`, in meta order.
+
+        Returns:
+            Orders and payloads, apart.
 
         Raises:
-            ConsistencyError: What has come, or `time`, cannot be: some part of the job breaks its contract.
+            ConsistencyError: An item, or `time`, is impossible: some part of the job breaks its contract.
         """
 
 

@@ -1,9 +1,9 @@
-"""Where it is written who runs a job and where its parts are: the contract of registries (ZooKeeper in the papers).
+"""The contract of registries (ZooKeeper in the papers).
 
-A registry holds small entries by key. Each has a *revision*, which grows with every change of that entry, and who
-changes an entry names the revision he has seen: of several who change it at once one succeeds, and the others learn
-that what they have seen is old. This is all the agreement between supervisors that there is. What is written, and how
-long somebody has the right to a job, is built upon it (`flamecore.runtime.cluster.lease`).
+A registry holds who runs a job, and where its parts are, as small entries by key. Each entry has a *revision*, which
+grows with every change, and a change names the revision that its author has seen: of several changes at once one
+succeeds, and the others learn that their revision is old. This is all the agreement between supervisors that there is.
+The contents, and how long a supervisor has the right to a job, are built upon it (`flamecore.runtime.cluster.lease`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_VALUE: Final = 512 * 2**10
 
 
 class Entry(NamedTuple):
-    """What is under a key, and the revision that who changes it has to name."""
+    """The value under a key, and its revision, which a change has to name."""
 
     value: bytes
     revision: int
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RegistryCapabilities:
-    """What a registry promises.
+    """The promises of a registry.
 
     Attributes:
         durable: Entries survive the death of every process of the job.
@@ -44,7 +44,7 @@ class RegistryCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class RegistryContext:
-    """What a registry is told.
+    """The surroundings of a registry.
 
     Attributes:
         node: Name of this process, for the lists of a server.
@@ -56,7 +56,9 @@ class RegistryContext:
 
 
 class JobRegistry(ABC):
-    """A registry driver. Calls of one object may overlap; every call ends, with an error if need be, in limited time.
+    """A registry driver.
+
+    Calls of one object may overlap. Every call ends in limited time, with an error if need be.
 
     Class attributes: `name`, `api` and `Options` as for every driver.
 
@@ -77,7 +79,9 @@ class JobRegistry(ABC):
 
     @classmethod
     def address_of(cls, url: str) -> Mapping[str, Any]:
-        """Return the options that an address stands for, by name; configured ones go before them. By default none.
+        """Return the options that an address stands for, by name.
+
+        Configured ones go before them. By default there are none.
 
         Args:
             url: The address, `SCHEME://…`, with one of `schemes`.
@@ -90,7 +94,7 @@ class JobRegistry(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> RegistryCapabilities:
-        """What this registry, with these options, promises."""
+        """Return the promises of this registry with these options."""
 
     async def open(self) -> None:
         """Make ready. Called once, before everything else."""
@@ -98,11 +102,14 @@ class JobRegistry(ABC):
 
     @abstractmethod
     async def get(self, key: str) -> Entry | None:
-        """The entry, with every change that had returned to anybody before this was called; None if there is none."""
+        """Return the entry, or None if there is none.
+
+        It includes every change that had returned to any caller before this was called.
+        """
 
     @abstractmethod
     async def create(self, key: str, value: bytes) -> int | None:
-        """Make an entry that is not there.
+        """Create an entry that does not exist.
 
         Returns:
             Its revision, higher than all that an earlier entry of this key had. None if there is an entry, which is
@@ -119,11 +126,15 @@ class JobRegistry(ABC):
 
     @abstractmethod
     async def delete(self, key: str, revision: int) -> bool:
-        """Forget an entry whose revision is still the given one. False as `update` returns None."""
+        """Delete an entry whose revision is still the given one.
+
+        Returns:
+            False where `update` returns None.
+        """
 
     @abstractmethod
     async def keys(self, prefix: str = "") -> list[str]:
-        """Keys of all entries that begin with `prefix`, sorted."""
+        """Return the keys of all entries that begin with `prefix`, sorted."""
 
     async def aclose(self) -> None:
         """Release what is held; entries stay. May be called twice."""

@@ -1,4 +1,4 @@
-"""Where items go: the contract of sink drivers (paper 000, "rear").
+"""The contract of sink drivers, which store outputs (paper 000, "rear").
 
 A rear delivers what the barrier releases: batches in meta order, each with the time below which everything has
 now been delivered. A sink that stores the batch and the time in one atomic step is exactly-once.
@@ -19,15 +19,15 @@ from flamecore.model.meta import MIN_TIME
 Guarantee = Literal["exactly_once", "at_least_once"]
 
 Mode = Literal["replace", "append", "resume"]
-"""What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it."""
+"""The fate of output that is there: it is replaced, added to, or resumed if this job wrote it."""
 
 
 Encode = Callable[[Sequence[Any]], Sequence[Any]]
-"""Makes of payloads, in any sequence, what a sink stores of them, one for one."""
+"""Makes the stored form of payloads, in any sequence, one for one."""
 
 
 class Damage(NamedTuple):
-    """Some bytes of an output that are not as they were written: the range, and what is wrong with them, in words."""
+    """A range of bytes of an output that are not as written, and what is wrong."""
 
     start: int
     end: int
@@ -40,8 +40,8 @@ class Verified:
 
     Attributes:
         place: Name of the output, such as its path.
-        size: How many bytes it has.
-        covered: How many of them have a checksum; 0: it was written without any.
+        size: Number of its bytes.
+        covered: Number of bytes that have a checksum; 0: it was written without any.
         damages: The bytes that are not as they were written, in the order of places.
     """
 
@@ -52,16 +52,18 @@ class Verified:
 
 
 def goes_on(context: EdgeContext, mode: Mode, held: str | None, place: str, *, empty: bool) -> bool:
-    """Whether a sink goes on with the output it finds; if not, it starts afresh as `mode` says.
+    """Return whether a sink resumes the output it finds.
 
-    A job that keeps state goes on with its own output, whatever `mode` says; once it has delivered, it takes nothing
-    else. Without state it is `mode = "resume"` that goes on.
+    If not, it starts afresh as `mode` says.
+
+    A job that keeps state resumes its own output, whatever `mode` says; once it has delivered, it accepts no other.
+    Without state only `mode = "resume"` does.
 
     Args:
         context: The sink's.
         mode: The sink's option.
         held: The fingerprint stored with the output that is there; None if there is none.
-        place: What to call that output, for errors: "table counts".
+        place: Name of that output for errors, such as "table counts".
         empty: Whether there is no output at all.
 
     Raises:
@@ -85,9 +87,9 @@ def goes_on(context: EdgeContext, mode: Mode, held: str | None, place: str, *, e
 
 
 def taken_over(context: EdgeContext, place: str) -> SinkError:
-    """The error of a sink whose output another run goes on with: what this one still has is not to come twice.
+    """Return the error of a sink whose output another run has taken over.
 
-    Its field `fenced` is True.
+    This run writes nothing more, so that nothing comes twice. The error's field `fenced` is True.
     """
     return SinkError(
         f"sink {context.name!r}: another run has taken over {place}; nothing more is written from here",
@@ -101,8 +103,8 @@ class Sink(ABC):
     """A sink driver. One object for each sink of a flow.
 
     Class attributes: as for `flamecore.abc.source.Source`. Calls come one after another, never at once, but for `sync`:
-    while it is under way, `write` may be called. One that takes longer than `job.sink_timeout_s`, or than
-    `job.grace_s` in a job that ends with an error, is given up, and with it the job; nothing more is called then.
+    while it is under way, `write` may be called. If one takes longer than `job.sink_timeout_s`, or than
+    `job.grace_s` in a job that ends with an error, the job fails, and nothing more is called.
     """
 
     name: ClassVar[str]
@@ -118,20 +120,31 @@ class Sink(ABC):
     @property
     @abstractmethod
     def guarantee(self) -> Guarantee:
-        """`exactly_once`: stores a batch and its time atomically, or is keyed so that a repeat changes nothing."""
+        """Return the guarantee of this sink with these options.
+
+        `exactly_once`: stores a batch and its time atomically, or is keyed so that a repeat changes nothing.
+        """
 
     @property
     def host(self) -> str:
-        """Name of the host that its data is at home on; see `flamecore.abc.source.SourceCapabilities`."""
+        """Return the name of the host where its data is at home.
+
+        See `flamecore.abc.source.SourceCapabilities`.
+        """
         return ""
 
     @property
     def writes_to_stdout(self) -> bool:
-        """Whether it writes to the standard output of the process, which then shows nothing else."""
+        """Return whether it writes to the standard output of the process.
+
+        Nothing else is then shown there.
+        """
         return False
 
     def continues(self, identity: str, *, continued: bool) -> None:
-        """Called before `open` in a job that keeps state.
+        """Set the identity of the output, in a job that keeps state.
+
+        Called before `open`.
 
         Args:
             identity: Identifies that state, in at most 100 characters; takes the place of the context's fingerprint.
@@ -141,7 +154,9 @@ class Sink(ABC):
         self.context = replace(self.context, fingerprint=identity, continued=continued)
 
     def rehearse(self) -> None:
-        """What `open` would refuse, as far as that can be known without touching anything. For `flamestream check`.
+        """Raise the error that `open` would raise, without touching anything.
+
+        It finds what can be known beforehand. For `flamestream check`.
 
         Raises:
             SinkError: It would refuse.
@@ -149,11 +164,12 @@ class Sink(ABC):
         return
 
     def verify(self) -> Verified | None:
-        """Compare what is held with the checksums that were stored with it, without touching it. The sink is not open;
-        another process may have it open.
+        """Compare the output with its stored checksums, without touching it.
+
+        The sink is not open; another process may have it open.
 
         Returns:
-            What was found; None: outputs of this sink have no checksums.
+            The result; None: outputs of this sink have no checksums.
 
         Raises:
             SinkError: It cannot be read.
@@ -161,7 +177,9 @@ class Sink(ABC):
         return None
 
     async def open(self) -> int:
-        """Make ready to take batches. From here on only this object writes: older ones on this output are refused.
+        """Make ready to take batches.
+
+        From here on only this object writes: older ones on this output are refused.
 
         Returns:
             The time of the last batch held from an earlier run that is being resumed: batches are filtered so
@@ -178,7 +196,7 @@ class Sink(ABC):
 
         Args:
             time: Everything with a time below it has been delivered once this returns. Grows from call to call.
-            payloads: What to deliver, in meta order; never empty.
+            payloads: The payloads to deliver, in meta order; never empty.
 
         Raises:
             SinkError: It could not be stored, or another run has taken over (field `fenced`). The job stops; nothing of
@@ -186,8 +204,9 @@ class Sink(ABC):
         """
 
     async def write_ordered(self, time: int, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
-        """As `write`, told the meta order of each payload; `flamecore.model.meta.GlobalTime.decode` reads its global
-        time.
+        """Store a batch as `write` does, given the meta order of each payload.
+
+        `flamecore.model.meta.GlobalTime.decode` reads its global time.
 
         Payloads of one global time are all in one batch. Only called where `wants_orders` is set; dead letters have the
         order of the record that failed.
@@ -195,8 +214,9 @@ class Sink(ABC):
         await self.write(time, payloads)
 
     def encoder(self) -> Encode | None:
-        """What may be done to payloads before they come here: where they are made, by all workers at once, in other
-        processes too. None: nothing.
+        """Return a function that encodes payloads where they are made, or None.
+
+        All workers call it at once, in other processes too.
 
         It is asked of a sink that is not open, whose options and context are those of the one that writes. It depends
         on each payload alone, and raises nothing: a payload that cannot be stored is left as it is, for
@@ -205,12 +225,17 @@ class Sink(ABC):
         return None
 
     async def write_encoded(self, time: int, encoded: Sequence[Any]) -> None:
-        """As `write`, given what the encoder has made of the payloads. Only called where there is an encoder."""
+        """Store a batch as `write` does, given what the encoder has made of it.
+
+        Only called where there is an encoder.
+        """
         await self.write(time, encoded)
 
     async def sync(self, time: int) -> None:
-        """Make durable what was written, and that it is complete below `time`: a snapshot of that time is about to be
-        recorded, and nothing below it will be written again. `open` returns at least `time` from then on.
+        """Make durable what was written, and that it is complete below `time`.
+
+        A snapshot of that time is about to be recorded, and nothing below it will be written again. `open` returns at
+        least `time` from then on.
 
         Batches written while this waits need not be covered.
 
@@ -225,9 +250,10 @@ class Sink(ABC):
 
 
 def encoders_of(sinks: Mapping[str, Sink]) -> dict[str, Encode]:
-    """What is done to payloads before they come to sinks, by name. A sink that wants orders is given payloads.
+    """Return the encoders of sinks, by name of the sink.
 
-    They raise `SinkError` where an encoder breaks its contract.
+    A sink that wants orders is given payloads, so it has none. Encoders raise `SinkError` where they break their
+    contract.
     """
     made = {name: sink.encoder() for name, sink in sinks.items() if not sink.wants_orders}
     return {name: _one_for_one(name, encode) for name, encode in made.items() if encode is not None}

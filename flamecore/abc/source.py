@@ -1,4 +1,4 @@
-"""Where items come from: the contract of source drivers (paper 000, "front").
+"""The contract of source drivers, which read records (paper 000, "front").
 
 A *source* is what a flow names; a *driver* reads it. A source has partitions; each is read
 by a front of its own, which gives every record its global time. Drivers know nothing of time.
@@ -18,7 +18,10 @@ API: int = 1
 
 
 class Rejected(NamedTuple):
-    """A record that could not be read: where it stood, why, and what it was (bytes or text, possibly cut)."""
+    """A record that could not be read: its position, the reason, and its raw form.
+
+    `raw` is bytes or text, possibly cut.
+    """
 
     position: Any
     reason: str
@@ -26,11 +29,12 @@ class Rejected(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one `read` found: `values` in order, `positions` of the same length, and what was malformed.
+    """The result of one `read`.
 
-    `positions` is any sequence (a `range` costs nothing). A position is a plain value (int, str, tuple of these)
-    from which `Source.open` can go on, and which `Reader.describe` can put in words. `ahead` says that in the place of
-    some values there is what `Prefix.read` has returned for them.
+    `values` are in order; `positions`, of the same length, are any sequence (a `range` costs nothing). A position is a
+    plain value (int, str, tuple of these) from which `Source.open` can go on, and which `Reader.describe` can put in
+    words. `rejected` are the malformed records. `ahead` says that some values are replaced by what `Prefix.read` has
+    returned for them.
     """
 
     values: Sequence[Any]
@@ -40,11 +44,13 @@ class Batch(NamedTuple):
 
 
 class Prefix(ABC):
-    """The first operations behind a source: maps and filters that need nothing but their record.
+    """The first operations behind a source.
 
-    A driver may have them run where it reads, in other processes and in parallel, and keep what they give *beside* the
-    records. A worker takes that only if it is of this version of the flow, and otherwise runs them itself: it is never
-    wrong to leave it out, for some records or for all.
+    They are maps and filters that need nothing but their record.
+
+    A driver may run them where it reads, in other processes and in parallel, and keep their results *beside* the
+    records. A worker uses results only of this version of the flow, and otherwise runs the operations itself: it is
+    never wrong to leave results out, for some records or for all.
 
     Attributes:
         operations: Their names, in order.
@@ -55,24 +61,24 @@ class Prefix(ABC):
     @property
     @abstractmethod
     def version(self) -> bytes:
-        """Return the identity of the code: another for each version of the flow."""
+        """Return the identity of the code, which differs between versions of the flow."""
 
     @abstractmethod
     def errand(self) -> Mapping[str, Any] | None:
-        """Say what another process needs to run them, in plain data; None: it could not import the flow.
+        """Return the plain data that another process needs to run them.
 
-        There `flamecore.runtime.config.prefix.Errand` is made of it.
+        There `flamecore.runtime.config.prefix.Errand` is made of it. None: another process could not import the flow.
         """
 
     @abstractmethod
     def read(self, data: bytes) -> list[Any]:
-        """Return what they have made of the records of a block, one by one.
+        """Return the results of the operations for the records of a block, in order.
 
         Args:
             data: The block, as an errand has written it.
 
         Returns:
-            For each record what stands for it in a `Batch`; None: it is to be handed out itself.
+            For each record its value in a `Batch`; None: the record itself is handed out.
 
         Raises:
             CodecError: This is no such block.
@@ -81,11 +87,11 @@ class Prefix(ABC):
 
 @dataclass(frozen=True, slots=True)
 class SourceCapabilities:
-    """What a source promises.
+    """The promises of a source.
 
     Attributes:
         replayable: Opening it again at a position gives the same records from there on. Exactly-once needs it.
-        bounded: It ends by itself.
+        bounded: Whether it ends by itself.
         remedy: A sentence that says how to make it replayable, if it is not, and options can.
         host: Name of the host that its data is at home on: a job runs there unless `deploy.on` says another. Empty: it
             reads as well from anywhere.
@@ -99,15 +105,15 @@ class SourceCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class EdgeContext:
-    """What a driver is told of the place it is used in.
+    """The surroundings of a source or sink driver.
 
     Attributes:
         name: The source's or sink's name in the flow.
         type: The payload type the flow declares; `object` when it declares none.
         given: Values handed over in a program (`flow.run({"lines": [...]})`), None otherwise.
-        fingerprint: Sinks: what their output depends on (flow and inputs); compared when output is resumed. In a job
-            that keeps state it identifies that state, whose runs all write one output.
-        continued: Sinks: None in a job that keeps no state. Otherwise whether that job has delivered before: see
+        fingerprint: Sinks: a digest of all that their output depends on (flow and inputs); compared when output is
+            resumed. In a job that keeps state it identifies that state, whose runs all write one output.
+        continued: Sinks: None in a job that keeps no state, otherwise whether that job has delivered before; see
             `flamecore.abc.sink.goes_on`.
         job: Name of the job; empty where it is used alone.
         prefix: Sources: the operations that may run where records are read; None: there are none.
@@ -127,7 +133,7 @@ class Reader(ABC):
 
     @abstractmethod
     async def read(self, limit: int) -> Batch | None:
-        """The next records, in order.
+        """Return the next records, in order.
 
         Waits until there is at least one, and then returns what is there without waiting for more: a batch is
         never held back to grow. Cancelling the wait loses nothing,
@@ -144,7 +150,9 @@ class Reader(ABC):
         """
 
     async def acknowledge(self, position: Any) -> None:
-        """Everything up to this position is in a snapshot that will not be gone back behind: upstream may forget it.
+        """Tell upstream that it may forget everything up to this position.
+
+        It is in a snapshot that the job will never go back behind.
 
         Called only in jobs that keep state, with growing positions, never while `read` runs on other threads.
 
@@ -154,16 +162,18 @@ class Reader(ABC):
         return
 
     def describe(self, position: Any) -> str:
-        """A position in words, as an error message shows it: file and line, or offset."""
+        """Return a position in words for errors, such as file and line, or offset."""
         return str(position)
 
     def original(self, position: Any) -> bytes | None:
-        """Return the record at a position as it was read: for dead letters, which `flamestream retry` reads again.
+        """Return the record at a position as it was read, for dead letters.
+
+        `flamestream retry` reads them again.
 
         Called for records that fail, between two reads, while their positions are not acknowledged. It must not wait.
 
         Returns:
-            The whole record, of which `Source.decode_original` makes the payload anew; None if it cannot be had.
+            The whole record, from which `Source.decode_original` makes the payload again; None if it is not available.
         """
         return None
 
@@ -173,7 +183,7 @@ class Reader(ABC):
 
 
 class Source(ABC):
-    """A source driver. One object for each source of a flow.
+    """A source driver: one object for each source of a flow.
 
     Class attributes: `name` is the name used in configuration, `api` the contract's version, `Options` a frozen
     `msgspec.Struct` (or None) that the driver's configuration table is checked against.
@@ -190,22 +200,24 @@ class Source(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> SourceCapabilities:
-        """What this source, with these options, promises."""
+        """Return the promises of this source with these options."""
 
     def partitions(self) -> Sequence[str]:
-        """Names of the partitions, in a stable order; each gets a front. Default: one, unnamed.
+        """Return the names of the partitions, in a stable order; each gets a front.
+
+        By default there is one, unnamed.
 
         Raises:
-            SourceError: It cannot be found (a missing file, an empty glob).
+            SourceError: The input cannot be found (a missing file, an empty glob).
         """
         return ("",)
 
     def fingerprint(self) -> str:
-        """A text that changes when the input becomes another one; empty when that cannot be told."""
+        """Return a text that changes with the input; empty when that cannot be told."""
         return ""
 
     def decode_original(self, original: bytes) -> Any:
-        """Make the payload of a record again, of what `Reader.original` has returned.
+        """Make the payload of a record again from what `Reader.original` returned.
 
         Args:
             original: The record as it was read, perhaps corrected by hand.

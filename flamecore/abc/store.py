@@ -1,10 +1,11 @@
-"""Where a job keeps its snapshots: the contract of state stores (paper 000, "Fault tolerance").
+"""The contract of state stores, which keep a job's snapshots.
 
-A store holds *blobs* by name, and each is written once: nothing is ever changed in place. That one law carries the
-rest. A blob is there whole or not at all; a snapshot is a blob that names the blobs it is made of, so it is there in
-one step; and whoever creates the blob of an epoch first owns that epoch, so of two runs of one job only one goes on.
+Paper 000, "Fault tolerance". A store holds *blobs* by name, and each is written once: nothing is ever changed in place.
+Everything else follows from that law. A blob is there whole or not at all. A snapshot is a blob that names the blobs it
+is made of, so it is there in one step. The run that first creates the blob of an epoch owns that epoch, so of two runs
+of one job only one goes on.
 
-What the blobs mean is not the store's business: see `flamecore.runtime.state.format`.
+A store does not know what blobs mean: see `flamecore.runtime.state.format`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ _DOTS: Final = frozenset((".", ".."))
 
 
 def check_name(name: str, store: str) -> None:
-    """Refuse what cannot be the name of a blob. Stores call it in `create`, before anything else.
+    """Raise an error if `name` cannot be the name of a blob.
+
+    Stores call it in `create`, before anything else.
 
     Args:
         name: Parts with `/` between them; no part is empty, `.` or `..`, so that names can be paths.
         store: The driver's name, for the error.
 
     Raises:
-        StoreError: It is no name.
+        StoreError: It is no such name.
     """
     if len(name) > MAX_NAME or not _NAME.fullmatch(name) or not _DOTS.isdisjoint(name.split("/")):
         raise StoreError(
@@ -48,13 +51,13 @@ def check_name(name: str, store: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoreCapabilities:
-    """What a store promises.
+    """The promises of a store.
 
     Attributes:
-        durable: What was created survives the death of every process of the job.
+        durable: Blobs survive the death of every process of the job.
         shared: Processes on other hosts reach the same blobs.
-        mountable: They do where its folder is mounted there too: it lies at a path that means the same everywhere, and
-            locks nothing that such a folder cannot.
+        mountable: Processes on hosts that mount its folder reach them too: the folder has the same path everywhere, and
+            the store needs no lock that such a folder lacks.
     """
 
     durable: bool
@@ -64,13 +67,13 @@ class StoreCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class StoreContext:
-    """What a store is told.
+    """The surroundings of a store.
 
     Attributes:
         job: Name of the job; jobs of different names that use one store do not see each other's blobs.
-        folder: What relative paths of options are relative to.
-        create: Whether a place that is not there is made. If not, `open` says that there is none: whoever only looks
-            leaves nothing behind. Stores may ignore this where to look makes nothing that anybody would see.
+        folder: Base of relative paths in options.
+        create: Whether `open` makes a place that is not there. If not, `open` raises: a command that only looks leaves
+            nothing behind. Stores may ignore this where looking creates nothing visible.
     """
 
     job: str
@@ -79,7 +82,9 @@ class StoreContext:
 
 
 class Store(ABC):
-    """A store driver. Every process of a job opens one of its own; all see the same blobs.
+    """A store driver.
+
+    Every process of a job opens one of its own; all see the same blobs.
 
     Class attributes: `name`, `api` and `Options` as for every driver. Calls of one object may overlap.
     """
@@ -95,7 +100,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> StoreCapabilities:
-        """What this store, with these options, promises."""
+        """Return the promises of this store with these options."""
 
     async def open(self) -> None:
         """Make ready.
@@ -107,11 +112,13 @@ class Store(ABC):
 
     @abstractmethod
     async def create(self, name: str, data: bytes) -> bool:
-        """Write a blob. Once this returns it is durable, and every process sees it whole.
+        """Write a blob.
+
+        Once this returns it is durable, and every process sees it whole.
 
         Returns:
-            False if there is a blob of that name already, which is left as it is. Of several that create one name at
-            once exactly one is told True.
+            False if there is a blob of that name already, which is left as it is. If several create one name at once,
+            exactly one gets True.
 
         Raises:
             StoreError: It could not be written; nothing of it is seen under its name.
@@ -119,7 +126,7 @@ class Store(ABC):
 
     @abstractmethod
     async def read(self, name: str) -> bytes | None:
-        """The bytes of a blob; None if there is none of that name.
+        """Return the bytes of a blob; None if there is none of that name.
 
         Raises:
             StoreError: It cannot be read.
@@ -127,7 +134,7 @@ class Store(ABC):
 
     @abstractmethod
     async def names(self, prefix: str = "") -> list[str]:
-        """Names of all blobs that begin with `prefix`, sorted.
+        """Return the names of all blobs that begin with `prefix`, sorted.
 
         Raises:
             StoreError: They cannot be listed.
@@ -135,7 +142,7 @@ class Store(ABC):
 
     @abstractmethod
     async def delete(self, names: Collection[str]) -> None:
-        """Forget blobs. Names that are not there are ignored.
+        """Delete blobs; names that are not there are ignored.
 
         Raises:
             StoreError: They cannot be deleted; some may be.

@@ -1,4 +1,4 @@
-"""Hand-over between addresses: the contract of transports.
+"""The contract of transports: hand-over between addresses.
 
 Addresses are names: `worker/3`, `acker/0`, `rear/counts`. There is one channel for each (sender, receiver). The laws:
 
@@ -19,7 +19,7 @@ API: int = 1
 
 
 class Delivery(NamedTuple):
-    """One message as it arrives: who sent it, and the message."""
+    """One message as it arrives, and its sender."""
 
     sender: str
     message: Any
@@ -27,11 +27,11 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransportCapabilities:
-    """What a transport can do.
+    """The abilities of a transport.
 
     Attributes:
         multi_process: Addresses may live in different processes; the flow must then be importable there.
-        serialises: What is received is a copy made of bytes, not the object that was sent.
+        serialises: A received message is a copy made of bytes, not the object that was sent.
     """
 
     multi_process: bool
@@ -40,12 +40,12 @@ class TransportCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a transport would do if it were started.
+    """The places and protection of a transport, known before it starts.
 
     Attributes:
-        place: Where other processes would reach this one, in words for people; empty: none can.
+        place: Place where other processes would reach this one, in words for people; empty: none can.
         join: The address that `flamestream worker --join` takes to find this process, with one of the transport's
-            schemes; empty: it is not known before it starts, so nobody could be told.
+            schemes; empty: it is not known before it starts.
         tls: Whether what leaves the process is encrypted; None: it does not leave this machine.
         missing: Protection that is missing on the way to other machines, and that the options allow to be missing.
     """
@@ -70,7 +70,7 @@ class JobAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransportContext:
-    """What a transport is told of the job.
+    """The facts of a job that a transport is given.
 
     Attributes:
         job: Identifies the job; a frame of another job is refused.
@@ -79,12 +79,12 @@ class TransportContext:
         node: Name of this process in the job.
         token: Shared secret of the job; a peer that does not show it is refused. Empty: none is asked for.
         folder: Where sockets of this job may be made; only its user can enter it. Empty: none.
-        locate: The location (what `Transport.start` returned there) of the process that an address lives in;
-            PeerGoneError if nobody ever bound it.
-        lost: To be called when a process that was connected is gone without having closed: (its location, why). With
-            an empty location when what all talk through is gone for good: nobody can be reached any more.
-        waits: Whether what is not there yet is waited for, as within a job, where not all start at once. Who only asks
-            does not wait: what does not listen is an error at once.
+        locate: Returns the location (the result of `Transport.start` there) of the process that an address lives in;
+            raises PeerGoneError if it was never bound.
+        lost: Called when a connected process is gone without having closed: (its location, why). The location is empty
+            when a server that all talk through is gone for good: no process can be reached any more.
+        waits: Whether to wait for a peer that is not there yet, as within a job, where not all start at once. A command
+            that only asks does not wait: a peer that does not listen is an error at once.
     """
 
     job: str = ""
@@ -99,30 +99,39 @@ class TransportContext:
 
 
 class Endpoint(ABC):
-    """One bound address. `receive` is used by one task; `send` may be used by several."""
+    """One bound address.
+
+    `receive` is used by one task; `send` may be used by several.
+    """
 
     address: str
 
     @abstractmethod
     def send_nowait(self, to: str, message: Any) -> bool:
-        """Hand over if that needs no waiting; False if there is no room (nothing was sent).
+        """Hand over if there is room; return False if there is none.
+
+        Then nothing was sent.
 
         Raises:
             TransportClosedError: This endpoint is closed.
-            PeerGoneError: Nobody is bound to `to`, or no longer.
+            PeerGoneError: `to` is not bound, or no longer.
             CodecError: The message cannot be encoded.
         """
 
     @abstractmethod
     async def send(self, to: str, message: Any) -> None:
-        """Hand over; waits while there is no room at the receiver. Raises as `send_nowait`, and `SendTimeout`.
+        """Hand over; wait while there is no room at the receiver.
+
+        Raises as `send_nowait`, and `SendTimeout`.
 
         Order: messages to one address arrive in the order of these calls. Messages must not be changed afterwards.
         """
 
     @abstractmethod
     async def receive(self) -> Delivery:
-        """The next message; waits for one. Cancelling the wait loses nothing.
+        """Return the next message; wait for one.
+
+        Cancelling the wait loses nothing.
 
         Raises:
             TransportClosedError: This endpoint is closed, also while waiting.
@@ -130,11 +139,14 @@ class Endpoint(ABC):
 
     @abstractmethod
     def receive_nowait(self) -> Delivery | None:
-        """The next message if one is there."""
+        """Return the next message if one is there, otherwise None."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Hand over what was sent, then unbind the address. Twice is once. What was not received is discarded."""
+        """Hand over what was sent, then unbind the address.
+
+        Messages not yet received are discarded. A second call does nothing.
+        """
 
 
 class Transport(ABC):
@@ -152,7 +164,9 @@ class Transport(ABC):
 
     @classmethod
     def address_of(cls, url: str) -> JobAddress:
-        """Return what an address of a job stands for. By default all that follows `://` is the control's location.
+        """Return the parts of an address by which a job is joined.
+
+        By default all that follows `://` is the control's location.
 
         Args:
             url: The address, `SCHEME://…`, with one of `schemes`; as in `Outlook.join`, or as a user has written it.
@@ -165,13 +179,15 @@ class Transport(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> TransportCapabilities:
-        """What this transport, with these options, can do."""
+        """Return the abilities of this transport with these options."""
 
     def outlook(self) -> Outlook:
-        """What `start` would do, without doing it: nothing listens, nothing connects. For `flamestream check`.
+        """Return what `start` would do, without listening or connecting.
+
+        For `flamestream check`.
 
         Raises:
-            ConfigError, TransportError: What `start` would refuse, as far as it can be known beforehand.
+            ConfigError, TransportError: `start` would refuse, as far as that can be known beforehand.
         """
         return Outlook()
 
@@ -179,7 +195,7 @@ class Transport(ABC):
         """Begin to listen; called once, before `bind`.
 
         Returns:
-            Where other processes reach this one, in the transport's own words; empty where addresses are enough.
+            The location by which other processes reach this one; empty where addresses are enough.
 
         Raises:
             TransportError: It cannot listen, or may not: other than on this machine only with TLS and a token.
@@ -196,4 +212,4 @@ class Transport(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close every endpoint. Twice is once."""
+        """Close every endpoint. A second call does nothing."""

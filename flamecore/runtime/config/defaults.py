@@ -1,7 +1,7 @@
-"""Names of the drivers that are taken, or given as examples, where nobody has named one.
+"""Names of the default drivers, and of the drivers that serve as examples.
 
-The core knows plugins by what they promise. It names some only here, because a job without a configuration has to run,
-and because a hint with a name that works helps more than one with a gap. Everything that is named is in the wheel.
+The core knows plugins by their promises. It names some only here, because a job without a configuration has to run,
+and because a hint with a name that works helps more than one with a gap. All of them are in the wheel.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ REGISTRY: Final = "supervisor"
 """The drivers of a job whose configuration does not name one: of transports the second is that of jobs on a host."""
 
 SINK: Final = "stdout"
-"""The driver of a sink that nothing is said of."""
+"""The driver of a sink that the configuration does not mention."""
 
 HANDED_OVER: Final = "memory"
 """The driver of sources and sinks whose records or lists a program hands over."""
 
 STATE_IN_FOLDER: Final = "sqlite"
-"""The store of a program that gives a folder for its state, and the example for who has none."""
+"""The store of a program that gives a folder for its state, and the example for jobs without a store."""
 
 ACKERS: Final = ("centralized", "local", "sharded")
-"""The ackers that the test kit runs flows with, unless it is told which."""
+"""The ackers that the test kit runs flows with by default."""
 
 FILE_OF_RECORDS: Final = "jsonl"
-"""The source or sink that keeps records in a file: the example for dead letters, and what the test kit reads."""
+"""The source or sink that keeps records in a file: the example for dead letters, and read by the test kit."""
 
 EXAMPLE_SOURCE: Final = "stdin"
 EXAMPLE_TRANSPORT: Final = "grpc"
@@ -36,4 +36,4 @@ EXAMPLE_TRANSPORT: Final = "grpc"
 
 REPLAYABLE_SOURCES: Final = ("lines", "jsonl", "csv")
 EXACTLY_ONCE_SINKS: Final = ("sqlite", "jsonl")
-"""The examples for what can be read again, and for what knows what it holds."""
+"""The examples of sources that can be read again, and of sinks that know their contents."""

@@ -1,4 +1,4 @@
-"""Flows by reference: their import, a fingerprint of their source, and a copy for where its files are not."""
+"""Flows by reference: their import, and a fingerprint and a copy of their source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ T = TypeVar("T")
 
 
 def code_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> str:
-    """A fingerprint of the source of a flow: of the modules of its functions, and of those beside them that they use.
+    """Return a fingerprint of the source of a flow.
+
+    It covers the modules of its functions, and the modules beside them that they use.
 
     Two processes that have imported the same files have the same one, wherever the files are.
 
@@ -32,7 +34,7 @@ def code_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> str:
         functions: All that it uses.
     """
     home = (flow.reference or "").partition(":")[0]
-    if home.startswith(PACKED):  # which says it
+    if home.startswith(PACKED):  # the name has the digest
         return home
     found = {
         name: hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else ""
@@ -42,7 +44,9 @@ def code_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> str:
 
 
 def copy_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dict[str, bytes]:
-    """The source of a flow, for a folder that it can be imported from elsewhere: of what `code_of` looks at.
+    """Return the source of a flow, to be imported elsewhere.
+
+    It consists of the modules that `code_of` looks at.
 
     Args:
         flow: As imported here.
@@ -70,23 +74,25 @@ def copy_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dict[st
 
 
 def locate(reference: str, folder: Path, spare: Path) -> tuple[str, Path]:
-    """Where a flow is found if not where the control has it: a reference, and the folder it is relative to.
+    """Return where a node finds a flow: a reference, and the folder it is relative to.
+
+    A flow that is not where the control has it is in `spare`.
 
     Args:
-        reference: As the control says it.
-        folder: What that is relative to.
+        reference: The reference that the control gives.
+        folder: The folder that it is relative to there.
         spare: Holds a copy of its source (`copy_of`).
     """
     place, _, name = reference.rpartition(":")
     if place.endswith(".py") and not (folder / place).is_file():
         return f"{Path(place).name}:{name}", spare
     if str(spare) not in sys.path:
-        sys.path.append(str(spare))  # what is there otherwise comes first
+        sys.path.append(str(spare))  # last: modules installed here come first
     return reference, folder
 
 
 def _modules_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dict[str, Path]:
-    """The modules of a flow, by name, with their files."""
+    """Return the modules of a flow with their files, by name."""
     home = (flow.reference or flow.module).partition(":")[0]
     file = getattr(sys.modules.get(home), "__file__", None)
     if not file and home != "__main__":
@@ -114,15 +120,17 @@ _INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
 
 
 def load_flow(reference: str, folder: Path | None = None) -> FlowGraph:
-    """Import a module or file and find the flow in it, or the function that makes it.
+    """Import a module or file and return the flow in it.
+
+    The reference may also name a function that makes the flow.
 
     A file is imported under its own name, as `import` in a script beside it would, so that the same flow can be found
     again in another process. Its folder comes first on `sys.path`. One that lies in a package, and imports relative to
     it, is imported as a module of that package.
 
     Args:
-        reference: What to load.
-        folder: What the reference is relative to; the current one by default.
+        reference: `package.module:name` or `file.py:name`; the name may be left out.
+        folder: The folder that the reference is relative to; the current one by default.
 
     Raises:
         ConfigError: There is no such module or file, importing it failed, it has no flow of that name, or the function
@@ -147,10 +155,12 @@ def load_flow(reference: str, folder: Path | None = None) -> FlowGraph:
 
 
 def load_flow_anew(reference: str, folder: Path) -> tuple[FlowGraph, Callable[[], None]]:
-    """Load a flow as it is on disk now: modules that lie beside it are imported again. The former ones live on.
+    """Load a flow as it is on disk now.
+
+    Modules that lie beside it are imported again; the former ones stay alive where they are in use.
 
     Returns:
-        The flow; and what undoes this: whoever imports them finds the former modules again.
+        The flow, and a function that undoes this: later imports find the former modules again.
 
     Raises:
         ConfigError: As `load_flow`; nothing has changed then.
@@ -180,7 +190,10 @@ def load_flow_anew(reference: str, folder: Path) -> tuple[FlowGraph, Callable[[]
 
 
 def lies_beside(name: str, module: ModuleType, top: str, folder: Path) -> bool:
-    """Whether a module belongs to the flow of a folder: its package, and what else is there and is not installed."""
+    """Return whether a module belongs to the flow of a folder.
+
+    It does if it is of the flow's package, or lies in the folder and is not installed.
+    """
     first = name.partition(".")[0]
     if first == top:
         return True
@@ -209,7 +222,7 @@ def _from_file(path: Path) -> ModuleType:
         spec = importlib.util.find_spec(path.stem)
         if spec and spec.origin and Path(spec.origin).resolve() == path:
             return importlib.import_module(path.stem)
-    # Something else has that name (a module of the standard library, say): take one that nothing else has.
+    # Another module has that name (one of the standard library, say): take a name that is free.
     stable = "flamestream_app_" + re.sub(r"\W", "_", path.stem)
     spec = importlib.util.spec_from_file_location(stable, path)
     assert spec is not None
@@ -224,7 +237,10 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _imports_relatively(path: Path) -> bool:
-    """Return whether a file has a `from .` somewhere; what is wrong with it otherwise shows when it is imported."""
+    """Return whether a file has a `from .` somewhere.
+
+    Other errors in the file show when it is imported.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
@@ -233,7 +249,7 @@ def _imports_relatively(path: Path) -> bool:
 
 
 def _from_package(path: Path) -> ModuleType:
-    """Import a file as the module that it is of its package."""
+    """Import a file as a module of its package."""
     names, folder = ([] if path.stem == "__init__" else [path.stem]), path.parent
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -277,7 +293,7 @@ def _user_lines(error: BaseException) -> list[str]:
 
 
 def _flow_in(module: ModuleType, place: str, name: str | None) -> tuple[FlowGraph, str]:
-    """Find a flow in a module, or have it made; returns it and the name it was found by."""
+    """Return the flow of a module, and the name it was found by."""
     flows = {key: value for key, value in vars(module).items() if isinstance(value, FlowGraph)}
     if name is not None:
         if name in flows:
@@ -302,7 +318,7 @@ def _flow_in(module: ModuleType, place: str, name: str | None) -> tuple[FlowGrap
 
 
 def _made_by(function: Callable[..., Any], place: str, name: str) -> FlowGraph:
-    """Have a function make the flow.
+    """Call a function that makes the flow, and return the flow.
 
     Raises:
         ConfigError: It needs arguments, fails, or returns something else.
@@ -328,10 +344,13 @@ def _made_by(function: Callable[..., Any], place: str, name: str) -> FlowGraph:
 
 
 def importable(flow: FlowGraph) -> tuple[str, str]:
-    """Where another process finds the flow: a reference, and the folder it is relative to.
+    """Return the place of a flow for other processes.
+
+    Returns:
+        A reference, and the folder it is relative to.
 
     Raises:
-        ConfigError: Nowhere: the flow is no module-level variable.
+        ConfigError: There is none: the flow is no module-level variable.
     """
     reference = flow.reference
     if reference is None:

@@ -1,8 +1,8 @@
-"""Plugins held to their contracts: who raises or returns what the contract does not know is named in the error.
+"""Checks of plugins against their contracts; an error names the plugin at fault.
 
 A guarded driver is of a subclass of its own class, whose methods check: they are called for batches and steps of a
 job's life, never for items. The parts that it makes (readers, endpoints, trackers) are called more often, and stay as
-they are: who made them is noted, and an error tells by its traceback which of them has raised it.
+they are: the driver that made them is noted, and the traceback of an error tells which of them has raised it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from flamecore.model.failure import shorten_repr, user_lines
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a plugin comes from, for errors.
+    """The origin of a plugin, for errors.
 
     Attributes:
-        kind, name: As a configuration names it.
-        distribution, version: Of the distribution that provides it; None if it is not installed.
-        module: Where its code is.
-        place: Dotted key of what it is used for, if there may be several: "source.lines".
+        kind, name: Its kind and name in a configuration.
+        distribution, version: The distribution that provides it; None if it is not installed.
+        module: The module with its code.
+        place: Dotted key of its use, if there may be several: "source.lines".
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Origin:
         return f"{self.kind} {self.name!r} ({of})" + (f" for {self.place}" if self.place else "")
 
     def error(self, what: str, call: str) -> PluginContractError:
-        """Make the error of what this plugin did."""
+        """Return the error of a broken contract."""
         return PluginContractError(
             f"{self} {what}",
             hint=f"A mistake in the plugin, not in the job: report it to its author, or use another {self.kind}.",
@@ -62,11 +62,11 @@ class Origin:
 
 
 class Rule(NamedTuple):
-    """What a method of a contract may do.
+    """The rule that a method of a contract has to keep.
 
     Attributes:
-        wrong: Takes what it has returned; says what is wrong with it, or None.
-        part: Contract of what it returns, whose maker is noted.
+        wrong: Returns the fault in a returned value, or None.
+        part: Contract of the part that it returns, whose maker is noted.
         raises: Errors that it may raise, besides those of the project.
     """
 
@@ -104,7 +104,7 @@ def _not(found: Any, wanted: str, *, among: bool = False) -> str:
 
 
 _NOTHING: Final = Rule()
-"""Whatever it returns is of no account."""
+"""The rule of a method whose result is ignored."""
 _NONE: Final = type(None)
 
 _GUARANTEE: Final = Rule(lambda found: None if found in get_args(Guarantee) else f"promises {found!r}, which is none")
@@ -186,7 +186,7 @@ CONTRACTS: Final[Mapping[type, Mapping[str, Rule]]] = {
 """For each contract, its methods and properties that are checked."""
 
 _MAKERS: Final[dict[type, Origin]] = {}
-"""For each class of parts and drivers, who has made one last: named by what the methods of it raise."""
+"""For each class of parts and drivers the plugin that made one last; errors of its methods name it."""
 
 _KINDS: Final[Mapping[str, type]] = {
     "source": Source,
@@ -201,7 +201,9 @@ _KINDS: Final[Mapping[str, type]] = {
 
 
 def guarded(driver: Any, origin: Origin) -> Any:
-    """Return a driver's class that is held to its contract; of an observer, the same with its hooks.
+    """Return a driver's class that is held to its contract.
+
+    For an observer return the same object with checked hooks.
 
     Raises:
         PluginLoadError: The driver is no class of its contract, or lacks a method of it.
@@ -225,18 +227,18 @@ def guarded(driver: Any, origin: Origin) -> Any:
             distribution=origin.distribution,
         )
     made = _class_of(driver, StatefulOperator if issubclass(driver, StatefulOperator) else contract, origin)
-    _MAKERS[made] = origin  # of what it does unasked, and for items
+    _MAKERS[made] = origin  # for errors in methods that are not checked
     return made
 
 
 @cache
 def _class_of(plain: type, contract: type, origin: Origin) -> type:
-    """Make the subclass that checks."""
+    """Make the subclass that checks every method with a rule."""
     names: dict[str, Any] = {"__slots__": ()}
     names |= {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
     for name, rule in CONTRACTS[contract].items():
         own, promised = inspect.getattr_static(plain, name), inspect.getattr_static(contract, name)
-        if own is promised:  # the contract's own says what is right
+        if own is promised:  # the contract's default keeps the contract
             continue
         if isinstance(own, property):
             names[name] = property(_checked(_getter(own), name, rule, origin))
@@ -250,7 +252,10 @@ def _class_of(plain: type, contract: type, origin: Origin) -> type:
 
 
 def _late(plain: type, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what calls the method that the class has by then: a test may have put another in its place."""
+    """Return a function that looks the method up when it is called.
+
+    A test may have replaced the method by then.
+    """
 
     @wraps(own)
     def call(*args: Any, **named: Any) -> Any:
@@ -311,15 +316,15 @@ def _fitting(found: Any, name: str, rule: Rule, origin: Origin) -> Any:
 
 
 def check_batch(reader: Reader, batch: Any, left: int | None = None) -> None:
-    """Refuse what a reader has returned, if it is no batch.
+    """Raise an error if a reader has returned something that is no batch.
 
     Args:
-        reader: Who has returned it.
-        batch: What it has returned.
-        left: How many records there are until the end that the partition had in an earlier run, if it had come there.
+        reader: The reader.
+        batch: The value that it has returned.
+        left: Number of records until the end that the partition had in an earlier run, if that run had reached it.
 
     Raises:
-        PluginContractError: A value without a position would be lost, and what is no batch would fail elsewhere.
+        PluginContractError: It is no batch. A value without a position would be lost, other faults would show later.
     """
     if batch is None:
         return
@@ -345,22 +350,26 @@ def check_batch(reader: Reader, batch: Any, left: int | None = None) -> None:
 
 
 def check_sent(endpoint: Endpoint, sent: Any) -> None:
-    """Refuse what `send_nowait` has returned, if it does not say whether it has sent.
+    """Raise an error if `send_nowait` has returned anything but a bool.
 
     Raises:
-        PluginContractError: Taken for no, the message would be sent twice.
+        PluginContractError: It is no bool. Taken for False, the message would be sent twice.
     """
     if sent is not False and sent is not True:
         raise wrong_answer(endpoint, "send_nowait", _not(sent, "bool"))
 
 
 def wrong_answer(part: object, call: str, what: str) -> PluginContractError:
-    """Make the error of a part that has returned something else than its contract says."""
+    """Return the error of a part that has returned a wrong value."""
     return _origin_of(type(part)).error(f"{what} ({call})", call)
 
 
 def blamed(error: BaseException) -> BaseException:
-    """Return the error that names the plugin which has raised `error` against its contract; else `error` itself."""
+    """Return the error that names the plugin which broke its contract with `error`.
+
+    Returns:
+        `error` itself if no plugin did.
+    """
     if isinstance(error, FlameError) or not isinstance(error, Exception):
         return error
     found: tuple[type, str] | None = None
@@ -383,7 +392,7 @@ def _origin_of(part: type) -> Origin:
 
 
 def _observer(observer: Any, origin: Origin) -> Any:
-    """Return an object with the hooks of an observer, which are named in what they raise."""
+    """Return an observer whose hooks are named in the errors that they raise."""
     hooks = {
         name: _checked(hook, name, _NOTHING, origin)
         for name in dir(observer)
@@ -396,7 +405,7 @@ def _observer(observer: Any, origin: Origin) -> Any:
 
 
 class _Observer:
-    """An observer with other hooks."""
+    """An observer with replaced hooks."""
 
     def __init__(self, observer: Any, hooks: Mapping[str, Callable[..., Any]]) -> None:
         self._observer = observer

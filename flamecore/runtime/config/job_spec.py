@@ -1,4 +1,4 @@
-"""The parts of a job, as a configuration makes them of a flow, and all that is wrong with them."""
+"""The parts of a job, resolved from a configuration and a flow, and its problems."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class JobSpec:
-    """What a configuration makes of a flow: which part is run by what, and all that is wrong. Made by
-    `flamecore.runtime.config.resolve.SpecBuilder`.
+    """The resolved job: the driver of each part, and everything that is wrong.
+
+    Made by `flamecore.runtime.config.resolve.SpecBuilder`.
 
     Attributes:
-        config: What is configured, and what the host has said of what was left open.
-        given: What a program hands over; see `flamecore.runtime.config.resolve.resolve`.
+        config: The configuration, completed by the host.
+        given: Values that a program hands over; see `flamecore.runtime.config.resolve.resolve`.
         graph: The checked graph; None if it cannot work.
         drivers: Name of the driver of each part, by dotted key: "transport", "source.lines", …
         problems: Everything found to be wrong.
-        operators: Those of plugins, besides the engine's.
-        at_home: Sources and sinks whose data is on the host, if the job runs there for their sake.
+        operators: The operators of plugins, besides the engine's.
+        at_home: Sources and sinks whose data is on the host, if that is why the job runs there.
         transport_driver, acker_driver, store_driver, registry_driver, host_driver: Driver and options; None: there is
             none, or it cannot be used.
         packed: The flow as the host sends it to other processes, if they cannot import it.
@@ -71,12 +72,12 @@ class JobSpec:
 
     @property
     def name(self) -> str:
-        """Name of the job."""
+        """Return the name of the job."""
         return self.config.job.name or self.flow.name
 
     @property
     def checked_graph(self) -> Graph:
-        """The graph, of who must have one.
+        """Return the graph of a job that has a valid one.
 
         Raises:
             FlameError: It cannot work: the first of the problems.
@@ -87,26 +88,37 @@ class JobSpec:
 
     @property
     def code(self) -> str:
-        """A fingerprint of the flow's source, as it lies on the disk now; of a packed flow its module's name."""
+        """Return a fingerprint of the flow's source, as it lies on the disk now.
+
+        For a packed flow it is its module's name.
+        """
         return self.packed.module if self.packed is not None else code_of(self.flow, self._functions)
 
     def copy(self) -> dict[str, bytes]:
-        """The flow's source, for where its files are not: see `flamecore.runtime.config.flow_loader.copy_of`."""
+        """Return the flow's source, for machines that do not have its files.
+
+        See `flamecore.runtime.config.flow_loader.copy_of`.
+        """
         return dict(self.packed.files) if self.packed is not None else copy_of(self.flow, self._functions)
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return the place of the flow for other processes: a reference, and the folder it is relative to.
+        """Return the place of the flow for other processes.
+
+        Returns:
+            A reference, and the folder it is relative to.
 
         Raises:
-            ConfigError: Nowhere.
+            ConfigError: There is none.
         """
         if self.packed is not None:
             return f"{self.packed.module}:flow", str(Path.cwd())
         return importable(self.flow)
 
     def reachable(self) -> JobSpec:
-        """Return this spec for nodes in other processes: the host packs a flow that they cannot import, if it can.
+        """Return this spec for nodes in other processes.
+
+        The host packs a flow that they cannot import, if it can.
 
         Raises:
             FlameError: Something in the flow cannot be packed.
@@ -121,7 +133,7 @@ class JobSpec:
 
     @property
     def settings(self) -> JobSettings:
-        """How the job runs."""
+        """Return the settings by which the job runs."""
         from flamecore.runtime.config.settings import JobSettings
 
         job = self.config.job
@@ -176,32 +188,35 @@ class JobSpec:
 
     @property
     def sink_names(self) -> tuple[str, ...]:
-        """Names of all sinks, that of dead letters among them if there is one."""
+        """Return the names of all sinks, including that of dead letters if there is one."""
         return (*self.sinks, *((DEAD_LETTERS,) if self.dead_letter is not None else ()))
 
     def keep_sinks(self, other: JobSpec, names: Collection[str]) -> None:
-        """Take the sinks of these names, which are open, over from another spec."""
+        """Take over the open sinks of these names from another spec."""
         self.sinks |= {name: sink for name, sink in other.sinks.items() if name in names}
         if DEAD_LETTERS in names:
             self.dead_letter = other.dead_letter
 
     @property
     def transport_table(self) -> Mapping[str, Any]:
-        """Options of the transport, as written."""
+        """Return the options of the transport, as written."""
         return options_table(self.config.transport)
 
     @property
     def has_transport(self) -> bool:
-        """Whether the configured transport is there to be made."""
+        """Return whether the configured transport can be made."""
         return self.transport_driver is not None
 
     @property
     def has_acker(self) -> bool:
-        """Whether the configured acker is there to be made."""
+        """Return whether the configured acker can be made."""
         return self.acker_driver is not None
 
     def transport(self, context: TransportContext, *, beside: bool = False) -> Transport:
-        """Make the configured transport: the supervisor's, or that of a process that it starts `beside` itself."""
+        """Make the configured transport.
+
+        With `beside` it is that of a process which the supervisor starts beside itself, otherwise the supervisor's.
+        """
         assert self.transport_driver is not None
         driver, options = self.transport_driver
         if beside:
@@ -211,7 +226,7 @@ class JobSpec:
 
     @property
     def is_listed(self) -> bool:
-        """Whether processes elsewhere find the job in its registry."""
+        """Return whether processes elsewhere find the job in its registry."""
         return self.registry_driver is not None and self.job_registry(RegistryContext()).capabilities.shared
 
     def job_registry(self, context: RegistryContext) -> JobRegistry:
@@ -226,7 +241,10 @@ class JobSpec:
         failed: Callable[[FlameError], None] | None = None,
         counts: Callable[[], Mapping[str, Any]] = dict,
     ) -> NodeHost:
-        """Make what nodes are started on. Arguments: see `HostContext`; without them it is only asked."""
+        """Make the host that nodes are started on.
+
+        Arguments: see `HostContext`. Without them the host is only asked, and starts nothing.
+        """
         assert self.host_driver is not None
         driver, options = self.host_driver
         prefixes = {name: source.context.prefix for name, source in self.sources.items() if source.context.prefix}
@@ -237,7 +255,10 @@ class JobSpec:
 
     @property
     def ahead(self) -> Mapping[str, Sequence[str]]:
-        """The operations that run where a source is read, before the workers, by name of the source."""
+        """Return the operations that run where a source is read, before the workers.
+
+        The names are by name of the source.
+        """
         return self.host().ahead() if self.has_host else {}
 
     @property
@@ -251,7 +272,10 @@ class JobSpec:
         return bool(self.given) or self.config.deploy.on == HERE
 
     def acker(self, plan: AckerPlan) -> Acker:
-        """Make the configured acker; one that wraps another finds it by name, with the options of its own table."""
+        """Make the configured acker.
+
+        One that wraps another finds it by name, with the options of its own table.
+        """
         assert self.acker_driver is not None
         driver, options = self.acker_driver
         return driver(options, dataclasses.replace(plan, make=lambda name, table: self._inner_acker(name, table, plan)))
@@ -262,7 +286,7 @@ class JobSpec:
         return driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
 
     def described(self) -> dict[str, Any]:
-        """What would run where, for people and programs. Holds no secret."""
+        """Return what would run where, for people and programs; it holds no secret."""
         config = self.config
 
         def ends(section: str, vertices: Iterable[Vertex], edges: Mapping[str, Edge]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Where settings come from: a file, the environment, the command line; the later one wins, key by key.
+"""Layers of settings: a file, the environment, the command line.
 
-Every value remembers its origin, so that an error can name it.
+The later one wins, key by key. Every value remembers its origin, so that an error can name it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Table = dict[str, Any]
 
 @dataclass(slots=True)
 class Layer:
-    """Nested tables, and where each value came from, by dotted key."""
+    """Nested tables, and the origin of each value, by dotted key."""
 
     table: Table = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Layer:
     def overlay(self, upper: Layer) -> None:
         """Put another layer on top of this one.
 
-        What gets another driver loses the driver's options of the layers below: they are another driver's.
+        A part that gets another driver loses the options of the layers below, which are of the former driver.
         """
         for section, keys in OWN_KEYS.items():
             mine, theirs = self.table.get(section), upper.table.get(section)
@@ -91,7 +91,7 @@ def _merge(lower: Table, upper: Table) -> None:
 
 
 def folded(name: str) -> str:
-    """A name as the environment can write it: lower case, no hyphens."""
+    """Return a name as the environment can write it: lower case, no hyphens."""
     return name.lower().replace("-", "_")
 
 
@@ -126,7 +126,10 @@ def from_file(path: Path) -> Layer:
 
 
 def from_environment(environ: Mapping[str, str]) -> Layer:
-    """Settings of the environment: `FLAMESTREAM__SOURCE__PAGES__PATH=…` is `source.pages.path`."""
+    """Read the settings of the environment.
+
+    `FLAMESTREAM__SOURCE__PAGES__PATH=…` is `source.pages.path`.
+    """
     layer = Layer()
     for variable in sorted(environ):
         if variable.startswith(PREFIX):
@@ -136,10 +139,12 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def from_program(settings: Mapping[str, Any]) -> Layer:
-    """Settings by dotted key: `{"source.pages.path": "pages.xml"}`. Values are what they are.
+    """Make a layer of settings by dotted key: `{"source.pages.path": "pages.xml"}`.
+
+    Values are taken as they are.
 
     Raises:
-        ConfigError: A key is not of its form.
+        ConfigError: A key has a wrong form.
     """
     layer = Layer()
     for key, value in settings.items():
@@ -156,18 +161,18 @@ def from_command(
     on: str | None = None,
     take_over: bool = False,
 ) -> Layer:
-    """Settings of the command line.
+    """Make a layer of the settings of the command line.
 
     Args:
         settings: Texts of the form TABLE.KEY=VALUE.
         sources: Texts of the form NAME=DRIVER.
         sinks: Texts of the form NAME=DRIVER.
         workers: Number of workers.
-        on: What nodes are started on.
-        take_over: Whether to take the job over from a run that is at work.
+        on: Name of the host that nodes are started on.
+        take_over: Whether to take the job over from a run in progress.
 
     Raises:
-        ConfigError: A text is not of its form.
+        ConfigError: A text has a wrong form.
     """
     layer = Layer()
     for section, texts in (("source", sources), ("sink", sinks)):
@@ -194,7 +199,7 @@ def from_command(
 
 
 def parsed(text: str) -> Any:
-    """A value as TOML writes it, or the text itself if it is not TOML.
+    """Return a value as TOML writes it, or the text itself if it is not TOML.
 
     >>> parsed("4"), parsed("true"), parsed("out.jsonl"), parsed('"4"'), parsed('["a", "b"]')
     (4, True, 'out.jsonl', '4', ['a', 'b'])
@@ -207,7 +212,7 @@ def parsed(text: str) -> Any:
 
 
 def keys_of(text: str) -> list[str]:
-    """The keys of a dotted key, which may be quoted as in TOML.
+    """Return the keys of a dotted key, which may be quoted as in TOML.
 
     Raises:
         ConfigError: It is no dotted key, or has no table.

@@ -1,4 +1,4 @@
-"""The operators of a graph that plugins bring: found by the kinds of its vertices."""
+"""The operators of plugins, found by the kinds of a graph's vertices."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flamecore.runtime.operators.table import OPERATORS
 
 
 def plugin_operators(graph: Graph, plugins: PluginRegistry) -> dict[type[Vertex], type[Operator]]:
-    """Return what computes the vertices that the engine has no operator for, by their class.
+    """Return the operators of the vertices that the engine has none for, by class.
 
     Raises:
-        PluginError: Nobody provides one, it cannot be used, or it is for other vertices of the same kind.
+        PluginError: No plugin provides one, it cannot be used, or it is for other vertices of the same kind.
     """
     found: dict[type[Vertex], type[Operator]] = {}
     for vertex in graph.vertices:

@@ -1,4 +1,4 @@
-"""Options of drivers: what a configuration says of each, in the driver's own terms."""
+"""The options of drivers: tables of a configuration, checked by the driver."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from flamecore.runtime.config.validate import convert, expand, unknown_key
 
 
 def options_of(driver: Any, table: Mapping[str, Any], path: str, origins: Mapping[str, str] | None = None) -> Any:
-    """Build the `Options` of a driver of a table, with references to the environment replaced.
+    """Build the `Options` of a driver from a table.
+
+    References to the environment are replaced.
 
     Args:
         driver: The driver's class.
-        table: As configured.
+        table: The table, as configured.
         path: Dotted key of the table, for errors.
-        origins: Where values came from, for errors.
+        origins: Origins of values, for errors.
 
     Returns:
         The options; None if the driver takes none.
@@ -38,7 +40,9 @@ def options_of(driver: Any, table: Mapping[str, Any], path: str, origins: Mappin
 
 
 def registry_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[JobRegistry], Any]:
-    """Driver and options of the registry of jobs; what its table does not say is taken from the transport of its name.
+    """Return the driver and the options of the registry of jobs.
+
+    Missing options are taken from the transport of its name.
 
     Raises as `PluginRegistry.get` and `options_of`.
     """
@@ -52,7 +56,7 @@ def registry_options(config: JobConfig, driver: type[JobRegistry], default: Mapp
     Args:
         config: The configuration.
         driver: Class of the registry.
-        default: Options where nothing is configured, neither for the registry nor for the transport of its name.
+        default: Options where neither the registry nor the transport of its name is configured.
 
     Raises as `options_of`.
     """
@@ -61,7 +65,9 @@ def registry_options(config: JobConfig, driver: type[JobRegistry], default: Mapp
 
 
 def store_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[Store], Any]:
-    """Driver and options of the store of state; what its table does not say is taken from the transport of its name.
+    """Return the driver and the options of the store of state.
+
+    Missing options are taken from the transport of its name.
 
     Raises as `PluginRegistry.get` and `options_of`; and `ConfigError` where no state is kept.
     """
@@ -78,7 +84,10 @@ def store_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[Store], A
 
 
 def shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
-    """What the tables of the transport and the host of that name say and the driver knows too: servers, credentials."""
+    """Return the options that a driver takes from the transport or host of its name.
+
+    They are servers and credentials, for example.
+    """
     known = () if driver.Options is None else driver.Options.__struct_fields__
     name = use.rpartition(":")[2]
     table = {**config.hosts.get(name, {}), **config.transport.tables.get(name, {})}
@@ -86,27 +95,32 @@ def shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
 
 
 def workers_on(table: Mapping[str, Any] | None, origins: Mapping[str, str]) -> Any:
-    """Return the number of workers that the table of a host gives, unless something else than a file gives one.
+    """Return the number of workers in the table of a host.
+
+    A number that is set elsewhere than in a file has precedence.
 
     Args:
-        table: As configured.
-        origins: Where values came from.
+        table: The table, as configured.
+        origins: Origins of values.
 
     Returns:
-        As it is written, which need not be a number; None: nothing.
+        The value as written, which need not be a number; None: there is none.
     """
     return table.get("workers") if isinstance(table, Mapping) and "job.workers" not in origins else None
 
 
 def options_table(choice: Choice) -> Mapping[str, Any]:
-    """The table with the options of the driver that is used, also if that is named with its distribution."""
+    """Return the table with the options of the driver in use.
+
+    The driver may be named with its distribution.
+    """
     return choice.tables.get(choice.use, choice.tables.get(choice.use.rpartition(":")[2], {}))
 
 
 def node_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the transport for a process that the supervisor starts beside itself.
+    """Return options of the transport for a process beside the supervisor.
 
-    A port that is named is the supervisor's; the others take any that is free.
+    A given port is the supervisor's; the others take any free one.
     """
     host, separator, _ = str(options.get("listen", "")).rpartition(":")
     return {**options, "listen": f"{host}:0"} if separator else dict(options)

@@ -1,4 +1,4 @@
-"""The place of a job that names none: the host on which the data of its sources and sinks is at home."""
+"""The place of a job without one: the host where its data is at home."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Place(NamedTuple):
 
     Attributes:
         on: Name of the host, or the word for this process.
-        because: The sources and sinks that have their data there, if that is why.
+        because: The sources and sinks that have their data there, if that is the reason.
     """
 
     on: str
@@ -35,13 +35,13 @@ def best_place(
     *,
     given: bool,
 ) -> Place:
-    """Choose where a job runs that says nothing of it.
+    """Choose the place of a job that names none.
 
     Args:
-        config: What is configured besides.
+        config: The rest of the configuration.
         sources: The job's sources.
         sinks: The job's sinks, that of dead letters among them.
-        plugins: Where drivers are found.
+        plugins: The installed plugins.
         given: Whether a program hands over records, or lists for them: they are in this process alone.
 
     Raises:
@@ -49,7 +49,7 @@ def best_place(
     """
     if given:
         return Place(HERE)
-    if config.deploy.start == "join":  # who joins says where that is
+    if config.deploy.start == "join":  # the workers that join decide where they are
         return Place(defaults.HOST)
     said = config.transport.use
     leaves = bool(said) and _leaves_the_process(config, plugins)
@@ -81,7 +81,10 @@ def _homes(sources: Mapping[str, Source], sinks: Mapping[str, Sink]) -> Iterator
 
 
 def _leaves_the_process(config: JobConfig, plugins: PluginRegistry) -> bool:
-    """Return whether the configured transport reaches other processes; one that fails is an error elsewhere."""
+    """Return whether the configured transport reaches other processes.
+
+    One that fails is an error elsewhere.
+    """
     use = config.transport.use
     try:
         driver: Any = plugins.guarded("transport", use)

@@ -1,7 +1,8 @@
-"""Finding plugins: names are looked up in entry points, and only the one that is named is imported.
+"""The registry of plugins: lookup by name in entry points.
 
-The group of a kind is `flamestream.<kind>`; an entry point's target is a module that implements the one hook of
-its kind (`flamecore.abc.hooks`). Nothing is read before the first question is asked, and then once.
+Only the plugin that is named is imported. The group of a kind is `flamestream.<kind>`; an entry point's target is a
+module that implements the one hook of its kind (`flamecore.abc.hooks`). Entry points are read once, on the first
+question.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ if TYPE_CHECKING:
 API_FLOOR: Final = 1
 """The oldest version of the plugin contract that still works."""
 API_CURRENT: Final = 1
-"""The version of the plugin contract that is spoken here."""
+"""The version of the plugin contract of this flamestream."""
 
 Kind = Literal["transport", "acker", "source", "sink", "store", "registry", "host", "operator", "command", "hooks"]
 
 
 class PluginKind(NamedTuple):
-    """A row of the table of kinds: what is said of all plugins of one.
+    """A row of the table of kinds: facts that hold for all plugins of one.
 
     Attributes:
         plural: For texts.
@@ -84,10 +85,12 @@ _overrides: ContextVar[Mapping[tuple[str, str], Any]] = ContextVar("flamestream_
 
 @contextmanager
 def override(kind: Kind, name: str, plugin: Any) -> Iterator[None]:
-    """Add a driver, command or observer without installing it, or put it in the place of an installed one: for tests.
+    """Add a driver, command or observer without installing it.
+
+    It takes the place of an installed one of the name. For tests.
 
     Args:
-        kind: What it is.
+        kind: Its kind.
         name: The name that configurations use.
         plugin: The class (for commands the command, for hooks the module or object) that is returned for the name.
     """
@@ -100,34 +103,37 @@ def override(kind: Kind, name: str, plugin: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One entry of the installed plugins: who provides which name. Asking it imports nothing."""
+    """One entry of the installed plugins, and the distribution that provides it.
+
+    Asking it imports nothing.
+    """
 
     kind: Kind
     point: EntryPoint
 
     @property
     def name(self) -> str:
-        """The name that configurations use."""
+        """Return the name that configurations use."""
         return self.point.name
 
     @property
     def module(self) -> str:
-        """The module that is imported when the plugin is named."""
+        """Return the module that is imported when the plugin is named."""
         return self.point.module
 
     @property
     def distribution(self) -> str:
-        """Name of the distribution that provides it."""
+        """Return the name of the distribution that provides it."""
         return _name_and_version(self.point.dist)[0] if self.point.dist else "unknown"
 
     @property
     def version(self) -> str:
-        """Version of the distribution."""
+        """Return the version of the distribution."""
         return _name_and_version(self.point.dist)[1] if self.point.dist else "0"
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Extras of the distribution."""
+        """Return the extras of the distribution."""
         return tuple(self.point.dist.metadata.get_all("Provides-Extra") or ()) if self.point.dist else ()
 
     def __str__(self) -> str:
@@ -135,7 +141,7 @@ class Provider:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What every plugin error says of it."""
+        """Return the fields that every plugin error has of it."""
         return {"kind": self.kind, "name": self.name, "distribution": self.distribution}
 
 
@@ -145,7 +151,10 @@ def _scan() -> dict[Kind, list[EntryPoint]]:
 
 
 def _changed(place: str) -> int | None:
-    """Return when a place of modules was changed last: also when something was installed there, or uninstalled."""
+    """Return when a folder of modules was last changed, in nanoseconds.
+
+    Installing and uninstalling change it. None: it does not exist.
+    """
     try:
         return Path(place).stat().st_mtime_ns
     except OSError:
@@ -166,7 +175,9 @@ def _name_and_version(distribution: Distribution) -> tuple[str, str]:
 
 
 class PluginRegistry:
-    """The installed plugins, as one process sees them. Make one where it is needed; it is cheap until asked.
+    """The installed plugins, as one process sees them.
+
+    Make one where it is needed; it reads nothing before the first question.
 
     Plugins installed after the first question are not seen.
     """
@@ -180,12 +191,15 @@ class PluginRegistry:
         return _scan()
 
     def names(self, kind: Kind) -> tuple[str, ...]:
-        """Every name of a kind, sorted. Imports nothing."""
+        """Return every name of a kind, sorted. Imports nothing."""
         overridden = (name for of, name in _overrides.get() if of == kind)
         return tuple(sorted({*(point.name for point in self._points[kind]), *overridden}))
 
     def providers(self, kind: Kind) -> list[Provider]:
-        """Who provides what, sorted by name; a name that two provide is there twice. Imports nothing."""
+        """Return the providers of a kind, sorted by name. Imports nothing.
+
+        A name that two distributions provide is there twice.
+        """
         found = [Provider(kind, point) for point in self._points[kind]]
         return sorted(found, key=lambda provider: (provider.name, provider.distribution))
 
@@ -210,16 +224,18 @@ class PluginRegistry:
     @overload
     def get(self, kind: Kind, name: str) -> Any: ...
     def get(self, kind: Kind, name: str) -> Any:
-        """Import a plugin and return what it provides: a driver's class, a command, or the module of an observer.
+        """Import a plugin and return its object.
+
+        It is a driver's class, a command, or the module of an observer.
 
         Args:
-            kind: What is wanted.
+            kind: Its kind.
             name: Its name, or `distribution:name` where several distributions provide the name.
 
         Raises:
-            UnknownPluginError: Nobody provides it.
+            UnknownPluginError: No distribution provides it.
             PluginConflictError: Several distributions provide it.
-            PluginLoadError: Its module cannot be imported, or does not provide what its entry point promises.
+            PluginLoadError: Its module cannot be imported, or lacks the object that its entry point promises.
             MissingDependencyError: Its client library is not installed.
             PluginApiError: It was written for another version of the contract.
         """
@@ -231,11 +247,13 @@ class PluginRegistry:
         return self._loaded[kind, name]
 
     def guarded(self, kind: Kind, name: str, place: str = "") -> Any:
-        """As `get`, of a plugin that is to be used: whatever it does against its contract names it.
+        """Return a plugin as `get` does, held to its contract.
+
+        An error of a broken contract names the plugin.
 
         Args:
             kind, name: See `get`.
-            place: Dotted key of what it is used for, if there may be several: "source.lines".
+            place: Dotted key of its use, if there may be several: "source.lines".
 
         Raises:
             PluginLoadError: Also if it is of no class of its contract, or lacks a method of it.

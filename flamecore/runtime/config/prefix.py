@@ -1,7 +1,7 @@
-"""The prefix of a source on its errand: what another process needs to run it, and what comes back as bytes.
+"""The prefix of a source on its errand: input and result of another process.
 
-The other process imports the flow as nodes do: from its files, or where these are not, from a copy of them. What comes
-back is data, and nothing in it is run.
+The other process imports the flow as nodes do: from its files, or where these do not exist, from a copy of them.
+Results are data, and nothing in them is run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _FORMAT: Final = 1
 
 _ENOUGH: Final = 3
 _WEIGHED: Final = 9
-"""So many blocks are weighed, and so many at least."""
+"""Least and largest number of blocks that are weighed."""
 
 
 class FlowPrefix(Prefix):
     """The prefix of a source of a flow.
 
     Args:
-        flow: As imported here.
+        flow: The flow, as imported here.
         graph: Its checked graph.
         source: One of its sources, with a prefix.
     """
@@ -88,15 +88,15 @@ class Errand:
     """The prefix of a source in another process.
 
     Args:
-        told: By `FlowPrefix.errand`.
+        told: The result of `FlowPrefix.errand`.
 
     Raises:
         ConfigError: The flow cannot be imported, or it is another version here.
 
     Attributes:
         type: The type of records that the source declares.
-        worth: Whether it spares the workers more than it costs them to read what it has made. That is weighed by the
-            first blocks: a function that takes a microsecond is called sooner than its results are read.
+        worth: Whether it saves the workers more than reading its results costs them. The first blocks are weighed: a
+            function that takes a microsecond is called sooner than its results are read.
     """
 
     def __init__(self, told: Mapping[str, Any]) -> None:
@@ -119,12 +119,15 @@ class Errand:
         self._weighed = self._spared = 0
 
     def block(self, values: Sequence[Any], places: Sequence[int], count: int) -> bytes | None:
-        """Run the prefix for records; returns the block, or None: some of what comes of them cannot be written.
+        """Run the prefix for records and return the block.
 
         Args:
             values: The records.
-            places: Where in the block each of them is, ascending.
-            count: How many places there are; those without a record are left to the worker.
+            places: The place of each of them in the block, ascending.
+            count: Number of places; those without a record are left to the worker.
+
+        Returns:
+            The encoded block; None: some results cannot be encoded.
         """
         began = perf_counter()
         made = self._run.block(values, places, count)
@@ -138,7 +141,10 @@ class Errand:
         return data
 
     def _weigh(self, data: bytes, ran_s: float) -> None:
-        """Note whether a block takes longer to make than to read. A function may wait; reading is the processor's."""
+        """Note whether a block takes longer to make than to read.
+
+        Making is measured by the clock, as a function may wait; reading by processor time.
+        """
         began = thread_time()
         records_of(self._codec.decode(data))
         self._spared += 1 if ran_s > thread_time() - began else -1
@@ -147,7 +153,10 @@ class Errand:
 
 
 def _imported(told: Mapping[str, Any], spare: Path) -> FlowGraph:
-    """Import the flow, and its modules anew: this process may have imported an earlier version of them."""
+    """Import the flow, and its modules anew.
+
+    This process may have imported an earlier version of them.
+    """
     for path, source in told["code"].items():
         file = spare / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -164,6 +173,6 @@ def prefix_of(flow: FlowGraph, graph: Graph, source: Source, *, checked: bool) -
 
     Args:
         flow, graph, source: As for `FlowPrefix`.
-        checked: Whether the job has all functions checked, which is the worker's to do.
+        checked: Whether the job has all functions checked, which only a worker does.
     """
     return FlowPrefix(flow, graph, source) if graph.prefix_of(source) and not checked else None

@@ -1,4 +1,4 @@
-"""The configuration of a job: one frozen value made of a file, the environment and the command line.
+"""The configuration of a job: one frozen value of file, environment and options.
 
     schema = 1
     [job]
@@ -14,7 +14,7 @@
     path = "book.txt"
 
 Order of precedence: command line, then FLAMESTREAM__SECTION__KEY, then the file, then defaults. Nothing is imported
-here: whether a driver exists and what its options must be is found by `flamecore.runtime.launch`.
+here: `flamecore.runtime.launch` finds the drivers and checks their options.
 """
 
 from __future__ import annotations
@@ -71,18 +71,24 @@ class _HooksTable(msgspec.Struct, frozen=True):
 
 
 def encode_config(config: JobConfig) -> bytes:
-    """A configuration, for another process: as JSON. References to the environment stay as they are written."""
+    """Encode a configuration for another process, as JSON.
+
+    References to the environment stay as they are written.
+    """
     return msgspec.json.encode(config, enc_hook=str)
 
 
 def config_of_node(config: JobConfig) -> JobConfig:
-    """A configuration, for a node: it starts no others, and need not know on what it was started itself."""
+    """Return a configuration for a node.
+
+    A node starts no others, and need not know the host that it was started on.
+    """
     deploy = msgspec.structs.replace(config.deploy, on=defaults.HOST)
     return msgspec.structs.replace(config, deploy=deploy)
 
 
 def decode_config(data: bytes) -> JobConfig:
-    """The configuration of another process."""
+    """Decode the configuration of another process."""
     return msgspec.json.decode(data, type=JobConfig, dec_hook=lambda kind, value: kind(value))
 
 
@@ -97,13 +103,13 @@ def read_config(
 
     Args:
         file: A TOML file; None: there is none.
-        command: What the command line says (`flamecore.runtime.config.layers.from_command`).
+        command: Settings of the command line (`flamecore.runtime.config.layers.from_command`).
         environ: The environment; that of the process by default.
-        problems: Takes all that is wrong with single keys; without it the first problem is raised.
+        problems: Takes the errors of single keys; without it the first one is raised.
 
     Raises:
         ConfigError: The file cannot be read, or a value cannot be used.
-        UnknownKeyError: Nobody reads a key.
+        UnknownKeyError: A key is not known.
     """
     environ = os.environ if environ is None else environ
     layer = layers.from_file(file) if file else layers.Layer()
@@ -119,7 +125,10 @@ def make_config(
     folder: Path = Path(),
     problems: Problems | None = None,
 ) -> JobConfig:
-    """Make a configuration of settings. Arguments and errors as for `read_config`; `environ` is for `${NAME}` alone."""
+    """Make a configuration of settings.
+
+    Arguments and errors as for `read_config`; `environ` is for `${NAME}` alone.
+    """
     found = Problems() if problems is None else problems
     config = _Reading(layer, os.environ if environ is None else environ, found).config(folder)
     if problems is None:
@@ -128,7 +137,10 @@ def make_config(
 
 
 class _Reading:
-    """One pass over the merged tables; what is wrong is noted, and the defaults stand in for it."""
+    """One pass over the merged tables.
+
+    Problems are noted, and the defaults stand in for wrong values.
+    """
 
     def __init__(self, layer: layers.Layer, environ: Mapping[str, str], problems: Problems) -> None:
         self._table = layer.table
@@ -164,7 +176,10 @@ class _Reading:
         )
 
     def _job(self) -> JobTable:
-        """[job]. The table of what nodes are started on may have a number of workers of its own."""
+        """Read [job].
+
+        The table of the host may have a number of workers of its own.
+        """
         table = self._section("job")
         on = self._section("deploy").get("on")
         there = self._table.get(on) if isinstance(on, str) and on not in SECTIONS else None
@@ -173,7 +188,7 @@ class _Reading:
         return self._struct("job", table, JobTable)
 
     def _with_options(self, section: str, keys: type[msgspec.Struct], default: Table | None = None) -> dict[str, Any]:
-        """The fields of a section that has keys of its own among the options of its driver."""
+        """Return the fields of a section, with the options of its driver apart."""
         table = self._section(section)
         own = {key: value for key, value in table.items() if key in keys.__struct_fields__}
         options = {key: value for key, value in table.items() if key not in own}
@@ -194,8 +209,11 @@ class _Reading:
         return {}
 
     def _struct(self, path: str, said: Table, type_: type[S], default: Table | None = None) -> S:
-        """Make a struct of what is said under `path`; `default` has what it needs where nothing is said."""
-        # What is wrong is left out and the rest read again, so that one bad key does not hide what the others say.
+        """Make a struct of the keys under `path`.
+
+        `default` has the required keys that are missing.
+        """
+        # A wrong key is left out and the rest read again, so that it does not hide the errors of the others.
         said, default = dict(said), default or {}
         while True:
             raw = default | said

@@ -1,4 +1,7 @@
-"""How the parts of a job are found and built; what is wrong is noted, and the rest looked at all the same."""
+"""The resolution of a configuration and a flow to the parts of a job.
+
+Problems are noted, and the rest is looked at all the same.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ E = TypeVar("E", Source, Sink)
 
 @dataclass(slots=True)
 class _Edges:
-    """Sources and sinks of a job, the names of their drivers by dotted key, and what is wrong with them."""
+    """Sources and sinks of a job, their drivers by dotted key, and their problems."""
 
     sources: dict[str, Source] = field(default_factory=dict)
     sinks: dict[str, Sink] = field(default_factory=dict)
@@ -52,7 +55,7 @@ class _Edges:
 
 
 class SpecBuilder:
-    """Makes a job spec. Arguments: see `flamecore.runtime.config.resolve.resolve`."""
+    """A builder of one job spec; arguments as for `resolve`."""
 
     def __init__(
         self, config: JobConfig, flow: FlowGraph, plugins: PluginRegistry, given: Mapping[str, Any], problems: Problems
@@ -68,7 +71,7 @@ class SpecBuilder:
         self._place = Place(config.deploy.on)
 
     def build(self) -> JobSpec:
-        """Find and build every part; what is wrong is noted."""
+        """Find and build every part; problems are noted."""
         graph = transport = acker = store = job_registry = None
         with self._problems.noted():
             graph = self._flow.graph(barrier=self._config.job.barrier)
@@ -125,10 +128,10 @@ class SpecBuilder:
         return self._config.job.name or self._flow.name
 
     def _settle(self, graph: Graph | None) -> None:
-        """Find out where the job runs, have its host say what is left open, and build sources and sinks."""
+        """Choose where the job runs, complete the configuration, and build the edges."""
         said = self._config
         if said.deploy.on == AUTO:
-            if graph is not None:  # they are asked where they are at home
+            if graph is not None:  # sources and sinks know where they are at home
                 self._build_edges(graph)
             with self._problems.noted():
                 sinks = self._edges.all_sinks
@@ -156,7 +159,7 @@ class SpecBuilder:
             )
 
     def _move_to(self, on: str) -> None:
-        """Have the configuration name where the job runs, and heed what that has in its own table."""
+        """Set the place in the configuration, and apply the table of that host."""
         config = self._config
         job = config.job
         if workers := workers_on(config.hosts.get(on), config.origins):
@@ -164,7 +167,7 @@ class SpecBuilder:
         self._config = replace(config, job=job, deploy=replace(config.deploy, on=on))
 
     def _complete_config(self) -> None:
-        """Find what nodes are started on, and have it say what is left open."""
+        """Find the host, and have it complete the configuration."""
         on = self._config.deploy.on
         driver = self._plugins.guarded("host", on)
         self._drivers["host"] = on
@@ -270,7 +273,10 @@ class SpecBuilder:
         return self._edge(driver, config.dead_letter.use, DEAD_LETTERS, edge, context)
 
     def _fingerprint(self, graph: Graph) -> str:
-        """What the outputs depend on: the graph, the file that draws it, and the inputs."""
+        """Return a digest of all that outputs depend on.
+
+        These are the graph, the file that draws it, and the inputs.
+        """
         inputs = {}
         for name, source in self._edges.sources.items():
             with self._edges.problems.noted():
@@ -287,7 +293,7 @@ class SpecBuilder:
 
 
 def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
-    """What is demanded of a job whose parts are there, and cannot be kept."""
+    """Yield the requirements that the parts of a job cannot meet."""
     if spec.config.state.use is None:
         yield from _one_phase(spec)
     else:
@@ -297,7 +303,10 @@ def unmet_requirements(spec: JobSpec) -> Iterator[ConfigError]:
 
 
 def _one_phase(spec: JobSpec) -> Iterator[ConfigError]:
-    """Without state there is nothing that an earlier phase could have left."""
+    """Yield an error for every later phase of a job without state.
+
+    Without state an earlier phase could not have left anything.
+    """
     edges = [(f"source.{name}", edge) for name, edge in spec.config.source.items()]
     edges += [(f"sink.{name}", edge) for name, edge in spec.config.sink.items()]
     for path, edge in edges:
@@ -310,7 +319,10 @@ def _one_phase(spec: JobSpec) -> Iterator[ConfigError]:
 
 
 def _ordered_state(spec: JobSpec) -> Iterator[ConfigError]:
-    """A snapshot is of a time."""
+    """Yield an error if state is kept without the barrier.
+
+    A snapshot is of a time, and only the barrier holds outputs back until their time.
+    """
     if not spec.config.job.barrier:
         yield ConfigError(
             "state is kept, and the barrier is off: outputs that left at once could not be told from their repeats",
@@ -320,7 +332,7 @@ def _ordered_state(spec: JobSpec) -> Iterator[ConfigError]:
 
 
 def _exactly_once(spec: JobSpec) -> Iterator[ConfigError]:
-    """Every part that cannot keep the guarantee, with what can."""
+    """Yield an error for every part that cannot keep the guarantee, with a remedy."""
     lacking: list[tuple[str, str, str]] = []
     if spec.config.job.clock == "wall" and spec.config.state.use is None:
         why = "times of the wall clock are others in a second run, and without state nothing keeps them"
@@ -354,15 +366,17 @@ def resolve(
     plugins: PluginRegistry | None = None,
     problems: Problems | None = None,
 ) -> JobSpec:
-    """Find and build every part of a job, and note all that is wrong. Starts nothing, opens nothing.
+    """Find and build every part of a job, and note every problem.
+
+    Starts nothing, opens nothing.
 
     Args:
-        config: What is configured.
-        flow: What is to run.
-        given: What a program hands over: values by name of the source, and lists that take outputs by name of the sink.
-            These use the driver for what is handed over; a sink only if nothing else is configured for it.
-        plugins: Where drivers are found.
-        problems: Takes what is wrong, besides what it holds already.
+        config: The configuration.
+        flow: The flow to run.
+        given: Values that a program hands over, by name of the source, and lists that take outputs, by name of the
+            sink. They use the driver for values handed over; a sink only if no other is configured for it.
+        plugins: The installed plugins.
+        problems: Takes the problems, besides those that it holds already.
     """
     found = Problems() if problems is None else problems
     return SpecBuilder(config, flow, plugins or PluginRegistry(), given or {}, found).build()

@@ -1,4 +1,7 @@
-"""Finding the driver whose scheme an address has: transports and registries say themselves which schemes are theirs."""
+"""The lookup of drivers by the scheme of an address.
+
+Transports and registries declare their schemes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _KINDS: Final[tuple[AddressKind, ...]] = ("registry", "transport")
 
 
 class SchemeDrivers(NamedTuple):
-    """The drivers that an address leads to: name and class. At least one of them is there.
+    """The drivers that an address leads to, as (name, class); one of them is there.
 
     Attributes:
         registry: The registry that may know the job.
@@ -42,8 +45,8 @@ def has_scheme(driver: type[JobRegistry] | type[Transport], address: str) -> boo
 def find_drivers(address: str, config: JobConfig, plugins: PluginRegistry) -> SchemeDrivers:
     """Find the drivers whose scheme an address has.
 
-    Of each kind the configured driver is asked first, and then the one that has the scheme for its name. All others are
-    imported and asked only where the scheme is nobody's name: most addresses need one client library.
+    For each kind the configured driver is asked first, and then the one that is named like the scheme. All others are
+    imported and asked only where no driver has that name: most addresses need one client library.
 
     Args:
         address: The address, `SCHEME://…`.
@@ -77,14 +80,14 @@ def find_drivers(address: str, config: JobConfig, plugins: PluginRegistry) -> Sc
 
 
 def _named(kind: AddressKind, name: str, address: str, plugins: PluginRegistry) -> tuple[str, Any] | None:
-    """The driver of a name, if there is one and it has the scheme of the address."""
+    """Return the driver of a name, if it exists and has the scheme of the address."""
     if name.rpartition(":")[2] in plugins.names(kind) and has_scheme(driver := plugins.get(kind, name), address):
         return name, driver
     return None
 
 
 def _only(kind: AddressKind, address: str, plugins: PluginRegistry) -> tuple[str, Any] | None:
-    """The only driver of a kind that has the scheme of the address."""
+    """Return the only driver of a kind that has the scheme of the address."""
     found = [(name, driver) for name, driver in _usable(kind, plugins) if has_scheme(driver, address)]
     if len(found) > 1:
         scheme, names = address.partition("://")[0], [name for name, _ in found]
@@ -100,17 +103,20 @@ def _only(kind: AddressKind, address: str, plugins: PluginRegistry) -> tuple[str
 
 
 def _usable(kind: AddressKind, plugins: PluginRegistry) -> Iterator[tuple[str, Any]]:
-    """Every driver of a kind that can be imported."""
+    """Yield every driver of a kind that can be imported."""
     for name in plugins.names(kind):
         try:
             driver = plugins.get(kind, name)
         except PluginError:
-            continue  # the listing of an address that nobody knows has it
+            continue  # the listing for an unknown address names it
         yield name, driver
 
 
 def _listing(plugins: PluginRegistry, scheme: str = "") -> str:
-    """The schemes of all installed plugins with where they come from, and the one that is most like `scheme`."""
+    """Return the schemes of all installed plugins with their origins.
+
+    The one that is most like `scheme` comes first.
+    """
     known: list[str] = []
     lines = []
     for kind in _KINDS:
@@ -130,6 +136,6 @@ def _listing(plugins: PluginRegistry, scheme: str = "") -> str:
 
 
 def _origin(kind: AddressKind, name: str, plugins: PluginRegistry) -> str:
-    """The distributions that provide a driver."""
+    """Return the distributions that provide a driver."""
     origins = [f"{of.distribution} {of.version}" for of in plugins.providers(kind) if of.name == name]
     return " and ".join(origins) or "this process"

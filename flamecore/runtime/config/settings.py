@@ -1,4 +1,4 @@
-"""How a job runs, as it was configured."""
+"""The settings by which a job runs, made of its configuration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flamecore.runtime.state.fronts import Phases
 
 @dataclass(frozen=True, slots=True)
 class StateSettings:
-    """How a job keeps its state; see `flamecore.abc.config.StateTable`.
+    """The settings of a job's state; see `flamecore.abc.config.StateTable`.
 
-    Without `lease_s` no other run is looked for: epochs alone keep two runs from doing harm, which simulations try.
+    Without `lease_s` no other run is looked for: epochs alone then keep two runs from doing harm, as simulations test.
     """
 
     interval_s: float = 0.5
@@ -26,29 +26,29 @@ class StateSettings:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """How a job runs.
+    """The settings by which a job runs.
 
     Attributes:
-        name: For errors, logs and frames.
-        workers: How many share the work.
-        owners: How many of them own key groups; None: see `flamecore.model.plan.owning_workers`.
+        name: Name of the job, for errors, logs and frames.
+        workers: Number of workers.
+        owners: Number of workers that own key groups; None: see `flamecore.model.plan.owning_workers`.
         clock: "sequence" (replay gives the same times) or "wall" (fronts interleave by arrival).
         barrier: Whether outputs wait for the minimum time; without it there can be no grouping.
         advance: Whether items may go into keyed states early; see `flamecore.abc.config.JobTable`.
         max_in_flight: Records admitted and not yet delivered, over all fronts.
-        max_rounds: How often an item may go round a cycle, and how many of one record may wait there.
-        on_error: What becomes of records a user function fails on.
+        max_rounds: Most rounds of an item in a cycle, and most items of one record that wait there.
+        on_error: Fate of records that a user function fails on.
         max_failed: Most records that may be left out; see `flamecore.abc.config.JobTable`.
-        source_policies: For each source, what becomes of malformed records; "fail" where nothing is said.
-        phases: Of sources and sinks.
-        dead_letter: Where dead letters go.
-        heartbeat_interval_s: How often an idle front of the wall clock says that time goes on.
+        source_policies: Fate of malformed records, by name of the source; "fail" by default.
+        phases: Phases of sources and sinks.
+        dead_letter: The sink of dead letters.
+        heartbeat_interval_s: Time between two heartbeats of an idle front of the wall clock.
         seed: Seed of random ids, for tests; None: unpredictable.
-        sink_timeout_s, source_timeout_s, grace_s: How long sinks and sources may take; see
+        sink_timeout_s, source_timeout_s, grace_s: Longest times for sinks and sources; see
             `flamecore.abc.config.JobTable`.
-        check_types, check_mutation: What functions of the flow are held to, on every record.
-        state: How state is kept; None: it is not.
-        take_over: Whether to take the job over from a run that is at work.
+        check_types, check_mutation: Checks of functions of the flow, on every record.
+        state: Settings of the state; None: none is kept.
+        take_over: Whether to take the job over from a run in progress.
     """
 
     name: str = "job"

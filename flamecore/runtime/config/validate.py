@@ -1,4 +1,7 @@
-"""Strict reading of configuration tables: nothing unknown, nothing mistyped, errors with the dotted path."""
+"""Strict reading of configuration tables.
+
+Nothing unknown, nothing mistyped, and errors with the dotted path.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ _SECRET = re.compile(r"passw|secret|token|credential|nkey|private|(api|access)[-
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 HIDDEN: Final = "***"
-"""What is shown in the place of a value that looks secret."""
+"""The text shown in the place of a value that looks secret."""
 
 
 def unknown_key(path: str, known: Iterable[str], *, where: str = "") -> UnknownKeyError:
-    """The error for a key that nobody reads, with the nearest that somebody does."""
+    """Return the error of an unknown key, with the nearest known one."""
     names = tuple(sorted(known))
     last = path.rpartition(".")[2]
     parent = path[: -len(last)]
@@ -48,7 +51,7 @@ def convert(table: Any, type_: type[T], path: str, *, raw: Any = None, origins: 
         type_: A `msgspec.Struct` class.
         path: Dotted key of the table, for errors.
         raw: The table before references were replaced; this is what errors show. Default: `table`.
-        origins: Where values came from, by dotted key; part of errors.
+        origins: Origins of values, by dotted key; part of errors.
 
     Raises:
         UnknownKeyError: A key that the struct does not have.
@@ -113,13 +116,15 @@ def _from(path: str, origins: Mapping[str, str]) -> str:
 
 
 def shown(path: str, value: Any) -> str:
-    """A value as errors and listings show it: nothing secret, nothing long."""
+    """Return a value as errors and listings show it: nothing secret, nothing long."""
     text = repr(redacted(value, path))
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def redacted(value: Any, path: str = "") -> Any:
-    """A copy in which values whose keys look secret, and credentials in addresses, are replaced by `***`.
+    """Return a copy in which secrets are replaced by `***`.
+
+    Secrets are values whose keys look secret, and credentials in addresses.
 
     >>> redacted({"user": "ann", "api_token": "s3cret", "server": "nats://ann:s3cret@host"})
     {'user': 'ann', 'api_token': '***', 'server': 'nats://***@host'}
@@ -134,7 +139,9 @@ def redacted(value: Any, path: str = "") -> Any:
 
 
 def expand(value: Any, path: str, environ: Mapping[str, str] | None = None) -> Any:
-    """Replace every `${NAME}` in the texts of a table by that environment variable; `$${` stands for `${`.
+    """Replace every `${NAME}` in a table's texts by that environment variable.
+
+    `$${` stands for `${`.
 
     Raises:
         ConfigError: The variable is not set.
@@ -163,11 +170,11 @@ def expand(value: Any, path: str, environ: Mapping[str, str] | None = None) -> A
 
 
 class Problems(list[FlameError]):
-    """Everything found to be wrong so far, so that a user can mend it in one go."""
+    """Everything found to be wrong so far, so that a user can repair it in one go."""
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Keep an error of the block instead of raising it; what is known already is not kept twice."""
+        """Keep an error of the block instead of raising it; keep none twice."""
         try:
             yield
         except FlameError as error:
@@ -175,7 +182,7 @@ class Problems(list[FlameError]):
                 self.append(error)
 
     def raise_first(self) -> None:
-        """Raise the first problem, if there is any; the others are its notes."""
+        """Raise the first problem, if any, with the others as its notes."""
         if self:
             first, *others = self
             for other in others:

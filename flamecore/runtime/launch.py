@@ -1,7 +1,7 @@
-"""From a configuration and a flow to a job.
+"""The way from a configuration and a flow to a job.
 
-`resolve` notes all that is wrong instead of stopping at the first problem, and starts nothing: it is what
-`flamestream check` shows. `make_job` goes on to the job, and `run_embedded` runs it here and now.
+`resolve` notes all problems instead of stopping at the first, and starts nothing: `flamestream check` shows its result.
+`make_job` goes on to the job, and `run_embedded` runs it here and now.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def make_job(
     given: Mapping[str, Any] | None = None,
     plugins: PluginRegistry | None = None,
 ) -> AnyJob:
-    """Build the job. Arguments as for `resolve`.
+    """Build the job.
+
+    Arguments as for `resolve`.
 
     Raises:
         FlameError: Something cannot work; further problems are notes of the error.
@@ -50,7 +52,9 @@ def make_job(
 
 
 def job_of(spec: JobSpec) -> AnyJob:
-    """Build the job: in this process, or on its host if no values are handed over.
+    """Build the job of a resolved spec.
+
+    It runs in this process, or on its host if no values are handed over.
 
     Raises:
         FlameError: The first of the problems; the others are its notes.
@@ -99,20 +103,22 @@ def run_embedded(
     state: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Outputs:
-    """Run a flow in this process to the end of its inputs: see `flamecore.flow.Flow.run`. The environment has no say.
+    """Run a flow in this process to the end of its inputs.
 
-    Under pytest all that functions promise is checked, unless `settings` say otherwise.
+    See `flamecore.flow.Flow.run`. The environment has no influence.
+
+    Under pytest all promises of functions are checked, unless `settings` say otherwise.
 
     Raises:
         FlameError: It cannot work, or has failed.
-        KeyboardInterrupt: Ctrl-C. Whatever ends a run that has begun has the outputs so far as attribute `outputs`.
+        KeyboardInterrupt: Ctrl-C. Any exception that ends a run in progress has the outputs so far as `outputs`.
     """
     chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": HERE}
     if acker is not None:
         chosen["acker.use"] = acker
     if transport is not None:
         chosen["transport.use"] = transport
-    if "PYTEST_CURRENT_TEST" in os.environ:  # a test wants to know
+    if "PYTEST_CURRENT_TEST" in os.environ:  # tests should find broken promises
         chosen |= {"job.check_types": True, "job.check_mutation": True}
     if state is not None:
         chosen |= {"state.use": defaults.STATE_IN_FOLDER, "state.path": str(state)}
@@ -140,13 +146,13 @@ def run_embedded(
 
 
 def to_the_end(job: AnyJob) -> JobReport:
-    """Run a job, also from within a running event loop.
+    """Run a job to its end, also from within a running event loop.
 
     Raises as `flamecore.runtime.engine.job.Job.run`.
     """
     if not _is_in_a_loop():
         return run(job.run())
-    # A notebook has a loop of its own in this thread, which waits for this very cell.
+    # A notebook has a loop of its own in this thread, which waits for this very cell: another thread runs the job.
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
     from threading import Event
@@ -182,10 +188,12 @@ def _is_in_a_loop() -> bool:
 
 
 class Outputs(dict[str, list[Any]]):
-    """For each sink the list of its outputs, in order; empty for a sink that another driver was configured for.
+    """The list of outputs for each sink, in order.
+
+    It is empty for a sink that another driver was configured for.
 
     Attributes:
-        report: How the job ended.
+        report: The result of the job.
     """
 
     report: JobReport = JobReport(JobStats())
@@ -195,5 +203,5 @@ class Outputs(dict[str, list[Any]]):
 
     @property
     def stats(self) -> JobStats:
-        """Counts and latency of the job."""
+        """Return counts and latency of the job."""
         return self.report.stats

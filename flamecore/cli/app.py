@@ -1,4 +1,7 @@
-"""What APP and the options beside it mean: a configuration and a flow. Shared by run, check and graph."""
+"""The configuration and the flow that APP and its options stand for.
+
+Shared by run, check and graph.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def app_argument(function: F) -> F:
-    """The argument APP."""
+    """Add the argument APP to a command."""
     return click.argument("app")(function)
 
 
 def config_options(function: F) -> F:
-    """The options that make a configuration."""
+    """Add the options that make a configuration to a command."""
     for option in reversed(
         (
             click.option(
@@ -80,12 +83,14 @@ class Options:
 
 
 def read_app(app: str, options: Options, problems: Problems | None = None) -> JobConfig:
-    """Read the configuration that APP and the options mean; its `job.flow` says which flow to load.
+    """Read the configuration of APP and the options.
+
+    Its `job.flow` names the flow to load.
 
     Args:
         app: A job file (.toml), a script, or a module, the latter two with `:flow` if there are several.
-        options: Of the command line.
-        problems: Takes what is wrong with single keys; without it the first problem is raised.
+        options: Options of the command line.
+        problems: Takes the errors of single keys; without it the first one is raised.
     """
     file = options.config_file
     command = layers.from_command(
@@ -102,7 +107,7 @@ def read_app(app: str, options: Options, problems: Problems | None = None) -> Jo
         return read_config(Path(app), command=command, problems=problems)
     command.put(("job", "flow"), app, app)
     config = read_config(file, command=command, problems=problems)
-    # What the command line names is relative to where it was typed, not to the file.
+    # A path of the command line is relative to the current folder, not to the file.
     return JobConfig(**{key: getattr(config, key) for key in config.__struct_fields__} | {"folder": Path()})
 
 

@@ -1,4 +1,4 @@
-"""What the exit code of a command means."""
+"""The exit codes of commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Exit codes:
 
 
 def exit_of(error: FlameError) -> Exit:
-    """The exit code for an error."""
+    """Return the exit code for an error."""
     if isinstance(error, PluginError):
         return Exit.PLUGIN
     refused = error.before_start or isinstance(error, ConfigError | GraphError | HeldError)

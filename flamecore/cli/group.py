@@ -1,4 +1,7 @@
-"""The group of all commands: each is imported when it is called; errors end as their text and an exit code."""
+"""The group of all commands, which it imports when they are called.
+
+Errors end as their text and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +41,15 @@ BUILT_IN: Final[Mapping[str, str]] = {
 
 
 class FlameGroup(click.Group):
-    """Commands of this package, and those that plugins provide (entry-point group `flamestream.command`).
+    """The commands of this package, and those of plugins.
+
+    Plugins provide commands in the entry-point group `flamestream.command`.
 
     A plugin's command is imported when it is called by name, never to list it.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the core's commands, then those of plugins."""
+        """Return the names of the core's commands, then those of plugins."""
         return [*BUILT_IN, *(name for name in _registry(ctx).names("command") if name not in BUILT_IN)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -75,7 +80,10 @@ class FlameGroup(click.Group):
             formatter.write_dl(rows)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """As a program, whose arguments are not given here, it ends even if something in it hangs that was given up."""
+        """Run the group; a program ends even if a part of it hangs.
+
+        It is a program if no arguments are given here. A task that hangs was given up before.
+        """
         program = not args and extra.get("args") is None
         try:
             return super().main(*args, **extra)
@@ -85,7 +93,7 @@ class FlameGroup(click.Group):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call a command; an error of the project becomes its text on stderr and its exit code."""
+        """Call a command; print an error of the project and exit with its code."""
         logs.to_stderr()
         try:
             return super().invoke(ctx)
@@ -109,7 +117,9 @@ def _words_of(provider: Provider) -> str:
 
 
 def _docstring_of(module: str) -> str:
-    """Return the docstring of a module without importing anything; empty if there is none that can be read.
+    """Return the docstring of a module without importing anything.
+
+    It is empty if there is none that can be read.
 
     Metadata has no place for a text: the value of an entry point is a reference. A second group of entry points
     could hold one only in disguise, and apart from the command that it describes.
@@ -121,7 +131,7 @@ def _docstring_of(module: str) -> str:
     spec, folders, name = None, None, ""
     for part in module.split("."):
         if name and folders is None:
-            return ""  # what is above is no package
+            return ""  # the module above is no package
         name = f"{name}.{part}" if name else part
         spec = next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, folders))), None)
         if spec is None:
@@ -133,7 +143,7 @@ def _docstring_of(module: str) -> str:
     try:
         return ast.get_docstring(ast.parse(loader.get_source(name) or "")) or ""
     except (ImportError, SyntaxError, ValueError):
-        return ""  # calling the command shows what is wrong with it; the list of commands must not fail for it
+        return ""  # calling the command shows the error; the list of commands must not fail for it
 
 
 def _registry(ctx: click.Context) -> PluginRegistry:

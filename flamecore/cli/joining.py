@@ -1,4 +1,4 @@
-"""How a command reaches a job that runs elsewhere: its address, the options of its transport, its token."""
+"""The way of a command to a running job: address, options of transport, token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def join_options(function: F) -> F:
-    """The options that say where the job is."""
+    """Add the options that lead to a running job to a command."""
     for option in reversed(
         (
             click.option("--job", required=True, help="Name of the job: job.name, or else that of its flow."),
@@ -50,7 +50,7 @@ def join_options(function: F) -> F:
 def joining(
     address: str, *, job: str, name: str | None, role: str, settings: tuple[str, ...], config_file: Path | None
 ) -> Iterator[dict[str, Any]]:
-    """What a node must know to join a job, a private folder included.
+    """Yield the values that a node needs to join a job, with a private folder.
 
     Args:
         address: The address, `SCHEME://…`: it leads to the supervisor over the transport whose scheme it is, or to a

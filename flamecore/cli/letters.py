@@ -1,4 +1,4 @@
-"""Files of dead letters as something to read: the records in them, and how far they have been read again."""
+"""Files of dead letters: their records, and how far they were read again."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from flamecore.errors import ConfigError
 from flamecore.runtime.config import defaults
 
 SUFFIX: Final = ".retried"
-"""Ending of the file beside the letters that says how far they were read again."""
+"""Ending of the file beside the letters that notes how far they were read again."""
 
 _MOST_BYTES: Final = 16 * 1024 * 1024
 """Longest line that can be a dead letter."""
 
 _CHUNK: Final = 2**20
 _TURN: Final = 1000
-"""After so many lines it is everyone else's turn."""
+"""Number of lines after which the reader lets other tasks run."""
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A dead letter, as far as it matters here; see `flamecore.model.failure.Failure.letter`."""
+    """A dead letter, as far as a retry needs it.
+
+    See `flamecore.model.failure.Failure.letter`.
+    """
 
     source: str
     position: str
@@ -39,7 +42,7 @@ class Letter(msgspec.Struct, frozen=True):
 
     @property
     def record(self) -> bytes | None:
-        """Return the record as its source had it; None if that was not kept."""
+        """Return the record as its source had it; None if it was not kept."""
         if self.original_base64 is not None:
             return base64.b64decode(self.original_base64, validate=True)
         return None if self.original is None else self.original.encode()
@@ -75,7 +78,9 @@ class LetterFile:
         self._mark_path = path.with_name(path.name + SUFFIX)
 
     def find(self) -> Letters | None:
-        """Return the letters to read next: of a retry that was cut short, or new ones; None: there are none.
+        """Return the letters to read next; None: there are none.
+
+        They are those of a retry that was cut short, or new ones.
 
         Raises:
             ConfigError: The file has changed where it was read before, or cannot be read.
@@ -100,7 +105,7 @@ class LetterFile:
             raise ConfigError(f"{error.filename} cannot be read: {error.strerror}", path="") from error
 
     def note(self, letters: Letters, *, done: bool) -> None:
-        """Write down, to last, that these letters are being read, or have been."""
+        """Note durably that these letters are being read, or have been."""
         mark = Mark(start=letters.start, end=letters.end, digest=letters.digest, done=done)
         fresh = self._mark_path.with_name(self._mark_path.name + ".new")
         with open(fresh, "wb") as file:
@@ -111,7 +116,7 @@ class LetterFile:
         if sys.platform != "win32":  # its folders cannot be opened
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
-                os.fsync(folder)  # before the state goes that knows as much
+                os.fsync(folder)  # before the state is removed, which knows as much
             finally:
                 os.close(folder)
 
@@ -131,7 +136,7 @@ class LetterFile:
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Some letters of a file, one after another.
+    """A range of letters of a file.
 
     Attributes:
         path: The file.
@@ -149,11 +154,13 @@ class Letters:
 
     @property
     def name(self) -> str:
-        """Name of the partition that these letters are: that of no others."""
+        """Return the name of the partition of these letters; no others have it."""
         return f"{self.path.name}[{self.start}:{self.end}] {self.digest}"
 
     def distinct(self, source: str) -> Iterator[tuple[tuple[int, int], Letter | None]]:
-        """Yield the letters of a source and where each stands; None in the place of other ones.
+        """Yield the place of every letter, with the letter if it is one of the source.
+
+        Otherwise None comes with the place.
 
         A record on which several operations have failed has several letters: the first counts.
 
@@ -170,7 +177,7 @@ class Letters:
             seen.add(digest)
 
     def all(self) -> Iterator[tuple[tuple[int, int], Letter]]:
-        """Yield every letter and where it stands: the offsets of its line.
+        """Yield every letter and its place: the offsets of its line.
 
         Raises:
             ConfigError: A line is no letter.
@@ -185,7 +192,7 @@ class Letters:
                 place = end
 
     def at(self, place: Sequence[int]) -> Letter:
-        """Read one letter again, by where it stands."""
+        """Read one letter again, by its place."""
         with open(self.path, "rb") as file:
             file.seek(place[0])
             return self._letter(file.read(place[1] - place[0]), place[0])
@@ -202,7 +209,9 @@ class Letters:
 
 
 class LetterSource(Source):
-    """A source that reads the records of dead letters, besides what another one reads or in its place.
+    """A source that reads the records of dead letters.
+
+    It reads them beside the records of another source, or in their place.
 
     Args:
         inner: The source that the records came from.
@@ -231,7 +240,10 @@ class LetterSource(Source):
 
 
 class LetterReader(Reader):
-    """The records of dead letters. A position is where the letter stands: the offsets of its line."""
+    """A reader of the records of dead letters.
+
+    The position of a record is the place of its letter: the offsets of its line.
+    """
 
     def __init__(self, source: Source, letters: Letters, after: int) -> None:
         self._source, self._letters, self._after = source, letters, after

@@ -1,4 +1,4 @@
-"""What commands print: data and JSON on stdout, everything else on stderr."""
+"""The output of commands: data and JSON on stdout, all else on stderr."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any
 
 
 def json_option(function: F) -> F:
-    """The option --json."""
+    """Add the option --json to a command."""
     help = "Print one JSON object on stdout."
     return click.option("--json", "json", is_flag=True, callback=_remember, expose_value=False, help=help)(function)
 
 
 def verbose_option(function: F) -> F:
-    """The option -v."""
+    """Add the option -v to a command."""
     help = "Say more; errors come with the whole traceback. Twice: debug messages too."
     return click.option("-v", "--verbose", count=True, callback=_remember, expose_value=False, help=help)(function)
 
@@ -45,17 +45,17 @@ def _choose_log(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 
 def log_option(function: F) -> F:
-    """The option --log."""
+    """Add the option --log to a command."""
     help = f"How to log: lines of text, or of JSON. By default as ${logs.VARIABLE} says, or text."
     kind = click.Choice(["text", "json"])
     return click.option("--log", type=kind, callback=_choose_log, expose_value=False, help=help)(function)
 
 
 class JsonLines(logging.Formatter):
-    """Lines of the logs of libraries, as JSON."""
+    """A formatter of the logs of libraries, as JSON lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line."""
+        """Return a record as one line of JSON."""
         facts = {"logger": record.name, "message": record.getMessage(), "event": events.LIBRARY_LOGGED}
         if record.exc_info:
             facts["traceback"] = self.formatException(record.exc_info)
@@ -63,35 +63,41 @@ class JsonLines(logging.Formatter):
 
 
 def wants_json(ctx: click.Context) -> bool:
-    """Whether --json was given."""
+    """Return whether --json was given."""
     return bool(ctx.meta.get(_JSON))
 
 
 def verbosity(ctx: click.Context) -> int:
-    """How often -v was given."""
+    """Return how often -v was given."""
     return int(ctx.meta.get(_VERBOSE, 0))
 
 
 def leave_stdout(ctx: click.Context) -> None:
-    """From now on stdout belongs to data: JSON objects of the command go to stderr."""
+    """Reserve stdout for data; JSON objects of the command go to stderr."""
     ctx.meta[_TAKEN] = True
 
 
 def print_json(value: dict[str, Any], ctx: click.Context | None = None) -> None:
-    """Print one JSON object on one line: on stdout, or on stderr where the context says that stdout is for data."""
+    """Print one JSON object on one line.
+
+    It goes to stdout, or to stderr where the context reserves stdout for data.
+    """
     taken = ctx is not None and bool(ctx.meta.get(_TAKEN))
     click.echo(json.dumps(value, default=str, ensure_ascii=False), err=taken)
 
 
 def facts(error: FlameError) -> dict[str, Any]:
-    """An error for programs."""
+    """Return an error as a mapping, for programs."""
     own = {key: value for key, value in vars(error).items() if key not in ("what", "hint") and not key.startswith("_")}
     notes = {"notes": error.__notes__} if hasattr(error, "__notes__") else {}
     return {"type": type(error).__name__, "message": error.what, "hint": error.hint, **own, **notes}
 
 
 def print_error(ctx: click.Context, error: FlameError) -> None:
-    """Print an error on stderr: its text, or its traceback with -v. With --json print it as an object too."""
+    """Print an error on stderr: its text, or its traceback with -v.
+
+    With --json print it as an object too.
+    """
     if logs.as_json():
         known = {key: value for key, value in facts(error).items() if key != "type"}
         more = {"traceback": _traceback_of(error)} if verbosity(ctx) else {}
@@ -106,7 +112,10 @@ def print_error(ctx: click.Context, error: FlameError) -> None:
 
 
 def _traceback_of(error: FlameError) -> str:
-    """Return the whole traceback, with what an error that a program may show has left out of it."""
+    """Return the whole traceback of an error.
+
+    Errors that a program may show have left out a part of theirs.
+    """
     left_out = traceback.format_tb(error.full_traceback)
     head = ["In the engine (most recent call last):\n", *left_out, "\n"] if left_out else []
     return "".join([*head, *traceback.format_exception(error)])

@@ -1,4 +1,7 @@
-"""How far a job is: a live table on a terminal, one structured line per interval elsewhere. Always on stderr."""
+"""The display of a job's progress, always on stderr.
+
+A live table on a terminal, one structured line per interval elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 REDRAW_S: Final = 0.25
-"""How often the live table is drawn."""
+"""Seconds between two drawings of the live table."""
 
 
 _TROUBLE: Final = ("replays", "rejected", "failed", "dead_letters")
@@ -26,11 +29,11 @@ _TROUBLE: Final = ("replays", "rejected", "failed", "dead_letters")
 
 
 class Progress(ABC):
-    """Shows how far a job is.
+    """A display of the progress of a job.
 
     Attributes:
         interval: Seconds from one look to the next; None: it does not look.
-        draws: It draws something that anything else which is printed would run into.
+        draws: Whether it draws something that other prints would run into.
     """
 
     interval: float | None = None
@@ -41,16 +44,16 @@ class Progress(ABC):
         """Show a look at the job."""
 
     def clear(self) -> None:
-        """Take away what does not last; called before anything else is printed."""
+        """Remove the drawing; called before anything else is printed."""
         return
 
     @abstractmethod
     def end(self, event: str, stats: JobStats, **more: Any) -> None:
-        """Say how the job ended: one of the names in `flamecore.events`."""
+        """Show the end of the job; `event` is one of `flamecore.events`."""
 
 
 class Silence(Progress):
-    """Shows nothing; says at the end which records are missing.
+    """A display of nothing but, at the end, the number of missing records.
 
     Args:
         job: Name of the job.
@@ -63,7 +66,7 @@ class Silence(Progress):
         """Show nothing."""
 
     def end(self, event: str, stats: JobStats, **more: Any) -> None:
-        """Say how many records were left out, if any were and no error says so."""
+        """Print how many records were left out, unless an error says so."""
         if stats.left_out and event != events.JOB_FAILED:
             kept = f", {stats.dead_letters:,} dead letters" if stats.dead_letters else ""
             sys.stderr.write(
@@ -123,13 +126,13 @@ class Screen(Progress):
         self._last = stats
 
     def clear(self) -> None:
-        """Take the table away."""
+        """Remove the table."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def end(self, event: str, stats: JobStats, **more: Any) -> None:
-        """Leave one line."""
+        """Print one line."""
         words = {events.JOB_ENDED: "done", events.JOB_DRAINED: "drained", events.JOB_FAILED: "failed"}
         sys.stderr.write(f"{self._job} {words[event]}: {summary(stats)}\n")
 
@@ -162,7 +165,7 @@ class Screen(Progress):
 
 
 def summary(stats: JobStats) -> str:
-    """A look in one line."""
+    """Return a look in one line."""
     parts = [f"{stats.items_in:,} in", f"{stats.total_out:,} out", f"{stats.elapsed_s:.2f} s"]
     if (latency := _latency(stats)) is not None:
         parts.append(f"latency p50, p99 {latency}")
@@ -183,7 +186,10 @@ def _in_vain(stats: JobStats) -> str:
 
 
 def _flat(stats: JobStats) -> dict[str, Any]:
-    """The look as keys and plain values; what is counted by name becomes `items_out.NAME`."""
+    """Return a look as keys and plain values.
+
+    Counts by name become `items_out.NAME`.
+    """
     flat: dict[str, Any] = {}
     for key, value in stats.rows():
         if isinstance(value, Mapping):
@@ -194,7 +200,9 @@ def _flat(stats: JobStats) -> dict[str, Any]:
 
 
 def chosen(job: str, *, quiet: bool, interval: float, data_on_stdout: bool) -> Progress:
-    """The progress that fits: nothing when quiet, a table on a terminal, lines elsewhere and where the log is JSON.
+    """Return the display that fits.
+
+    Nothing when quiet, a table on a terminal, lines elsewhere and where the log is JSON.
 
     Args:
         job: Name of the job.
@@ -211,7 +219,9 @@ def chosen(job: str, *, quiet: bool, interval: float, data_on_stdout: bool) -> P
 
 @asynccontextmanager
 async def shown(progress: Progress, job: str, look: Callable[[], JobStats]) -> AsyncIterator[None]:
-    """Within the block, `progress` looks at the job once per interval; and it is said once if most calls are in vain.
+    """Show the progress of a job once per interval, while the block runs.
+
+    Warn once if most calls are in vain.
 
     Args:
         progress: Shows the looks.

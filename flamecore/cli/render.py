@@ -1,4 +1,4 @@
-"""Pictures of a graph: Mermaid and DOT as text, SVG and PNG where Graphviz is installed.
+"""Pictures of a graph: Mermaid, DOT, and with Graphviz SVG and PNG.
 
 An edge carries a label where items may change the worker; a dashed edge closes a cycle.
 """
@@ -35,11 +35,13 @@ _DOT: Final = {
 
 
 Places = Mapping[str, Sequence[Vertex]]
-"""The vertices that run in one place, by what that is called."""
+"""The vertices that run in one place, by the name of the place."""
 
 
 def places_of(graph: Graph, ahead: Mapping[str, Sequence[str]]) -> Places:
-    """Return what runs where: where a source is read, or on the workers. Sinks are where the job is run from.
+    """Return the vertices that run where sources are read, and those on the workers.
+
+    Sinks are where the job is run from, and have no place here.
 
     Args:
         graph: The checked graph.
@@ -55,7 +57,10 @@ def places_of(graph: Graph, ahead: Mapping[str, Sequence[str]]) -> Places:
 
 
 def mermaid(graph: Graph, places: Places = MappingProxyType({})) -> str:
-    """The graph as a Mermaid flowchart, from left to right. The same graph always gives the same text."""
+    """Return the graph as a Mermaid flowchart, from left to right.
+
+    The same graph always gives the same text.
+    """
     lines = ["flowchart LR"]
     for vertex in graph.vertices:
         shape = _MERMAID.get(vertex.kind, _MERMAID_STATEFUL if vertex.stateful else '["{}"]')
@@ -72,7 +77,10 @@ def mermaid(graph: Graph, places: Places = MappingProxyType({})) -> str:
 
 
 def dot(graph: Graph, places: Places = MappingProxyType({})) -> str:
-    """The graph in the language of Graphviz, from left to right. The same graph always gives the same text."""
+    """Return the graph in the language of Graphviz, from left to right.
+
+    The same graph always gives the same text.
+    """
     lines = [f"digraph {_quoted(graph.name)} {{", "    rankdir=LR;", '    node [fontname="sans-serif"];']
     for vertex in graph.vertices:
         shape = _DOT.get(vertex.kind, "hexagon" if vertex.stateful else "box")
@@ -91,7 +99,7 @@ def dot(graph: Graph, places: Places = MappingProxyType({})) -> str:
 
 
 def rendered(graph: Graph, format: Literal["svg", "png"], places: Places = MappingProxyType({})) -> bytes:
-    """The graph as a picture.
+    """Return the graph as a picture.
 
     Raises:
         MissingDependencyError: The Python package `graphviz` or its program `dot` is not installed.
@@ -120,7 +128,7 @@ def rendered(graph: Graph, format: Literal["svg", "png"], places: Places = Mappi
 
 
 def drawn(graph: Graph, format: Format, places: Places = MappingProxyType({})) -> bytes:
-    """The graph in a format, as the bytes of a file. Raises as `rendered`."""
+    """Return the graph in a format, as the bytes of a file. Raises as `rendered`."""
     if format == "svg" or format == "png":
         return rendered(graph, format, places)
     draw: Callable[[Graph, Places], str] = mermaid if format == "mermaid" else dot

@@ -1,4 +1,7 @@
-"""A job that a command runs to its end: progress, signals, and the summary. Shared by run and retry."""
+"""A job that a command runs to its end: progress, signals, summary.
+
+Shared by run and retry.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_interval: float) -> JobReport:
-    """Run a job under signals, show how far it is, and say how it ended.
+    """Run a job under signals, show its progress, and print its summary.
 
     Args:
         ctx: The context of the command; left with an exit code if the job is stopped.
@@ -64,7 +67,7 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
         report = run(_run(spec.name, job, progress, quiet=quiet))
     except (FlameError, MemoryError) as error:
         if getattr(error, "reader_gone", False):
-            ctx.exit(Exit.FAILED)  # `| head` has seen enough: that is no news to anybody
+            ctx.exit(Exit.FAILED)  # `| head` has seen enough, which needs no message
         progress.end(events.JOB_FAILED, job.stats(), error=type(error).__name__)
         raise
     if report is None:
@@ -77,12 +80,12 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
 
 
 def writes_to_stdout(spec: JobSpec) -> bool:
-    """Return whether data goes to stdout, which nothing else may write to then."""
+    """Return whether data goes to stdout, so that nothing else may."""
     return any(sink.writes_to_stdout for sink in filter(None, (*spec.sinks.values(), spec.dead_letter)))
 
 
 def say_placed(spec: JobSpec) -> None:
-    """Say where the job runs, and why, if nobody has asked for that."""
+    """Print where the job runs and why, if the configuration left it open."""
     on, transport, because = spec.config.deploy.on, spec.config.transport.use, list(spec.at_home)
     if as_json():
         logger().info(events.JOB_PLACED, job=spec.name, on=on, transport=transport, because=because)
@@ -92,7 +95,7 @@ def say_placed(spec: JobSpec) -> None:
 
 
 def say_awaited(spec: JobSpec) -> None:
-    """Say what is waited for, and what starts it."""
+    """Print the workers that the job waits for, and the commands that start them."""
     from flamecore.runtime.cluster.dry_run import outlook_of
     from flamecore.runtime.cluster.placement import join_command
 

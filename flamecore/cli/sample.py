@@ -1,4 +1,4 @@
-"""A flow tried on its first records: which of its functions take time, and whether they compute or wait."""
+"""A run of a flow on its first records, to find slow and waiting functions."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from flamecore.runtime.state.fronts import Phases
 from flamecore.runtime.tasks.stats import JobStats
 
 READING_S: Final = 10.0
-"""For so long records are waited for: a source may have no end, and a function may take its time."""
+"""Longest wait for records: a source may have no end, and a function may take its time."""
 
 _SLOW_S: Final = 0.001
-"""A call that takes less is not worth a word: handing its record to another process costs as much."""
+"""Least time of a slow call: handing its record to another process costs as much."""
 _IDLE: Final = 4
-"""A call waits if it takes so many times the time that the processor works for it; on a busy machine a call that
+"""Ratio of elapsed time to processor time from which a call counts as waiting; on a busy machine a call that
 computes takes a few times as long, too."""
 
 
 @dataclasses.dataclass(slots=True)
 class Timing:
-    """Time that the calls of one function have taken.
+    """The time that the calls of one function have taken.
 
     Attributes:
-        name: The operation whose function it is.
-        calls: How many there were.
-        wall_s: How long they took.
-        cpu_s: For how much of that the processor has worked for them.
+        name: Name of the operation that calls it.
+        calls: Number of calls.
+        wall_s: Elapsed time of all calls.
+        cpu_s: Processor time of all calls.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Timing:
 
     @property
     def waits(self) -> bool:
-        """Return whether the calls were slow, and most of the time nothing was computed."""
+        """Return whether the calls were slow and mostly waited."""
         return self.calls > 0 and self.wall_s >= self.calls * _SLOW_S and self.wall_s >= _IDLE * self.cpu_s
 
     def described(self) -> dict[str, Any]:
@@ -70,11 +70,11 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """How the first records went.
+    """The result of a run on the first records.
 
     Attributes:
-        stats: Of the job that ran.
-        timings: Of the user's functions, those that took longest first.
+        stats: Counts of the job that ran.
+        timings: Timings of the user's functions, the longest first.
     """
 
     stats: JobStats
@@ -87,7 +87,9 @@ class Sample:
 
 
 def run_sample(spec: JobSpec, count: int) -> Sample:
-    """Run a flow on the first `count` records of each source: one worker, in this process, without sinks and state.
+    """Run a flow on the first `count` records of each source.
+
+    It has one worker, in this process, and neither sinks nor state.
 
     Raises:
         FlameError: A source cannot be read, or a function has failed and the job is to end then.
@@ -124,10 +126,10 @@ def run_sample(spec: JobSpec, count: int) -> Sample:
 def timed(
     graph: Graph, wall: Callable[[], float] = perf_counter, cpu: Callable[[], float] = thread_time
 ) -> Iterator[list[Timing]]:
-    """Have the user's functions of a graph timed, as long as the context is open.
+    """Time the user's functions of a graph, as long as the context is open.
 
     Args:
-        graph: What is compiled while it is open.
+        graph: The graph, which is compiled while the context is open.
         wall, cpu: Clocks, in seconds.
     """
     timings: list[Timing] = []
@@ -197,7 +199,10 @@ class _FirstOf(Source):
 
 
 class _FirstReader(Reader):
-    """One partition: record by record, as long as there are some left for all partitions, and time."""
+    """A reader of one partition, record by record.
+
+    It ends when the number for all partitions, or the time, is used up.
+    """
 
     def __init__(self, source: _FirstOf, inner: Reader, until: float) -> None:
         self._source, self._inner, self._until = source, inner, until
@@ -224,7 +229,7 @@ class _FirstReader(Reader):
 
 
 class _Nowhere(Sink):
-    """Takes everything and keeps nothing."""
+    """A sink that takes everything and keeps nothing."""
 
     name: ClassVar[str] = "nowhere"
 

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: the first drains, the second ends at once. Before anything is read the first one ends, too."""
+"""Ctrl-C and SIGTERM: the first drains, the second ends at once.
+
+Before anything is read the first one ends the job, too.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,25 @@ from typing import Any, Final
 from flamecore.cli.exits import Exit
 
 GRACE_S: Final = 1.0
-"""How long a job that is to end at once may take to close what it holds."""
+"""Longest time for a job that is to end at once to close its resources."""
 
 BUSY_S: Final = 0.5
-"""How long the event loop may be busy before a signal is answered in the midst of a table."""
+"""Longest wait for a busy event loop before a signal is answered in the midst of a table."""
 
 
 class Stop:
-    """Counts the requests to stop.
+    """A signal handler that counts the requests to stop.
 
     Args:
         drain: Asks the job to read no more, and to end when it has delivered what it has read.
         quiet: Whether to say nothing.
         begun: Says whether there is anything to drain.
-        clear: Takes away what is drawn on the terminal, to be called in the event loop before anything is said; None:
-            nothing is drawn.
+        clear: Removes the drawing on the terminal, called in the event loop before anything is printed; None: nothing
+            is drawn.
 
     Attributes:
-        count: How many there were.
-        early: The first one came before anything was read.
+        count: Number of requests.
+        early: Whether the first one came before anything was read.
     """
 
     def __init__(
@@ -54,7 +57,10 @@ class Stop:
         self._task = asyncio.current_task()
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        """Handle a signal. Runs between two instructions of anything, so it only leaves word."""
+        """Handle a signal.
+
+        It runs between two instructions of any code, so it only schedules work.
+        """
         self.count += 1
         if self.count == 1 and not self._begun():
             self.early = True
@@ -112,9 +118,11 @@ def stopping(
     begun: Callable[[], bool] = lambda: True,
     clear: Callable[[], None] | None = None,
 ) -> Iterator[Stop]:
-    """Within the block, which must run in the main task of an event loop, signals drain the job or cancel the task.
+    """Handle signals while the block runs: drain the job, or cancel the task.
 
-    In a thread other than the main one signals cannot be handled, and are left as they are. Arguments: see `Stop`.
+    The block must run in the main task of an event loop.
+
+    In a thread other than the main one signals cannot be handled, and stay as they are. Arguments: see `Stop`.
     """
     stop = Stop(drain, quiet=quiet, begun=begun, clear=clear)
     before: dict[signal.Signals, Any] = {}

@@ -1,4 +1,7 @@
-"""How commands find the state of a job: its store, its name, its flow. Shared by snapshot, state and plan."""
+"""The state of a job as commands find it: its store, its name, its flow.
+
+Shared by snapshot, state and plan.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ JOB_FILE: Final = "job.toml"
 
 
 def state_options(function: F) -> F:
-    """The options that say which job's state is meant."""
+    """Add the options that select a job's state to a command."""
     for option in reversed(
         (
             click.option(
@@ -47,7 +50,7 @@ def state_options(function: F) -> F:
 
 
 class Stored:
-    """The state of a job, as the options of `state_options` say.
+    """The state of a job that the options of `state_options` select.
 
     Args:
         app: A job file, script or module; None: the job file of this folder, or nothing.
@@ -65,7 +68,7 @@ class Stored:
 
     @property
     def flow(self) -> FlowGraph | None:
-        """The job's flow, if it is said where that is.
+        """Return the job's flow; None if its place is not known.
 
         Raises:
             ConfigError: It cannot be loaded.
@@ -74,10 +77,10 @@ class Stored:
 
     @property
     def job(self) -> str:
-        """Name of the job.
+        """Return the name of the job.
 
         Raises:
-            ConfigError: Nothing says it.
+            ConfigError: It is not known.
         """
         name = self._job or self.config.job.name
         if not name:
@@ -89,7 +92,7 @@ class Stored:
         return name
 
     def use(self, act: Callable[[Store], Awaitable[T]]) -> T:
-        """Open the store, which must be there, do something with it, and close it.
+        """Open the store, which must exist, call `act` with it, and close it.
 
         Raises:
             ConfigError: No state is configured.
@@ -99,7 +102,7 @@ class Stored:
 
 
 def use_store(config: JobConfig, job: str, act: Callable[[Store], Awaitable[T]]) -> T:
-    """As `Stored.use`."""
+    """Open a store, call `act` with it, and close it, as `Stored.use` does."""
     from flamecore.abc.store import StoreContext
     from flamecore.runtime.config.options import store_of
     from flamecore.runtime.config.plugins import PluginRegistry

@@ -1,4 +1,4 @@
-"""flamestream acker"""
+"""The command `flamestream acker`."""
 
 from __future__ import annotations
 
@@ -17,5 +17,8 @@ from flamecore.cli.output import log_option
 @join_options
 @log_option
 def command(address: str, name: str | None, **options: Any) -> None:
-    """Join a job to host its trackers and nothing else; the job says [deploy] acker = "own"."""
+    """Join a job to host its trackers and nothing else.
+
+    The job says [deploy] acker = "own".
+    """
     serve(address, name=name, role="acker", **options)

@@ -1,4 +1,4 @@
-"""flamestream check"""
+"""The command `flamestream check`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def command(ctx: click.Context, /, app: str, sample: int | None, **options: Any)
 
 
 def _notes(spec: JobSpec, processes: Sequence[ProcessPlan]) -> Iterator[str]:
-    """Yield notes on what works, and may not be what was meant."""
+    """Yield notes on settings that work, but may not be intended."""
     workers = spec.config.job.workers
     if workers > 1 and len(processes) == 1:
         yield (
@@ -95,7 +95,7 @@ def _notes(spec: JobSpec, processes: Sequence[ProcessPlan]) -> Iterator[str]:
 
 
 def _waits(sample: Sample, processes: Sequence[ProcessPlan]) -> Iterator[str]:
-    """Yield a note on each function that waits, with what makes it faster."""
+    """Yield a note on each function that waits, with advice on how to speed it up."""
     if len(processes) == 1:
         advice = (
             "-w in one process does not speed this up; use processes, which wait at the same time: -w 8 --set "

@@ -1,4 +1,4 @@
-"""flamestream graph"""
+"""The command `flamestream graph`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _format_of(output: Path | None) -> Format:
 
 
 def _ahead(config: JobConfig, flow: FlowGraph) -> Mapping[str, Sequence[str]]:
-    """Return what runs where sources are read.
+    """Return the operations that run where sources are read.
 
     Raises:
         FlameError: There is no such host, or it cannot be used.

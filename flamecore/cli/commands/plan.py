@@ -1,4 +1,4 @@
-"""flamestream plan"""
+"""The command `flamestream plan`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @verbose_option
 @click.pass_context
 def command(ctx: click.Context, /, app: str, accept: bool, **options: Any) -> None:
-    """Say what of the stored state a changed flow keeps, drops or cannot read, and what is new.
+    """Compare the stored state with a changed flow.
+
+    Say what the flow keeps, drops or cannot read, and what is new.
 
     APP is a job file (job.toml), a script (word_count.py or word_count.py:flow), or a module (package.module:flow).
     Every value is read. A job that runs meanwhile goes on undisturbed. If the last run was refused because a sink holds

@@ -1,4 +1,4 @@
-"""flamestream plugins"""
+"""The command `flamestream plugins`."""
 
 from __future__ import annotations
 

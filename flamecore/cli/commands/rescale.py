@@ -1,4 +1,4 @@
-"""flamestream rescale"""
+"""The command `flamestream rescale`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _LIMIT_S = 120.0
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, address: str, workers: int, **options: Any) -> None:
-    """Change the number of workers of a running job that keeps state; says for how long it stood still.
+    """Change the number of workers of a running job that keeps state.
+
+    Prints for how long the job stood still.
 
     Key groups move to the workers that are to have them. Nothing is lost, and nothing comes twice.
     """

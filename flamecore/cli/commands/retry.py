@@ -1,4 +1,4 @@
-"""flamestream retry"""
+"""The command `flamestream retry`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
     spec.problems.raise_first()
     _read_letters(spec, letters, beside=own_state is None)
     if own_state is not None and not letters.begun and own_state.exists():
-        shutil.rmtree(own_state)  # of a retry that was killed when it had come to its end
+        shutil.rmtree(own_state)  # left by a retry that was killed at its very end
     letter_file.note(letters, done=False)
     try:
         done = not run_to_the_end(ctx, spec, quiet=quiet, progress_interval=10.0).drained
@@ -78,7 +78,7 @@ def command(ctx: click.Context, /, file: Path, app: str, settings: tuple[str, ..
 
 
 def _appending(spec: JobSpec) -> list[str]:
-    """Return the settings with which all sinks add to what is there."""
+    """Return the settings with which all sinks append to their outputs."""
     sinks: dict[str, Any] = {f"sink.{json.dumps(name)}": sink for name, sink in spec.sinks.items()}
     if spec.dead_letter is not None:
         sinks["dead_letter"] = spec.dead_letter
@@ -90,12 +90,12 @@ def _appending(spec: JobSpec) -> list[str]:
 
 
 def _read_letters(spec: JobSpec, letters: Letters, *, beside: bool) -> None:
-    """Have the sources of a job read letters.
+    """Replace the sources of a job by sources that read letters.
 
     Args:
         spec: The job.
         letters: All of them.
-        beside: Whether what the sources read anyway is read too: the state knows how far that was.
+        beside: Whether the job's own input is read too: the state knows how far that was read.
 
     Raises:
         ConfigError: The letters are not of this job, or it would not end.
@@ -128,7 +128,7 @@ def _read_letters(spec: JobSpec, letters: Letters, *, beside: bool) -> None:
 
 
 def _finish(letter_file: LetterFile, letters: Letters, own_state: Path | None) -> None:
-    """Note that the letters were read, and remove the state that knew how far."""
+    """Note that the letters were read, and remove the state of the retry."""
     letter_file.note(letters, done=True)
     if own_state is not None:
         shutil.rmtree(own_state)

@@ -1,4 +1,4 @@
-"""flamestream run"""
+"""The command `flamestream run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""flamestream snapshot"""
+"""The command `flamestream snapshot`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @click.group("snapshot")
 def command() -> None:
-    """Look at the snapshots of a job's state, while it runs or after. Nothing here disturbs it."""
+    """Look at the snapshots of a job's state, while it runs or after.
+
+    Nothing here disturbs the job.
+    """
 
 
 @command.command("list")
@@ -62,7 +65,7 @@ def list_(ctx: click.Context, /, **which: Any) -> None:
 @verbose_option
 @click.pass_context
 def show(ctx: click.Context, /, number: int | None, **which: Any) -> None:
-    """Show what is in a snapshot: the newest, or that of a NUMBER."""
+    """Show the contents of a snapshot: the newest, or that of a NUMBER."""
     from flamecore.runtime.state.inspect import none_yet
     from flamecore.runtime.state.scan import scan
 
@@ -91,10 +94,12 @@ def show(ctx: click.Context, /, number: int | None, **which: Any) -> None:
 @verbose_option
 @click.pass_context
 def verify(ctx: click.Context, /, **which: Any) -> None:
-    """Read every byte that a run could go back to, and say what is damaged and what would be gone back to.
+    """Read every byte that a run could go back to, and report damage.
 
-    Damaged is also what is whole and belongs elsewhere: to another state, another run, or under another name. Sinks are
-    not opened; the next run finds out whether one holds more than the state accounts for.
+    The report says where the job would go on.
+
+    A blob that is whole but belongs elsewhere counts as damaged: to another state, another run, or under another name.
+    Sinks are not opened; the next run finds out whether one holds more than the state accounts for.
 
     The exit code is 1 if anything is damaged.
     """
@@ -117,7 +122,7 @@ def verify(ctx: click.Context, /, **which: Any) -> None:
 @verbose_option
 @click.pass_context
 def prune(ctx: click.Context, /, dry_run: bool, **which: Any) -> None:
-    """Delete what faults and earlier runs have left and nothing goes back to.
+    """Delete what faults and earlier runs have left, and no run goes back to.
 
     Every run does so by itself, with its first snapshot; this is for a job that is not run any more, or not yet. A
     running job loses nothing that it needs.

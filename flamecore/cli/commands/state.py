@@ -1,4 +1,4 @@
-"""flamestream state"""
+"""The command `flamestream state`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def get(ctx: click.Context, /, vertex: str, key: str, **which: Any) -> None:
 
 
 def _meant(text: str) -> Iterator[Any]:
-    """What a key may be that is written so."""
+    """Yield the keys that a text may stand for."""
     yield text
     try:
         value = json.loads(text)

@@ -1,4 +1,4 @@
-"""flamestream status"""
+"""The command `flamestream status`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from flamecore.cli.output import json_option, print_json, wants_json
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, address: str, **options: Any) -> None:
-    """Show a running job: its nodes and what they host, key groups, homes, minimum time and counts."""
+    """Show a running job.
+
+    The report has its nodes and what they host, key groups, homes, minimum time and counts.
+    """
     from flamecore.runtime.cluster.client import Client
 
     with joining(address, name=None, role="observer", **options) as bootstrap:

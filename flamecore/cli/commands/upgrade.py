@@ -1,4 +1,4 @@
-"""flamestream upgrade"""
+"""The command `flamestream upgrade`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _LIMIT_S = 600.0
 @verbose_option
 @click.pass_context
 def command(ctx: click.Context, /, address: str, app: str, job: str | None, accept: bool, **options: Any) -> None:
-    """Have a running job that keeps state go on with another version of its flow; says for how long it stood still.
+    """Switch a running job that keeps state to another version of its flow.
+
+    Prints for how long the job stood still.
 
     APP is a job file, a script or a module, on the supervisor's host. The job reads on with the new version from where
     the former has done all that it has read. A version that cannot be imported, that changes what a running job cannot
@@ -49,7 +51,7 @@ def command(ctx: click.Context, /, address: str, app: str, job: str | None, acce
     with joining(
         address, job=job, name=None, role="operator", settings=options["settings"], config_file=file
     ) as bootstrap:
-        # The place where the job listens is not for this process.
+        # The job listens on the configured port, so this process takes another.
         bootstrap["options"] = node_options(bootstrap["options"])
         facts = asyncio.run(Client(bootstrap).ask(asked, _LIMIT_S))
     if wants_json(ctx):

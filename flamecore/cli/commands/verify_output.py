@@ -1,4 +1,4 @@
-"""flamestream verify-output"""
+"""The command `flamestream verify-output`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 @verbose_option
 @click.pass_context
 def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, settings: tuple[str, ...]) -> None:
-    """Compare outputs in files with the checksums beside them, and say which bytes are not as they were written.
+    """Compare outputs in files with the checksums beside them.
+
+    Prints the bytes that are not as they were written.
 
     Looks at FILES, or at all sinks of a job, while it runs or after. Nothing is changed. Outputs without checksums, of
     an earlier version or of another sink, are not covered, which is no error.
@@ -51,7 +53,7 @@ def command(ctx: click.Context, /, files: tuple[Path, ...], app: str | None, set
 
 
 def _of_files(files: tuple[Path, ...]) -> dict[str, Sink]:
-    """Make a sink for each file: what is beside it does not depend on its format."""
+    """Make a sink for each file; checksums do not depend on the format."""
     from flamecore.abc.source import EdgeContext
     from flamecore.runtime.config.options import options_of
     from flamecore.runtime.config.plugins import PluginRegistry
@@ -76,7 +78,7 @@ def _of_job(app: str, settings: tuple[str, ...]) -> dict[str, Sink]:
 
     config = read_app(app, Options(settings=settings))
     spec = resolve(config, load_app_flow(app, config))
-    if spec.graph is None or len(spec.sinks) < len(spec.graph.sinks):  # what else is wrong is of no account here
+    if spec.graph is None or len(spec.sinks) < len(spec.graph.sinks):  # other problems do not matter here
         spec.problems.raise_first()
     letters = {DEAD_LETTERS: spec.dead_letter} if spec.dead_letter is not None else {}
     return {**spec.sinks, **letters}

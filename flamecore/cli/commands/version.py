@@ -1,4 +1,4 @@
-"""flamestream version"""
+"""The command `flamestream version`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flamecore.runtime.config.plugins import API_CURRENT, API_FLOOR
 @json_option
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Say which version this is."""
+    """Print the version."""
     if wants_json(ctx):
         versions = {"flamestream": __version__, "python": platform.python_version()}
         print_json({**versions, "platform": platform.platform(), "plugin_api": [API_FLOOR, API_CURRENT]})
@@ -24,5 +24,5 @@ def command(ctx: click.Context) -> None:
 
 
 def text() -> str:
-    """Say the version in one line."""
+    """Return the version in one line."""
     return f"flamestream {__version__}, Python {platform.python_version()}"

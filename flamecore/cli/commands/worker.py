@@ -1,4 +1,4 @@
-"""flamestream worker"""
+"""The command `flamestream worker`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flamecore.logs import as_json, logger
 from flamecore.runtime.cluster.address import WAIT_S
 
 LEAVE_S: Final = 5.0
-"""How long a node that is told to end may take to leave its job."""
+"""Longest time for a node that is told to end to leave its job."""
 
 
 @click.command("worker")
@@ -34,7 +34,7 @@ def command(address: str, name: str | None, **options: Any) -> None:
 def serve(address: str, *, name: str | None, role: str, job: str, **options: Any) -> None:
     """Run a node of a job until it ends. Options as of `join_options`.
 
-    Through a server a job that is yet to come looks like one that is gone: it is waited for, `WAIT_S` at most.
+    Through a server a job that is yet to come looks like one that is gone, so the node waits for it, `WAIT_S` at most.
     """
     import asyncio
 
@@ -64,7 +64,10 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
 
 
 async def _until_told(running: Coroutine[Any, Any, None]) -> None:
-    """Run a node until it ends, or SIGTERM says so: it leaves the job then, which is told, and has some time for it."""
+    """Run a node until it ends or gets SIGTERM.
+
+    On SIGTERM it leaves the job, which is told, within `LEAVE_S`.
+    """
     import asyncio
     import os
     import signal
@@ -75,7 +78,7 @@ async def _until_told(running: Coroutine[Any, Any, None]) -> None:
 
     def end(*_: object) -> None:
         loop.call_soon_threadsafe(task.cancel)
-        # User code that never returns keeps the loop from hearing of it.
+        # User code that never returns keeps the loop from ending the task.
         timer = threading.Timer(LEAVE_S, os._exit, (128 + signal.SIGTERM,))
         timer.daemon = True
         timer.start()

@@ -1,4 +1,4 @@
-"""Where a job is, by an address that leads to it: to its control, or to a registry that knows the job."""
+"""The place of a job, found by an address of its control or of a registry."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.schemes import find_drivers, has_scheme
 
 WAIT_S: Final = 10.0
-"""How long a job is waited for that is not there yet. Who starts a cluster does not start one host after another."""
+"""Longest wait for a job that is not there yet: the hosts of a cluster are not started one after another."""
 _AGAIN_S: Final = 0.25
 
 
 class JobPlace(NamedTuple):
-    """Where a job is, and how it is reached.
+    """The place of a job, and the options to reach it.
 
     Attributes:
         transport: Name of the transport's driver.
         options: Options of the transport, as configured.
-        job: What the transport calls the job (`TransportContext.job`).
+        job: The transport's name for the job (`TransportContext.job`).
         epoch: Incarnation of the job.
         control: Location of its control, in the transport's words.
     """
@@ -43,7 +43,9 @@ class JobPlace(NamedTuple):
 
 
 def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bool = True) -> JobPlace:
-    """Find where a job is. Waits for a registry that is configured, `WAIT_S` at most.
+    """Find the place of a job.
+
+    Waits for a configured registry, `WAIT_S` at most.
 
     A registry that has the scheme of the address is asked for the job. If it is not the configured one, and cannot be
     asked or does not know the job, the address is the transport's.
@@ -53,11 +55,11 @@ def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bo
         job: Name of the job.
         config: Options of the transport and the registry; they go before those that the address stands for.
         token: Secret of the job.
-        waits: Whether a registry, and a job in it, that are not there yet are waited for.
+        waits: Whether to wait for a registry, and for a job in it, that are not there yet.
 
     Raises:
         ConfigError: The address cannot be used.
-        PluginError: Nobody can say of which driver it is, or that cannot be used.
+        PluginError: No driver has its scheme, or the driver cannot be used.
         RegistryError: The registry does not know the job, or cannot be asked.
     """
     plugins = PluginRegistry()
@@ -100,12 +102,16 @@ async def _look_until_there(
 
 
 async def _look(registry: JobRegistry, job: str, token: str, *, needed: bool) -> JobRecord | None:
-    """The record of a job. None if nobody needs the registry to have it, and it has none or cannot be asked."""
+    """Return the record of a job.
+
+    Returns:
+        None if the record is not `needed`, and is missing or cannot be read.
+    """
     try:
         try:
             await registry.open()
             entry = await registry.get(key_of(job))
-            # One that has ended may have left its record behind, and this one have another registry.
+            # A job that has ended may have left its record behind, and this one may be in another registry.
             known = entry is not None and read(entry.value, job).lease_s > 0
         except RegistryError:
             if needed:

@@ -1,4 +1,4 @@
-"""A client of a job that runs elsewhere: asks its control for something, and leaves."""
+"""The client of a running job: it sends its control one request, and leaves."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from flamecore.runtime.tasks.sender import Sender
 
 _LOOK_TIMEOUT_S: Final = 5.0
 _SIGN_S: Final = 0.5
-"""How often the control is given a sign while it is waited for."""
+"""Time between two signs to the control during a wait."""
 
 
 class Client:
-    """Asks one thing of one job.
+    """A client that sends one request to one job.
 
     Args:
-        bootstrap: How to reach it: see `flamecore.runtime.cluster.session.ControlSession`. Its role is "observer",
-            which asks nothing but how the job is, or "operator".
+        bootstrap: Values to reach it: see `flamecore.runtime.cluster.session.ControlSession`. Its role is "observer",
+            which only asks for the status, or "operator".
     """
 
     def __init__(self, bootstrap: Mapping[str, Any]) -> None:
         self._session = ControlSession(bootstrap)
 
     async def look(self) -> dict[str, Any]:
-        """Ask the control how the job is, and leave.
+        """Ask the control for the job's status, and leave.
 
         Raises:
             FlameError: It cannot be reached, or does not answer.
@@ -39,14 +39,14 @@ class Client:
             return _facts(await self._receive(sender, _LOOK_TIMEOUT_S))
 
     async def ask(self, request: Rescale | Upgrade, limit_s: float) -> dict[str, Any]:
-        """Ask the control for something, wait until it is done, and leave.
+        """Send the control a request, wait until it is done, and leave.
 
         Args:
-            request: For what.
-            limit_s: How long it may take.
+            request: The request.
+            limit_s: Longest time for it.
 
         Returns:
-            What there is to say of it.
+            Facts about its result.
 
         Raises:
             JobError: It is refused, or takes too long.
@@ -57,11 +57,11 @@ class Client:
             return _facts(await self._receive(sender, limit_s))
 
     async def _receive(self, sender: Sender, limit_s: float) -> Any:
-        """What the control says next.
+        """Return the control's next message.
 
         Raises:
             FlameError: It cannot be reached, or is gone.
-            JobError: It says nothing.
+            JobError: It does not answer.
         """
         name, job, over = self._session.name, self._session.job, self._session.over
         receiving = asyncio.create_task(sender.endpoint.receive())
@@ -74,7 +74,7 @@ class Client:
                     return receiving.result().message
                 if over.done():
                     await over
-                try:  # a control that has closed meanwhile is noticed only by who sends to it
+                try:  # only a sender notices a control that has closed meanwhile
                     sender.send(CONTROL, NodeReport(name, {}))
                 except PeerGoneError as error:
                     raise JobError(f"job {job!r} is not there: {error.what}") from error

@@ -1,4 +1,4 @@
-"""What of a deployment outlives its epochs: the version that runs, where it goes on from, its state and its sinks."""
+"""The context of a job across epochs: version, starting point, state, sinks."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class JobContext:
-    """The part of a deployment that goes from epoch to epoch, and changes with it.
+    """The part of a job that goes from epoch to epoch, and changes with it.
 
     Args:
-        spec: Everything that is configured, checked.
-        codec: Of the job, whatever version it runs.
-        history: Of the job's state, open; None: it keeps none.
+        spec: The checked configuration.
+        codec: The job's codec, for all versions that it runs.
+        history: History of the job's state, open; None: it keeps none.
         edges: Closes the sinks when the job ends.
-        deadlines: Of the job, with its sinks.
+        deadlines: The job's deadlines, with those of its sinks.
 
     Attributes:
         code: Fingerprint of the source of the version that runs.
-        place: Where other processes find that version (`flamecore.runtime.config.flow_loader.importable`). What this
-            process has imported may be yet another: one that it is to go on with.
-        plan: The job's, from where the present epoch goes on.
-        delivered_up_to: Up to which time each sink that is open holds its outputs.
+        place: Place where other processes find that version (`flamecore.runtime.config.flow_loader.importable`). This
+            process may have imported yet another: the one to switch to.
+        plan: The job's plan, from the start of the present epoch.
+        delivered_up_to: Time up to which each open sink holds its outputs.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class JobContext:
 
     @property
     def settings(self) -> JobSettings:
-        """How the job runs."""
+        """Return the settings by which the job runs."""
         return self.spec.settings
 
     @property
     def graph(self) -> Graph:
-        """What runs."""
+        """Return the graph that runs."""
         return self.spec.checked_graph
 
     def _new_plan(self) -> Plan:
@@ -67,8 +67,11 @@ class JobContext:
 
     @property
     def fronts(self) -> tuple[tuple[str, int, str, Any, bool], ...]:
-        """Each front: its source, number of the partition, the partition as the driver calls it, where it goes on, and
-        whether it has ended."""
+        """Return the fronts: source, partition number, partition, position, ended.
+
+        The partition is the driver's name for it; the front goes on behind the position, or from the start if that is
+        None.
+        """
         plan = self.plan
         states = [(None, False)] * len(plan.fronts)
         if self.history is not None:
@@ -81,22 +84,22 @@ class JobContext:
     # -- from epoch to epoch ---------------------------------------------------------------------------------------
 
     async def rewind(self) -> None:
-        """Find what the next epoch goes on from."""
+        """Read the starting point of the next epoch from the store."""
         assert self.history is not None
         await self.history.scan()
         if self.history.owned:
             self.plan = replace(self.plan, start=self.history.start)
-        else:  # no epoch has begun, and what is new is not written down yet
+        else:  # no epoch has begun, so new fronts and phases are not stored yet
             self.plan = self._new_plan()
 
     async def rescan(self) -> None:
-        """Find what another version goes on from."""
+        """Read the starting point of another version from the store."""
         assert self.history is not None
         await self.history.scan()
         self.plan = self._new_plan()
 
     async def rescale(self, workers: int) -> None:
-        """Go on with another number of workers."""
+        """Set another number of workers for the next epoch."""
         assert self.history is not None
         config = self.spec.config
         job = msgspec.structs.replace(config.job, workers=workers)
@@ -106,7 +109,7 @@ class JobContext:
         self.plan = replace(self.plan, workers=workers)
 
     def switch_version(self, spec: JobSpec, code: str, place: tuple[str, str]) -> None:
-        """Go on with another version. Its sinks are opened when an epoch begins."""
+        """Set another version for the next epoch, which opens its sinks."""
         assert self.history is not None
         self.spec, self.code, self.place = spec, code, place
         self._codec.relearn(spec.checked_graph)
@@ -116,7 +119,7 @@ class JobContext:
 
     @property
     def sinks(self) -> dict[str, Sink]:
-        """Those of the plan, by name of the rear."""
+        """Return the sinks of the plan, by name of the rear."""
         sinks = self._all_sinks
         return {name: sinks[name] for name in self.plan.rears}
 
@@ -126,16 +129,19 @@ class JobContext:
         return {**spec.sinks, **({DEAD_LETTERS: spec.dead_letter} if spec.dead_letter is not None else {})}
 
     async def open_sinks(self) -> None:
-        """Open those that are not open. Raises as `flamecore.runtime.engine.planning.open_sinks`."""
+        """Open the sinks that are not open.
+
+        Raises as `flamecore.runtime.engine.planning.open_sinks`.
+        """
         closed = {name: sink for name, sink in self.sinks.items() if name not in self.delivered_up_to}
         self.delivered_up_to |= await open_sinks(self._edges, closed, self.history, self.deadlines)
 
     async def close_sinks(self, but: Collection[str]) -> None:
-        """Close all others."""
+        """Close all sinks but those of the names in `but`."""
         for name, sink in self._all_sinks.items():
             if name not in but and self.delivered_up_to.pop(name, None) is not None:
                 await self.deadlines.close(self.deadlines.sink(name), sink.aclose)
 
     def note_delivered(self, reached: Mapping[str, int]) -> None:
-        """An epoch has ended, in which rears have delivered up to these times."""
+        """Note the times up to which rears have delivered in an epoch that has ended."""
         self.delivered_up_to.update({name: max(time, self.delivered_up_to[name]) for name, time in reached.items()})

@@ -1,7 +1,7 @@
-"""What the control of a deployment hears: what nodes say, what clients ask for, and of nodes that are gone.
+"""The control plane: messages of nodes and clients in, and lost nodes noticed.
 
-A node is gone when its process has ended, when its connection is lost, when others cannot reach it, or when it has
-said nothing for long. Whichever is known first counts.
+A node is gone when its process has ended, when its connection is lost, when others cannot reach it, or when it has been
+silent for long. The first of these counts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from flamecore.runtime.tasks.door import Door, Fits, anything
 from flamecore.runtime.tasks.stats import NodeStats
 
 ENDED: Final = "the job has come to its end"
-"""What clients are told that come too late."""
+"""The answer to clients that come too late."""
 
 _REPLACED: Final = (
     "another process has joined by the name of {name}; processes that run together need names of their own"
@@ -49,12 +49,12 @@ _CONFIG_BYTES: Final = 2**20
 """Longest configuration that a client may send: what it holds takes many times as much."""
 
 _GRACE_S: Final = 0.5
-"""How long a process that was lost may take to be found dead, so that its last words are told."""
+"""Longest wait for a lost process to be found dead, so that its last words are reported."""
 
 _FAULTS: Final = frozenset(
     ("PeerGoneError", "SendTimeout", "TransportClosedError", "ConnectError", "FrameError", "CorruptError")
 )
-"""Errors of a node that a new epoch may mend."""
+"""Errors of a node that a new epoch may repair."""
 
 
 def _has_stats(report: NodeReport) -> bool:
@@ -73,41 +73,41 @@ _OF_NODES: Final[Mapping[type, Fits]] = {
     **dict.fromkeys((Join, Opened, Ready, Halted, Left, NodeFailed), anything),
     NodeReport: _has_stats,
 }
-"""What clients say, and what nodes say."""
+"""The messages of clients, and those of nodes."""
 
 
 class ControlledJob(Protocol):
-    """Who does something about it."""
+    """The job that acts on what the control plane hears."""
 
     @property
     def id(self) -> str:
-        """Of the job."""
+        """Return the id of the job."""
         ...
 
     @property
     def epoch(self) -> Epoch | None:
-        """The present one."""
+        """Return the present epoch."""
         ...
 
     def wake(self) -> None:
-        """Something has changed that may be waited for."""
+        """Wake those that wait for a change."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """The epoch cannot go on."""
+        """End the epoch with an error."""
         ...
 
     def serve(self, client: str, message: Any) -> None:
-        """A client has come, or asks for something."""
+        """Serve a client that has joined, or sent a request."""
         ...
 
 
 class ControlPlane:
-    """Hears of the nodes and clients of a job.
+    """The receiver of all messages of a job's nodes and clients.
 
     Args:
-        members: Who has joined.
-        job: Told of what matters.
+        members: The nodes that have joined.
+        job: The job that acts on the messages.
     """
 
     def __init__(self, members: Membership, job: ControlledJob) -> None:
@@ -118,7 +118,7 @@ class ControlPlane:
         self.door = Door(CONTROL, {**_OF_CLIENTS, **_OF_NODES})
 
     async def listen(self, nodes: NodeManager) -> None:
-        """Hear of them, for as long as the job lasts."""
+        """Receive messages, for as long as the job lasts."""
         self._nodes = nodes
         try:
             await self._listen(nodes)
@@ -147,13 +147,16 @@ class ControlPlane:
                 self._coming[sender] = task = asyncio.create_task(self._reach(sender, message, nodes))
                 task.add_done_callback(partial(self._reached, sender))
             elif self.members.addresses.get(message.node) != sender:
-                nodes.turn_away(sender)  # it was taken for dead, and is not: it has no part in this
+                nodes.turn_away(sender)  # declared dead, and still alive: it has no part in this epoch
             else:
                 self._hear(message)
                 self._job.wake()
 
     def _come_too_late(self, sender: str, message: Any, nodes: NodeManager) -> None:
-        """The job ends. Clients are told so, and who joins; of nodes only counts matter."""
+        """Handle a message while the job ends.
+
+        Clients and nodes that join are turned away; of nodes only counts matter.
+        """
         if isinstance(message, Join):
             self.members.locations[sender] = message.location
         if sender.startswith("client/"):
@@ -163,10 +166,10 @@ class ControlPlane:
         elif isinstance(message, NodeReport) and self.members.addresses.get(message.node) == sender:
             self._hear(message)
 
-    # -- what nodes say --------------------------------------------------------------------------------------------
+    # -- messages of nodes -----------------------------------------------------------------------------------------
 
     async def _reach(self, address: str, node: Join, nodes: NodeManager) -> None:
-        """Let a node that has come join, if it can be reached where it says; refuse it alone if not."""
+        """Admit a node if it can be reached at its location, or refuse it alone."""
         self.members.locations[address] = node.location
         try:
             await nodes.sender.endpoint.send(address, Welcome())
@@ -187,7 +190,10 @@ class ControlPlane:
             self._job.fail(error)
 
     def _welcome(self, address: str, node: Join, nodes: NodeManager) -> None:
-        """A node has come. If another of its name is there, it comes in its place: a service starts again what died."""
+        """Admit a node, in the place of an earlier process of its name.
+
+        A service manager starts again what has died.
+        """
         members = self.members
         if node.version != __version__:
             return self._turn_away(address, node, nodes)
@@ -209,7 +215,7 @@ class ControlPlane:
         return None
 
     def _turn_away(self, address: str, node: Join, nodes: NodeManager) -> None:
-        """A node of another version has come: it is told so, and the job goes on without it."""
+        """Refuse a node of another version; the job goes on without it."""
         why = f"{node.node} runs flamestream {node.version}, and the supervisor {__version__}"
         logger().warning(events.NODE_REFUSED, job=self._job.id, node=node.node, why=why)
         self.members.locations[address] = node.location
@@ -232,7 +238,7 @@ class ControlPlane:
             self._left(message.node)
         elif isinstance(message, NodeFailed):
             text, lost = message.text, members.at(message.lost)
-            if lost is not None:  # who found out knows only where it was
+            if lost is not None:  # the node that noticed knows only the location
                 text = text.replace(message.lost, f"{lost} at {message.lost}", 1)
             error = JobError(f"{message.node} failed: {text}")
             if message.kind not in _FAULTS:
@@ -243,27 +249,30 @@ class ControlPlane:
                 self._lost_by(lost, error, epoch)
 
     def _left(self, name: str) -> None:
-        """A node ends by itself. That its place is empty is found by the others, too, and they know less of why."""
+        """Note that a node ends by itself.
+
+        Others only see that it is gone, and know less of the reason.
+        """
         if self._nodes is not None:
             self._nodes.lose(name)
         if name in self.members.hosts.values():
             self._fault(JobError(f"{name} was told to end, where it runs", hint="Stop the job before its workers."))
 
-    # -- what is heard of nodes that are gone ------------------------------------------------------------------------
+    # -- nodes that are gone -----------------------------------------------------------------------------------------
 
     async def watch(self, nodes: NodeManager, limit_s: float) -> None:
-        """Take nodes for dead that are not heard of, for as long as the job lasts.
+        """Declare silent nodes dead, for as long as the job lasts.
 
         Args:
-            nodes: The job's.
-            limit_s: How long a node may say nothing.
+            nodes: The job's nodes.
+            limit_s: Longest time without a message.
         """
         pause_s = min(limit_s / 4, 1.0)
         while True:
             began = time.monotonic()
             await asyncio.sleep(pause_s)
             if time.monotonic() > began + pause_s + limit_s / 2:
-                # This process itself stood still. What the others have said meanwhile is yet to be heard.
+                # This process itself stood still, and has yet to receive the messages of that time.
                 for name in self.members.nodes:
                     self.members.hear(name)
             for name in self.members.silent(limit_s):
@@ -276,12 +285,12 @@ class ControlPlane:
                 )
 
     def died(self, name: str, what: str, lines: Sequence[str]) -> None:
-        """A process has ended that nobody asked to.
+        """Note that a process has ended unasked.
 
         Args:
-            name: Of the node.
-            what: How it ended.
-            lines: The last that it said.
+            name: Name of the node.
+            what: The way it ended.
+            lines: Its last lines.
         """
         self.members.leave(name)
         if self._nodes is None or self._nodes.is_expected_to_end(name):
@@ -292,7 +301,7 @@ class ControlPlane:
         return self._fault(JobError(text, hint=hint))
 
     def lost(self, location: str, error: Exception) -> None:
-        """A connection is lost."""
+        """Note that a connection is lost."""
         name, nodes = self.members.at(location), self._nodes
         if nodes is None or nodes.leaving or name is None:
             return None
@@ -308,14 +317,20 @@ class ControlPlane:
             self._fault(JobError(f"the connection to {name} is lost: {error}"))
 
     def _lost_by(self, name: str, error: FlameError, epoch: Epoch) -> None:
-        """Somebody cannot reach a node any more. One that was started here and has died tells it in its last words."""
+        """Fail the epoch because a node cannot reach another one.
+
+        If that was started here, its last words come first.
+        """
         if self._nodes is None or not self._nodes.host.watches(name):
             return epoch.fail(FaultError(error))
         asyncio.get_running_loop().call_later(_GRACE_S, epoch.fail, FaultError(error))
         return None
 
     def trouble(self, error: BaseException) -> None:
-        """Something could not be sent to a node. If that is gone already, it is being seen to."""
+        """Handle an error of sending to a node.
+
+        If the node is gone already, that is handled elsewhere.
+        """
         if not isinstance(error, TransportError):
             self._job.fail(error)
         elif self.members.concerned(getattr(error, "peer", "")):

@@ -1,4 +1,4 @@
-"""A deployment as far as one can go without starting it: which process would host what, and all that speaks against it.
+"""A dry run of a job's start: processes, their parts, and all problems.
 
 Sources are asked for their partitions, the acker and the transport are built, files of certificates are read. No
 process is started, nothing listens, nothing connects, no sink is opened.
@@ -30,13 +30,13 @@ class ProcessPlan:
     """One process of a job.
 
     Attributes:
-        name: As nodes are named; "#1" is the first by name of those that join.
-        start: Who starts it: it is the one that runs the command, the supervisor does, somebody by hand, or what
+        name: Name of the node; "#1" is the first by name of those that join.
+        start: The way it is started: it runs the command itself; or by the supervisor, by hand, or by the host that
             `deploy.on` names.
-        outlook: Where it would be reached; None: that is not known here.
-        command: What starts it; empty: it is the one that runs the command, or the supervisor starts it.
+        outlook: The place where it would be reached; None: that is not known here.
+        command: The command that starts it; empty: it runs the command itself, or the supervisor starts it.
         parts: Addresses that live in it.
-        fronts: (number, source, partition) of those that it reads.
+        fronts: (number, source, partition) of the fronts that it reads.
         key_groups: For each of its workers that owns some, the first and the last.
         homes: For each of its workers that is a home, the names of the cycles.
     """
@@ -51,7 +51,7 @@ class ProcessPlan:
     homes: Mapping[str, tuple[str, ...]]
 
     def described(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the plan as a mapping, for programs."""
         outlook = self.outlook
         return {
             "name": self.name,
@@ -68,10 +68,12 @@ class ProcessPlan:
 
 
 def dry_run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> list[ProcessPlan]:
-    """Go through a deployment without starting it. What is wrong is noted in the spec's problems.
+    """Go through the start of a job without starting it.
+
+    Problems are noted in the spec.
 
     Args:
-        spec: What is configured.
+        spec: The resolved job.
         environ: The environment of the supervisor; that of this process by default.
 
     Returns:
@@ -113,7 +115,7 @@ def dry_run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> list[Pro
 
 
 def outlook_of(spec: JobSpec, environ: Mapping[str, str] | None = None) -> Outlook:
-    """Where the supervisor of a job would be reached.
+    """Return where the supervisor of a job would be reached.
 
     Raises:
         FlameError: The transport cannot work as it is configured.
@@ -128,7 +130,11 @@ def _context(spec: JobSpec, environ: Mapping[str, str], node: str = SUPERVISOR) 
 
 
 def _fronts(spec: JobSpec) -> list[tuple[str, int, str]] | None:
-    """(source, partition number, partition) of every front; None if some cannot be found."""
+    """Return (source, partition number, partition) of every front.
+
+    Returns:
+        None if some cannot be found.
+    """
     found: list[tuple[str, int, str]] | None = []
     for source in spec.graph.sources if spec.graph is not None else ():
         partitions = None

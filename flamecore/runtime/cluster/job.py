@@ -1,15 +1,15 @@
-"""A job on several processes: one node for each worker, the control and the rears with the supervisor.
+"""A job on several processes: nodes, with control and rears in the supervisor.
 
-It has the face of `flamecore.runtime.engine.job.Job`. A deployment lives in epochs. In each the nodes are assigned
-their parts, open what they read, load the state they go on from, and say that they are ready; then the fronts begin.
-When a node dies or is lost, a job that keeps state ends the epoch, has the node replaced, and goes on in another from
-its last snapshot: the processes that are well stay, and so do the sinks. A job that keeps none ends, with an error that
-names the node.
+It has the interface of `flamecore.runtime.engine.job.Job`. A job lives in epochs. In each the nodes are assigned their
+parts, open what they read, load the state they go on from, and say that they are ready; then the fronts begin. When a
+node dies or is lost, a job that keeps state ends the epoch, has the node replaced, and goes on in another from its last
+snapshot: the processes that are well stay, and so do the sinks. A job that keeps none ends, with an error that names
+the node.
 
-`flamecore.runtime.cluster.control_plane` hears nodes and clients; `flamecore.runtime.cluster.nodes` starts nodes, tells
-them what to do, waits for them and ends them. `flamecore.runtime.cluster.reconfiguration` makes the changes that
-clients ask for, `flamecore.runtime.cluster.context` goes from epoch to epoch, and `flamecore.runtime.cluster.status`
-tells of the job, and of how long it stands still between epochs.
+`flamecore.runtime.cluster.control_plane` receives the messages of nodes and clients; `flamecore.runtime.cluster.nodes`
+starts nodes, sends them commands, waits for them and ends them. `flamecore.runtime.cluster.reconfiguration` makes the
+changes that clients ask for, `flamecore.runtime.cluster.context` goes from epoch to epoch, and
+`flamecore.runtime.cluster.status` reports on the job, and on its downtime between epochs.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ class ClusterJob:
     """One run of a flow on several processes.
 
     Args:
-        spec: Everything that is configured, checked.
-        load_version: Makes the version to go on with (`flamecore.runtime.cluster.upgrade.load_version`).
+        spec: The checked configuration.
+        load_version: Makes the version to switch to (`flamecore.runtime.cluster.upgrade.load_version`).
     """
 
     def __init__(self, spec: JobSpec, load_version: Callable[[JobSpec, Upgrade], FlowVersion]) -> None:
-        self._spec = spec  # as it was when the job began; what is of the whole job stays as it is there
+        self._spec = spec  # of the job's first version; settings of the whole job never change
         self._deploy = spec.config.deploy
         self._codec = Codec.of(spec.checked_graph)
         self._load_version = load_version
-        # A job that others are to reach goes by its name; of any other there may be several at once.
+        # A job that others are to reach goes by its name; any other may run several times at once.
         reachable = self._deploy.start == "join" or TOKEN in os.environ
         self.id = spec.settings.name if reachable else f"{spec.settings.name}-{secrets.token_hex(4)}"
         self.epoch: Epoch | None = None
@@ -103,11 +103,13 @@ class ClusterJob:
         self._transport: Transport
         self._lease: Lease
 
-    # -- the face of a job -----------------------------------------------------------------------------------------
+    # -- the interface of a job ------------------------------------------------------------------------------------
 
     async def run(self) -> JobReport:
-        """Run to the end of all sources, or until drained. Raises as `Job.run`, and `JobError` when a node dies and the
-        job keeps no state, or too many die."""
+        """Run to the end of all sources, or until drained.
+
+        Raises as `Job.run`, and `JobError` when a node dies and the job keeps no state, or too many die.
+        """
         if self._started is not None:
             raise JobError("a job runs once", hint="Make another one from the same flow.")
         self._started = time.monotonic()
@@ -128,26 +130,32 @@ class ClusterJob:
         finally:
             self._ended = time.monotonic()
             self._observers.job_ended(self._spec.name, error)
-        # Everything is delivered; not everybody has heard of it before it ended.
+        # Everything is delivered; not every node has heard of it before it ended.
         return JobReport(replace(self.stats(), in_flight=0, held_back=0), drained=self._draining.is_set())
 
     def drain(self) -> None:
-        """Read no more, finish what was admitted, and end. May be called from a signal handler of the event loop."""
+        """Read no more, finish what was admitted, and end.
+
+        May be called from a signal handler of the event loop.
+        """
         self._draining.set()
         self.wake()
 
     def stats(self) -> JobStats:
-        """A look at the job: the nodes report twice a second."""
+        """Return a look at the job: the nodes report twice a second."""
         return self._status.stats((self._ended or time.monotonic()) - (self._started or time.monotonic()))
 
     def described(self) -> dict[str, Any]:
-        """Who is in the job, what each hosts, and how far it is. Holds no secret."""
+        """Return the nodes, what each hosts, and the progress; it holds no secret."""
         return self._status.described(self.stats(), self._context, self._restart_policy.faults)
 
     # -- its start and its end -------------------------------------------------------------------------------------
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        """Have the right to run, find where to go on from, and listen. The stack ends all of it."""
+        """Acquire the lease, find the starting point, and listen.
+
+        The stack ends all of it.
+        """
         spec, members = self._spec, self._members
         graph = spec.checked_graph
         folder = stack.enter_context(private_folder())
@@ -203,7 +211,7 @@ class ClusterJob:
         await host.open()
 
     async def _acquire_lease(self, stack: AsyncExitStack, token: str) -> Lease:
-        """Have the right to run this job, and give it back when everything else has ended."""
+        """Acquire the lease, to be given back when everything else has ended."""
         registry = self._spec.job_registry(RegistryContext(node=SUPERVISOR))
         stack.push_async_callback(self._close, registry)
         await registry.open()
@@ -219,12 +227,12 @@ class ClusterJob:
         return await stack.enter_async_context(lease)
 
     async def _end_nodes(self) -> None:
-        """End the nodes, while it is still heard what they have counted last, and who asks for something too late."""
+        """End the nodes, while their last counts and late requests are still received."""
         self._reconfiguration.leave()
         await self._nodes.leave(self._deploy.stop_timeout_s)
 
     async def _end_rest(self) -> None:
-        """End what is left of epochs."""
+        """End what is left of earlier epochs."""
         try:
             if self.epoch is not None:
                 await self.epoch.halt(self._background.add)
@@ -233,7 +241,10 @@ class ClusterJob:
             await self._close(self._nodes.sender)
 
     async def _close(self, way: Transport | Sender | JobRegistry) -> None:
-        """Hand over what was sent, and close. Whoever was lost and is still connected is not waited for long."""
+        """Hand over what was sent, and close.
+
+        A lost peer that is still connected is not waited for beyond `deploy.stop_timeout_s`.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(self._deploy.stop_timeout_s):
                 await way.aclose()
@@ -241,7 +252,7 @@ class ClusterJob:
     # -- its epochs ------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Epoch after epoch, to the end of the job."""
+        """Run epoch after epoch, to the end of the job."""
         while True:
             self._check()
             self._epochs += 1
@@ -269,11 +280,11 @@ class ClusterJob:
                     raise
 
     async def _live(self, epoch: Epoch) -> None:
-        """One epoch, to the end of the job.
+        """Run one epoch, which may last to the end of the job.
 
         Raises:
             FaultError: A part is gone, and the job can go on in another epoch.
-            ReconfigureSignal: It goes on in another shape.
+            ReconfigureSignal: It goes on with another version or number of workers.
             FlameError: The job has failed.
         """
         context, nodes, members = self._context, self._nodes, self._members
@@ -291,7 +302,7 @@ class ClusterJob:
         await self.wait_until(
             lambda: members.opened >= assigned, epoch, "opened what they read", lambda: assigned - members.opened
         )
-        # The sources are open, so nothing that is there is replaced in vain.
+        # The sources are open, so no sink replaces its output in vain.
         await context.open_sinks()
         history = context.history
         if history is not None:
@@ -319,7 +330,7 @@ class ClusterJob:
         await epoch.aclose()
 
     async def _recover(self, epoch: Epoch, fault: FaultError) -> None:
-        """End the epoch, and find what the next one goes on from.
+        """End the epoch, and find the starting point of the next one.
 
         Raises:
             FlameError: The job cannot go on, or has met too many faults.
@@ -340,7 +351,7 @@ class ClusterJob:
         await self._context.rewind()
 
     async def halt(self, epoch: Epoch) -> None:
-        """End an epoch everywhere: nobody runs anything any more, or is taken for dead."""
+        """End an epoch on all nodes; declare dead those that do not halt in time."""
         members, nodes = self._members, self._nodes
         if self._ruin is None:
             self._shutdown.withdraw()
@@ -368,28 +379,31 @@ class ClusterJob:
     def _taken(self, manifest: Manifest) -> None:
         self._status.snapshot = manifest
 
-    # -- what is heard ---------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
 
     def serve(self, client: str, message: Any) -> None:
-        """Do what a client asks for."""
+        """Serve the request of a client."""
         if isinstance(message, Join) and message.role == "observer":
             self._nodes.answer(client, Status(self.described()))
         elif isinstance(message, Rescale | Upgrade):
             self._background.keep(asyncio.create_task(self._reconfiguration.asked(client, message)))
 
     def wake(self) -> None:
-        """Something has changed that may be waited for."""
+        """Wake those that wait for a change."""
         self._rendezvous.wake()
 
     def fail(self, error: BaseException) -> None:
-        """End the epoch with the first error there is."""
+        """End the epoch with an error; the first one counts."""
         if self.epoch is not None:
             self.epoch.fail(error)
         self.wake()
 
     def _failing(self, error: FlameError) -> None:
-        """A record ends the job, once what comes before it is delivered. Until then it may go on in another epoch, in
-        which the record is read again: that nothing more is read now is for this epoch alone."""
+        """Stop reading, as a record is to end the job.
+
+        It ends once everything before the record is delivered. Until then the job may go on in another epoch, which
+        reads the record again: reading stops for this epoch alone.
+        """
         self._shutdown.expect(error)
         self._stop_reading(failing=True)
 
@@ -403,7 +417,7 @@ class ClusterJob:
             self._end(error)
 
     def _end(self, error: BaseException) -> None:
-        """End the job: what is gone is gone in every epoch."""
+        """End the job with an error that no other epoch can repair."""
         self._ruin = self._ruin or error
         self._shutdown.expect(self._ruin)
         self.fail(self._ruin)

@@ -1,6 +1,7 @@
-"""What a registry knows of a job: who runs it, and where everybody is.
+"""The record of a job in a registry: its supervisor, and where its parts are.
 
-Whoever writes a record proves by it to know the token of the job, so that who looks a job up joins no stranger's.
+The writer of a record proves by it to know the token of the job, so that a process that looks a job up joins no
+stranger's.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         role: "worker", or "acker" for one that hosts trackers only.
-        location: Where it listens, in the transport's words.
+        location: Its location, in the transport's words.
         pid: Its process id, on its host.
-        parts: Addresses of what it hosts.
-        version: Of flamestream.
+        parts: Addresses of the parts that it hosts.
+        version: Its version of flamestream.
     """
 
     role: str
@@ -39,22 +40,22 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a registry knows of a job.
+    """The record of a job in a registry.
 
     Attributes:
         job: Its name.
         epoch: Its incarnation; grows with every claim.
-        holder: Whose it is, for people: host and process of the supervisor.
+        holder: Its supervisor, for people: host and process.
         claim: A random text for each claim.
-        lease_s: After so many seconds without a change of the record the supervisor is gone; 0: it has ended.
-        run: What the transport calls the job (`TransportContext.job`).
+        lease_s: Seconds without a change of the record after which the supervisor is gone; 0: it has ended.
+        run: The transport's name for the job (`TransportContext.job`).
         transport: Name of the transport's driver.
         control: Location of the supervisor, in the transport's words; empty before it listens.
-        members: Its processes but the supervisor, by name.
+        members: Its processes except the supervisor, by name.
         key_groups: First and last key group of each worker, by address.
         homes: Names of the cycles that are at home on each worker, by address.
         fronts: (source, partition, address of the worker) of each front, in the order of their numbers.
-        version: Of flamestream.
+        version: The supervisor's version of flamestream.
     """
 
     job: str
@@ -73,18 +74,18 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Sealed(msgspec.Struct, frozen=True):
-    """A record, with proof that who wrote it knows the token of the job."""
+    """A record, with proof that its writer knows the token of the job."""
 
     record: msgspec.Raw
     proof: str
 
 
 async def find(registry: JobRegistry, job: str, token: str) -> JobRecord:
-    """The record of a running job, for who wants to join it.
+    """Return the record of a running job, for a process that wants to join it.
 
     Raises:
-        RegistryError: There is none, or its supervisor does not listen yet, or it was written by somebody who does not
-            know the token; or the registry cannot be used.
+        RegistryError: There is none, or its supervisor does not listen yet, or its writer does not know the token; or
+            the registry cannot be used.
     """
     key = key_of(job)
     entry = await registry.get(key)
@@ -104,7 +105,7 @@ async def find(registry: JobRegistry, job: str, token: str) -> JobRecord:
 
 
 def key_of(job: str) -> str:
-    """The key of a job's record.
+    """Return the key of a job's record.
 
     Raises:
         ConfigError: The name of the job is too long.
@@ -125,21 +126,24 @@ def _name_of(key: str) -> str:
 
 
 def encode(record: JobRecord, token: str) -> bytes:
-    """A record, as an entry holds it, with proof that who wrote it knows the token."""
+    """Encode a record as the value of an entry.
+
+    It has proof that its writer knows the token.
+    """
     raw = msgspec.json.encode(record)
     return msgspec.json.encode(_Sealed(msgspec.Raw(raw), _proof(raw, token)))
 
 
 def read(value: bytes, job: str, token: str | None = None) -> JobRecord:
-    """The record that an entry holds.
+    """Return the record that an entry holds.
 
     Args:
-        value: Of the entry.
-        job: Whose record it should be.
-        token: Secret of the job; None: who wrote it does not matter.
+        value: The entry's value.
+        job: Name of the job.
+        token: Secret of the job; None: any writer will do.
 
     Raises:
-        RegistryError: It is none, or of somebody who does not know the token.
+        RegistryError: It is none, or its writer does not know the token.
     """
     try:
         sealed = msgspec.json.decode(value, type=_Sealed)

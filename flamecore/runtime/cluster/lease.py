@@ -1,10 +1,11 @@
-"""The right to run a job: held by one supervisor at a time, for as long as it renews it.
+"""The lease of a job: one supervisor holds it at a time, and renews it.
 
-The record of a job in the registry names its supervisor, the epoch, and where everybody is. A supervisor renews the
-record three times in `lease_s`. Another one watches it: if it stays as it is for `lease_s`, the supervisor is gone,
-and the other takes over with a higher epoch. No two clocks are compared, only changes of the record are looked for;
-and since every change names the revision it is based on, of several who take over one succeeds. A supervisor that
-wakes up too late finds the record changed, and stops. What it has sent until then bears its old epoch, and is refused.
+The record of a job in the registry names its supervisor, the epoch, and the places of all processes. A supervisor
+renews the record three times in `lease_s`. Another one watches it: if the record stays as it is for `lease_s`, the
+supervisor is gone, and the other takes over with a higher epoch. Clocks of two hosts are never compared, only changes
+of the record count; and since every change names the revision it is based on, only one of several takeovers succeeds. A
+supervisor that wakes up too late finds the record changed, and stops. Its messages until then carry its old epoch, and
+are refused.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ _TRIES: Final = 100
 
 
 class Lease:
-    """A job that is this process's to run. Made by `Lease.acquire`; an async context manager that gives it back.
+    """The lease of a job, held by this process.
+
+    Made by `Lease.acquire`; as an async context manager it is given back at the end.
 
     Attributes:
-        record: What the registry is told.
+        record: The job's record in the registry.
     """
 
     def __init__(
@@ -61,15 +64,17 @@ class Lease:
         above: int = 0,
         take_over: bool = False,
     ) -> Self:
-        """Claim a job. Waits for at most the lease of the one who has it, to see whether that one is still there.
+        """Acquire the lease of a job.
+
+        Waits at most as long as the present holder's lease, to see whether it is renewed.
 
         Args:
-            registry: Open.
+            registry: The registry, open.
             job: Name of the job.
-            lease_s: How long the claim outlives its last renewal.
-            token: Secret of the job, which those who look it up must know.
-            lost: Told once if the claim cannot be kept: a ClaimedError or RegistryError.
-            above: The epoch will be greater than this, too.
+            lease_s: Seconds that the lease outlives its last renewal.
+            token: Secret of the job, which processes that look it up must know.
+            lost: Called once if the lease cannot be kept, with a ClaimedError or RegistryError.
+            above: A bound that the epoch exceeds, too.
             take_over: Whether to take the job from a supervisor that has it, without waiting.
 
         Raises:
@@ -106,11 +111,14 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """The incarnation of the job."""
+        """Return the incarnation of the job."""
         return self.record.epoch
 
     def publish(self, **changes: Any) -> None:
-        """Change fields of the record. It is written at once, or as soon as the registry can be reached."""
+        """Change fields of the record.
+
+        They are written at once, or as soon as the registry can be reached.
+        """
         self.record = msgspec.structs.replace(self.record, **changes)
         self._changed.set()
 
@@ -120,18 +128,18 @@ class Lease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the job back. A registry that does not answer is waited for no longer than the lease."""
+        """Give the lease back; wait for the registry no longer than the lease."""
         self._renewing.cancel()
         await asyncio.wait((self._renewing,))
         lease_s = self.record.lease_s
         self.record = msgspec.structs.replace(self.record, lease_s=0.0, control="", members={})
-        # What cannot be said now is seen by others when the lease has passed; and another's job is no longer ours.
+        # If this fails, the lease lapses by itself; and a job that another run has taken is not ours to give back.
         with contextlib.suppress(RegistryError, TimeoutError):
             async with asyncio.timeout(lease_s):
                 await self._write()
 
     async def _renew(self) -> None:
-        """Renew the claim, and write what changes."""
+        """Renew the lease, and write changes of the record."""
         lease_s = self.record.lease_s
         pause_s = lease_s / 3
         while True:
@@ -161,14 +169,14 @@ class Lease:
         """Write the record.
 
         Raises:
-            ClaimedError: It has been changed by somebody else.
+            ClaimedError: Another supervisor has changed it.
             RegistryError: It may have been written, or not.
         """
         key = key_of(self.record.job)
         value = encode(self.record, self._token)
         revision = await self._registry.update(key, value, self._revision)
         if revision is None:
-            # Perhaps by this claim, and the answer was lost.
+            # Perhaps by this lease, and the answer was lost.
             entry = await self._registry.get(key)
             if entry is not None:
                 found = read(entry.value, self.record.job)
@@ -186,7 +194,7 @@ class Lease:
 
 
 async def _wait_for_end(registry: JobRegistry, key: str, revision: int, last: JobRecord) -> None:
-    """Wait until a claim has lapsed, if it has not been given back.
+    """Wait until a lease has lapsed, unless it was given back.
 
     Raises:
         ClaimedError: It is renewed.

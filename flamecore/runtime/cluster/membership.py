@@ -1,4 +1,4 @@
-"""Who is in a job of several processes, where each is, and how far each has come with what it was told."""
+"""The membership of a job: its nodes, their places, and their progress."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Membership:
     """The nodes of a job, as its supervisor knows them.
 
     Attributes:
-        nodes: Those that have joined and are not gone, by name.
-        addresses: Where each of them hears.
-        hosts: For each part, the node that has it.
-        opened, ready, halted: Names of the nodes that have come so far in this epoch.
+        nodes: Nodes that have joined and are not gone, by name.
+        addresses: Address of each of them, by name.
+        hosts: The node that hosts a part, by address of the part.
+        opened, ready, halted: Names of the nodes that have reached this point in the present epoch.
         reports: The last counts of each node.
-        standby: Names of nodes that are given no parts: those of another version of the flow.
+        standby: Names of nodes that get no parts: those of another version of the flow.
     """
 
     def __init__(self, address: str) -> None:
@@ -37,11 +37,11 @@ class Membership:
         self._heard: dict[str, float] = {}
 
     def join(self, node: Join, address: str) -> None:
-        """A node has come.
+        """Add a node.
 
         Args:
-            node: What it says of itself.
-            address: Where it hears: that of this one process, whatever others were or will be called so.
+            node: Its own description.
+            address: The address of this one process, although others may have had or get its name.
         """
         self.nodes[node.node] = node
         self.addresses[node.node] = address
@@ -49,64 +49,70 @@ class Membership:
         self.hear(node.node)
 
     def leave(self, name: str) -> Join | None:
-        """A node is gone."""
+        """Remove a node and return it; None if it is not there."""
         self.addresses.pop(name, None)
         for names in (self.opened, self.ready, self.halted):
             names.discard(name)
         return self.nodes.pop(name, None)
 
     def hear(self, name: str) -> None:
-        """A node has said something."""
+        """Note that a node has sent a message."""
         self._heard[name] = time.monotonic()
 
     def silent(self, limit_s: float) -> list[str]:
-        """Nodes that have said nothing for so long."""
+        """Return the nodes without a message for `limit_s`."""
         before = time.monotonic() - limit_s
         return [name for name in self.nodes if self._heard[name] < before]
 
     def begin_epoch(self) -> None:
-        """Nobody has come anywhere in the new epoch."""
+        """Clear the progress of all nodes, for a new epoch."""
         self.opened.clear()
         self.ready.clear()
         self.halted.clear()
 
     def named(self, role: str) -> list[str]:
-        """Names of the nodes of a role, in the order in which they get their parts."""
+        """Return the names of the nodes of a role, in the order in which they get parts."""
         names = [name for name, node in self.nodes.items() if node.role == role and name not in self.standby]
         return sorted(names, key=lambda name: (len(name), name))
 
     def hosting(self, role: str) -> list[str]:
-        """Names of the nodes of a role that have parts; others are there to spare."""
+        """Return the names of the nodes of a role that have parts.
+
+        Others are spare.
+        """
         hosts = set(self.hosts.values())
         return [name for name in self.named(role) if name in hosts]
 
     @property
     def parts(self) -> list[str]:
-        """Names of the nodes that can be given parts."""
+        """Return the names of the nodes that can be given parts."""
         return [*self.named("worker"), *self.named("acker")]
 
     def parts_of(self, name: str) -> tuple[str, ...]:
-        """Addresses of the parts that a node has, sorted."""
+        """Return the addresses of the parts of a node, sorted."""
         return tuple(sorted(address for address, host in self.hosts.items() if host == name))
 
     @property
     def sites(self) -> list[str]:
-        """Where nodes are, in the words of what started them."""
+        """Return where nodes are, in the words of their host."""
         return [node.site for node in self.nodes.values() if node.site]
 
     def at(self, location: str) -> str | None:
-        """The node at a location."""
+        """Return the node at a location; None if there is none."""
         return next((name for name, node in self.nodes.items() if node.location == location), None)
 
     def concerned(self, peer: str) -> bool:
-        """Whether an error of a transport is of a node that is here. `peer`: an address, or a location."""
+        """Return whether an error of a transport is about a present node.
+
+        `peer` is an address, or a location.
+        """
         return peer in self.addresses.values() or self.at(peer) is not None
 
     def locate(self, address: str) -> str:
-        """Where an address is.
+        """Return the location of an address.
 
         Raises:
-            PeerGoneError: Nobody has said.
+            PeerGoneError: It is not known.
         """
         try:
             return self.locations[plain(address)]
@@ -114,7 +120,7 @@ class Membership:
             raise PeerGoneError(f"nobody has said where {address} is", address=self._address, peer=address) from None
 
     def described(self) -> dict[str, Any]:
-        """Who hosts what."""
+        """Return the nodes and the parts that they host, for people and programs."""
         return {
             name: {
                 "role": node.role,

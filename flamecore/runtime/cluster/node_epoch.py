@@ -1,4 +1,4 @@
-"""What a node process runs in one epoch, and what of the process outlives epochs.
+"""One epoch of a node process, and the context that outlives epochs.
 
 After a fault every surviving process ends what it runs and takes on a new assignment, without starting anew: its
 imports, its connections and its store stay.
@@ -31,12 +31,12 @@ from flamecore.runtime.tasks.event_loop import BackgroundTasks
 
 
 class NodeEpoch:
-    """What runs here in one epoch.
+    """The parts of a node that run in one epoch.
 
     Args:
-        context: Lends what outlives it.
-        assignment: What it is.
-        spec: The job's.
+        context: The process's context, which outlives the epoch.
+        assignment: The parts that the node is assigned.
+        spec: The resolved job.
     """
 
     def __init__(self, context: NodeContext, assignment: Assignment, spec: JobSpec) -> None:
@@ -57,7 +57,7 @@ class NodeEpoch:
         )
 
     async def open(self) -> None:
-        """Open what is read."""
+        """Open the partitions of the fronts."""
         states = [(position, ended) for *_, position, ended in self.assignment.fronts]
         await self.node.open_sources(self._spec.sources, self.assignment.workers, states)
 
@@ -79,15 +79,15 @@ class NodeEpoch:
 
     @property
     def silence_s(self) -> float:
-        """Who is not heard of for this long is taken for dead."""
+        """Return the time without a message after which a node is declared dead."""
         return self._spec.config.deploy.silence_timeout_s
 
     def stats(self) -> dict[str, Any]:
-        """Counts."""
+        """Return the node's counts."""
         return asdict(self.node.stats())
 
     async def leave(self, *, orderly: bool) -> None:
-        """End. In order: what was sent is handed over first."""
+        """End the epoch; if orderly, hand over first what was sent."""
         if orderly:
             await self.node.aclose()
         else:
@@ -95,12 +95,14 @@ class NodeEpoch:
 
 
 class NodeContext:
-    """What of a process outlives its epochs: the transport, the imported flow, the open store.
+    """The context of a process: transport, imported flow, open store.
+
+    It outlives the process's epochs.
 
     Args:
-        transport: Started.
-        codec: The transport's.
-        failed: Told when a part fails.
+        transport: The transport, started.
+        codec: The transport's codec.
+        failed: Called when a part fails.
         spare: A folder with a copy of the flow's source, for where its own files are not.
     """
 
@@ -121,7 +123,7 @@ class NodeContext:
         self.background = BackgroundTasks()
 
     async def assign(self, assignment: Assignment) -> NodeEpoch:
-        """Take in what is assigned, with its sources open.
+        """Make the epoch of an assignment, with its sources open.
 
         Raises:
             FlameError: The flow cannot be imported, or a source not be opened.
@@ -139,7 +141,7 @@ class NodeContext:
         return node_epoch
 
     async def store(self, spec: JobSpec) -> Store:
-        """The job's store, open."""
+        """Return the job's store, open."""
         if self._store is None:
             store, state, deadlines = spec.store(), spec.settings.state, Deadlines.of(spec.settings)
             assert store is not None
@@ -157,7 +159,7 @@ class NodeContext:
 
 
 def _resolve_spec(assignment: Assignment, spare: Path | None) -> JobSpec:
-    """What the control has laid out, here."""
+    """Resolve the control's configuration and flow in this process."""
     reference, folder = assignment.flow[0], Path(assignment.flow[1])
     if spare is not None:
         reference, folder = locate(reference, folder, spare)

@@ -1,4 +1,6 @@
-"""The main program of a node process: join a job, run what is assigned, end when told to or when the job is gone.
+"""The main program of a node process: join a job, run the assigned parts, end.
+
+It ends when told to, or when the job is gone.
 
 python -m flamecore.runtime.cluster.node_process BOOTSTRAP.json
 """
@@ -47,7 +49,7 @@ from flamecore.runtime.tasks.sender import Sender
 
 _REPORT_S: Final = 0.5
 _SAME_REPORT_S: Final = 5.0
-"""How often a node reports, and how often at least if it has nothing new to say."""
+"""Time between two reports of a node, and the longest such time if nothing has changed."""
 _ASSIGN_TIMEOUT_S: Final = 60.0
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -56,11 +58,11 @@ class NodeProcess:
     """One node process.
 
     Args:
-        bootstrap: How to join (see `flamecore.runtime.cluster.session.ControlSession`); and, where the flow's own files
-            are not, the folder with a copy of its source: `flow_folder`.
+        bootstrap: Values to join (see `flamecore.runtime.cluster.session.ControlSession`); and, where the flow's own
+            files are missing, the folder with a copy of its source: `flow_folder`.
 
     Attributes:
-        name: Of the node.
+        name: Name of the node.
     """
 
     def __init__(self, bootstrap: Mapping[str, Any]) -> None:
@@ -75,11 +77,11 @@ class NodeProcess:
 
     @property
     def welcome(self) -> bool:
-        """Whether the control has answered."""
+        """Return whether the control has answered."""
         return self._session.welcome
 
     async def run(self) -> None:
-        """Until told to end.
+        """Run until told to end.
 
         Raises:
             FlameError: It cannot join, or a part failed and the job did not go on.
@@ -106,12 +108,12 @@ class NodeProcess:
                 await self._leave(orderly=self._failed is None)
                 await context.aclose()
                 if stats is not None:
-                    with suppress(TransportError):  # whoever told this process to end may be gone already
+                    with suppress(TransportError):  # the control may be gone already
                         sender.send(CONTROL, NodeReport(self.name, stats))
             if self._failed is not None:
                 raise self._failed
 
-    # -- what the control says -------------------------------------------------------------------------------------
+    # -- messages of the control -----------------------------------------------------------------------------------
 
     async def _listen(self, context: NodeContext, sender: Sender, over: asyncio.Future[None]) -> None:
         limit: float | None = _ASSIGN_TIMEOUT_S
@@ -180,14 +182,16 @@ class NodeProcess:
                 told, told_at = {**stats, "at": 0}, now
                 sender.send(CONTROL, NodeReport(self.name, stats))
 
-    # -- what goes wrong -------------------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------------------
 
     def _part_failed(self, error: BaseException, lost: str = "") -> None:
-        """Tell the control; it says whether the job goes on from a snapshot, or ends.
+        """Report a failure to the control.
+
+        The control decides whether the job goes on from a snapshot, or ends.
 
         Args:
-            error: Why it cannot go on.
-            lost: Location of the process that is gone, if that is why.
+            error: The failure.
+            lost: Location of the process that is gone, if that is the reason.
         """
         if self._failed is not None or self._session.over.done():
             return None
@@ -212,7 +216,7 @@ class NodeProcess:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its supervisor is gone, however it went (Linux).
+    """Ask the kernel to kill this process when its supervisor ends (Linux).
 
     Args:
         parent: The supervisor, which may have gone before this was reached.
@@ -224,7 +228,11 @@ def _end_with_parent(parent: int) -> None:
 
 
 def main() -> int:
-    """Run the node that a bootstrap file describes. Exit codes as of the command line."""
+    """Run the node that a bootstrap file describes.
+
+    Returns:
+        An exit code of the command line.
+    """
     path = Path(sys.argv[1])
     try:
         bootstrap = json.loads(path.read_text())
@@ -235,7 +243,7 @@ def main() -> int:
     _end_with_parent(bootstrap["parent"])
     sys.path[:] = bootstrap.get("path", sys.path)  # from here on, modules are found as the supervisor finds them
     logs.to_stderr()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to hear
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
     try:
         with relaxed_gc():
             run(NodeProcess(bootstrap).run())

@@ -1,4 +1,4 @@
-"""The node processes of a job: starts them, assigns their parts, waits for them, ends them, gives up the dead."""
+"""The node manager, which starts, assigns and ends the nodes of a job."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class NodeManager:
-    """The nodes of a job, as far as something can be done about them.
+    """A manager that starts, assigns, stops and declares dead the nodes of a job.
 
     Args:
-        members: Who has joined.
-        host: Has nodes started.
-        sender: The control's.
-        bootstrap: What every node that is started by the host must know to join; None: others start them.
+        members: The nodes that have joined.
+        host: The host that starts nodes.
+        sender: The control's sender.
+        bootstrap: Values that a node started by the host needs to join; None: nodes are started elsewhere.
 
     Attributes:
-        leaving: The job ends, and so do they.
+        leaving: Whether the job ends, and the nodes with it.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class NodeManager:
     async def start_missing(
         self, required_nodes: Mapping[str, int], beside: Collection[str] | None = None
     ) -> frozenset[str]:
-        """Start the processes that are missing, unless others are to start them.
+        """Start the processes that are missing, unless they are started elsewhere.
 
         Args:
-            required_nodes: How many there are to be of each role.
-            beside: Names of those that do not count. Those that are started then rest.
+            required_nodes: Number of nodes of each role.
+            beside: Names of nodes that do not count. The new ones are then on standby.
 
         Returns:
-            Names of those that were started.
+            Names of the nodes that were started.
 
         Raises:
             FaultError: There is no room for them now.
@@ -74,11 +74,11 @@ class NodeManager:
                 if any(name.partition(".")[0] == f"{role}-{index}" for name in there):
                     continue
                 self._started[role, index] = again = self._started.get((role, index), -1) + 1
-                # A name is used once: whoever had it before may not be quite gone.
+                # A name is used once: an earlier process of the name may not have ended yet.
                 name = f"{role}-{index}" + (f".{again}" if again else "")
                 if beside is not None:
                     self.members.standby.add(name)
-                # The first worker reads what is piped in; nobody else touches the terminal.
+                # The first worker reads what is piped in; no other touches the terminal.
                 slots.append(NodeSlot(name, role, terminal=(role, index) == ("worker", 0)))
         if slots:
             try:
@@ -90,7 +90,11 @@ class NodeManager:
         return frozenset(slot.name for slot in slots)
 
     def assign(self, context: JobContext, epoch: str) -> set[str]:
-        """Tell every node its part, and where everybody is. Returns the nodes that have one."""
+        """Send every node its parts, and the places of all parts.
+
+        Returns:
+            Names of the nodes that have parts.
+        """
         members, plan, config = self.members, context.plan, context.spec.config
         trackers = context.spec.acker(acker_plan(plan)).trackers
         hosts = members.hosts = placed(config, trackers, plan.rears, members.named("worker"), members.named("acker"))
@@ -116,7 +120,7 @@ class NodeManager:
         return assigned
 
     def describe_joined(self, context: JobContext) -> str:
-        """Who has joined, of how many, in words."""
+        """Return the nodes that have joined, of how many, in words."""
         counts = ((role, count) for role, count in required_nodes(context.plan, context.spec).items() if count)
         return "; ".join(
             f"of {count} {role}{'s' * (count > 1)}: {', '.join(self.members.named(role)) or 'none'}"
@@ -125,17 +129,17 @@ class NodeManager:
 
     @property
     def late(self) -> list[str]:
-        """Names of the processes that run and have not joined."""
+        """Return the names of the processes that run and have not joined."""
         return [name for name in self.host.running() if name not in self.members.nodes]
 
     def is_expected_to_end(self, name: str) -> bool:
-        """Whether nothing is lost when a process ends."""
+        """Return whether the end of a process is no loss."""
         return self.leaving or name in self._condemned or name in self.members.standby
 
-    # -- what they are told ----------------------------------------------------------------------------------------
+    # -- commands --------------------------------------------------------------------------------------------------
 
     def tell(self, name: str, message: Any) -> None:
-        """Send something to a node that has a part in this epoch.
+        """Send a command to a node that has a part in this epoch.
 
         Raises:
             FaultError: It is gone.
@@ -149,25 +153,25 @@ class NodeManager:
             raise FaultError(error) from error
 
     def tell_if_there(self, names: Iterable[str], message: Any) -> None:
-        """Send something to nodes. Those that are gone are seen to elsewhere."""
+        """Send a command to nodes; those that are gone are handled elsewhere."""
         for name in names:
             with suppress(TransportError):
                 self.sender.send(self.members.addresses[name], message)
 
     def answer(self, client: str, message: Status | Refusal) -> None:
-        """Tell a client. Whatever becomes of it, the job goes on."""
+        """Answer a client; the job goes on even if that fails."""
         with suppress(TransportError):
             Sender(self.sender.endpoint, lambda _: None).send(client, message)
 
-    # -- how they go -----------------------------------------------------------------------------------------------
+    # -- ends ------------------------------------------------------------------------------------------------------
 
     def turn_away(self, address: str) -> None:
-        """Tell a node that it has no part in this any more, if it still hears."""
+        """Tell a node that it has no part any more, if it can be reached."""
         with suppress(TransportError):
             self.sender.send(address, Stop(False))
 
     def dismiss(self, names: Iterable[str]) -> None:
-        """Let nodes end that have no part any more."""
+        """Send away nodes that have no part any more."""
         for name in tuple(names):
             self.turn_away(self.members.addresses[name])
             self.members.leave(name)
@@ -176,13 +180,16 @@ class NodeManager:
             self.host.release(name)
 
     def dismiss_standby(self) -> None:
-        """Let nodes of a version end that does not run."""
+        """Send away the nodes of a version that does not run."""
         self.dismiss(name for name in tuple(self.members.nodes) if name in self.members.standby)
-        if self.bootstrap is None:  # one that has died meanwhile comes back under its name, for what runs then
+        if self.bootstrap is None:  # one that has died meanwhile comes back under its name, as an ordinary node
             self.members.standby.clear()
 
     def dismiss_started(self, names: Iterable[str]) -> None:
-        """Let nodes end that were started for what does not come to be, whether they have come yet or not."""
+        """Send away nodes that were started for a change that is not made.
+
+        They may have joined or not.
+        """
         for name in tuple(names):
             if name in self.members.nodes:
                 self.dismiss((name,))
@@ -191,32 +198,32 @@ class NodeManager:
                 self.members.standby.discard(name)
 
     def declare_dead(self, name: str) -> None:
-        """Nothing more is heard of a node. If it still runs, it is ended."""
+        """Declare a node dead, and end it if it still runs."""
         self.members.leave(name)
         self._condemned.add(name)
         self.host.kill(name)
 
     def lose(self, name: str) -> None:
-        """The connection to a node is lost."""
+        """Note that the connection to a node is lost."""
         self.members.leave(name)
         if not self.host.lost(name):
             self._condemned.add(name)
 
     async def leave(self, timeout_s: float) -> None:
-        """End all: first by asking, then by force."""
+        """End all nodes: first by asking, then by force."""
         self.leaving = True
         asked = [self._ask_to_end(address, timeout_s) for address in self.members.addresses.values()]
         await asyncio.gather(self.host.stop(timeout_s), *asked)
 
     async def _ask_to_end(self, address: str, timeout_s: float) -> None:
-        """Have word of the end go out: to one that was never spoken to there is no way yet."""
+        """Tell a node to end; make the connection if there was none yet."""
         with suppress(FlameError, TimeoutError):  # it is gone already, or does not listen
             async with asyncio.timeout(timeout_s):
                 await self.sender.endpoint.send(address, Stop(False))
 
 
 def required_nodes(plan: Plan, spec: JobSpec) -> dict[str, int]:
-    """How many nodes of each role there must be."""
+    """Return the number of nodes that each role needs."""
     own = spec.config.deploy.acker == "own"
     return {"worker": plan.workers, "acker": spec.acker(acker_plan(plan)).trackers if own else 0}
 
@@ -229,12 +236,12 @@ _JOIN_HINT: Final = (
 
 
 class Rendezvous:
-    """Who waits for nodes is told of every change.
+    """The rendezvous of nodes: waits that every change wakes.
 
     Args:
-        deploy: Says how long they may take, and how they are started.
-        describe_joined: Says who is there and who is missing, in words.
-        declare_dead: Gives up a node, by name.
+        deploy: Settings of the start, with its limit.
+        describe_joined: Returns the nodes that are there and that are missing, in words.
+        declare_dead: Declares a node dead, by name.
     """
 
     def __init__(
@@ -244,13 +251,15 @@ class Rendezvous:
         self._changed = asyncio.Event()
 
     def wake(self) -> None:
-        """Something has changed that may be waited for. Each change has an event of its own, so that none of those who
-        wait can take it from another."""
+        """Wake all that wait for a change.
+
+        Each change has an event of its own, so that no waiter can take it from another.
+        """
         self._changed.set()
         self._changed = asyncio.Event()
 
     def change(self) -> Awaitable[object]:
-        """The next change from this very moment on."""
+        """Return an awaitable of the next change, from this moment on."""
         return self._changed.wait()
 
     async def wait_until(
@@ -259,14 +268,14 @@ class Rendezvous:
         """Wait for all nodes, or for the epoch to end.
 
         Args:
-            condition: Whether they have all come so far.
-            epoch: The present one.
-            what: What they are waited for to do.
-            late: Names of those who have not done it.
+            condition: Returns whether all nodes have done it.
+            epoch: The present epoch.
+            what: The verb phrase that the error says they have not done.
+            late: Returns the names of the nodes that have not done it.
 
         Raises:
-            JobError: It takes too long, and nobody can be blamed.
-            FaultError: It takes too long: those who are late are taken for dead.
+            JobError: It takes too long, and no node is late.
+            FaultError: It takes too long: the late nodes were declared dead.
         """
         timeout_s = self._deploy.start_timeout_s
         try:
@@ -275,7 +284,7 @@ class Rendezvous:
                     if epoch.outcome.done():
                         await epoch.outcome
                     changed = asyncio.ensure_future(self.change())
-                    ends = () if epoch.outcome.done() else (epoch.outcome,)  # what has ended well need not be awaited
+                    ends = () if epoch.outcome.done() else (epoch.outcome,)  # an epoch that has ended well ends no wait
                     try:
                         await asyncio.wait((changed, *ends), return_when=asyncio.FIRST_COMPLETED)
                     finally:

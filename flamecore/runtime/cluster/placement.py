@@ -1,6 +1,6 @@
-"""Which process hosts which part of a job, and what speaks against a deployment before anything of it is started.
+"""The placement of a job's parts on processes, and reasons to refuse a start.
 
-A deployment does what is said here, and `flamestream check` shows it.
+A job does what is computed here, and `flamestream check` shows it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _JOINS: Final = 'deploy.start = "join"'
 def placed(
     config: JobConfig, trackers: int, rears: Sequence[str], workers: Sequence[str], ackers: Sequence[str]
 ) -> dict[str, str]:
-    """The process that hosts each address of a job on several processes.
+    """Return the process that hosts each address of a job on several processes.
 
     Args:
-        config: Says how many workers there are, and where trackers live.
-        trackers: How many the acker has.
+        config: The configuration, with the number of workers and the place of trackers.
+        trackers: Number of trackers.
         rears: Names of the rears.
         workers: Names of the processes for workers, in the order in which they get their parts.
-        ackers: The same for those that host trackers alone.
+        ackers: The same for processes that host trackers alone.
     """
     # The first workers host the fronts, and the last ones own key groups where not all do. A tracker with these hears
     # of what came in together with the items, and at once when they are done.
@@ -48,11 +48,11 @@ def placed(
 def refusals(
     config: JobConfig, transport: Transport, store: Store | None, environ: Mapping[str, str]
 ) -> Iterator[ConfigError]:
-    """What speaks against a deployment, whatever its transport would do.
+    """Yield the reasons to refuse a start, whatever its transport would do.
 
     Args:
         config: The job's configuration.
-        transport: As configured; not started.
+        transport: The configured transport, not started.
         store: The store of state, if there is one; not open.
         environ: The environment of the supervisor.
     """
@@ -98,27 +98,27 @@ def refusals(
 
 
 def join_command(role: str, job: str, address: str) -> str:
-    """What starts a process that joins a job.
+    """Return the command that starts a process to join a job.
 
     Args:
         role: `worker` or `acker`.
         job: Name of the job.
-        address: Where it is joined; empty if only those who start it know.
+        address: Address of the job; empty if it is only known where the command is run.
     """
     return f"flamestream {role} --join {address or 'ADDRESS'} --job {job} --name NAME"
 
 
 def check_findable(config: JobConfig, transport: Transport, outlook: Outlook, *, listed: bool) -> None:
-    """Refuse a supervisor that nobody could be told the place of, if others are to join.
+    """Raise an error if processes are to join a supervisor that they cannot find.
 
     Args:
         config: The job's configuration.
-        transport: As configured; not started.
-        outlook: What it says that it would do.
+        transport: The configured transport, not started.
+        outlook: Its outlook.
         listed: Whether others find the job in a registry.
 
     Raises:
-        ConfigError: Nobody could.
+        ConfigError: No process could find it.
     """
     joined = config.deploy.start == "join" and transport.capabilities.multi_process
     if joined and not outlook.join and not listed:

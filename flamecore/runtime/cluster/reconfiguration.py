@@ -1,7 +1,8 @@
-"""What a running job is asked to change: how many workers it has, which version of the flow it runs (paper 004, ticks).
+"""Changes of a running job: number of workers, version of the flow.
 
-A change is prepared while the job runs, and made between two epochs. One at a time; whoever asked is answered when the
-job moves again. A version that cannot start is taken back: its forerunner's nodes have waited, and go on.
+Paper 004, ticks. A change is prepared while the job runs, and made between two epochs. There is one at a time; its
+client is answered when the job moves again. A version that cannot start is rolled back: the nodes of the former version
+have waited, and go on.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ if TYPE_CHECKING:
 
 
 _TRIES: Final = 3
-"""How often processes are started for another version of the flow, if they die before they have come."""
+"""Most starts of processes for another version of the flow, if they die before they have joined."""
 
 _FAULT: Final = "the job has met a fault meanwhile"
 
 
 class EpochRunner(Protocol):
-    """What runs the epochs."""
+    """The job that runs the epochs."""
 
     @property
     def epoch(self) -> Epoch | None:
-        """The present one."""
+        """Return the present epoch."""
         ...
 
     async def halt(self, epoch: Epoch) -> None:
-        """End it everywhere."""
+        """End an epoch on all nodes."""
         ...
 
     async def wait_until(
@@ -54,22 +55,22 @@ class EpochRunner(Protocol):
 
 
 def _forget(importing: asyncio.Future[FlowVersion]) -> None:
-    """Let go of a version that comes too late."""
+    """Forget a version whose import has ended too late."""
     if not importing.cancelled() and importing.exception() is None:
         importing.result().forget()
 
 
 @dataclass(slots=True)
 class _Request:
-    """What a client has asked for.
+    """The request of a client.
 
     Attributes:
-        client: Who waits for the answer.
-        workers: How many there are to be.
-        version: Another version to go on with; None: the same.
-        applied: The change is being made.
-        former: As long as that can be gone back to: the version before, its fingerprint, where it is found, and the
-            names of its nodes.
+        client: Address of the client, which waits for the answer.
+        workers: The requested number of workers.
+        version: The version to switch to; None: the same.
+        applied: Whether the change is being made.
+        former: The former version, its fingerprint, its place, and the names of its nodes; None: there is none to go
+            back to.
     """
 
     client: str
@@ -80,13 +81,13 @@ class _Request:
 
 
 class Reconfiguration:
-    """Prepares and makes what clients ask for.
+    """The reconfiguration of a job on request of clients.
 
     Args:
-        runner: Runs the epochs.
-        context: What changes.
+        runner: The job, which runs the epochs.
+        context: The context that changes.
         nodes: The job's processes.
-        load_version: Makes the version to go on with (`flamecore.runtime.cluster.upgrade.load_version`).
+        load_version: Makes the version to switch to (`flamecore.runtime.cluster.upgrade.load_version`).
     """
 
     def __init__(
@@ -107,10 +108,10 @@ class Reconfiguration:
     # -- while the job runs ----------------------------------------------------------------------------------------
 
     async def asked(self, client: str, message: Rescale | Upgrade) -> None:
-        """Do what was asked for; whoever asked is told if it cannot be done, and the job goes on.
+        """Serve a request; if that fails, tell its client, and let the job go on.
 
         Raises:
-            Exception: Something unexpected; whoever asked is told that too.
+            Exception: An unexpected error, which the client is told, too.
         """
         work: Awaitable[None]
         if isinstance(message, Rescale):
@@ -119,7 +120,7 @@ class Reconfiguration:
             work = self._upgrade(client, message)
         try:
             await work
-        except FaultError as error:  # what it would say of the end of the job is not so
+        except FaultError as error:  # its own text and hint say that the job has ended, and it has not
             self._failed(client, f"{_FAULT}: {error.error.what}")
         except (FlameError, ReconfigureSignal) as error:
             self._failed(client, "\n".join([str(error), *getattr(error, "__notes__", ())]))
@@ -134,7 +135,7 @@ class Reconfiguration:
             self._nodes.answer(client, Refusal(why))
 
     async def _rescale(self, client: str, workers: int) -> None:
-        """Go on with another number of workers, from a snapshot that is taken now."""
+        """Prepare another number of workers, from a snapshot that is taken now."""
         try:
             owners(workers)
         except ValueError as error:
@@ -143,7 +144,7 @@ class Reconfiguration:
         epoch = self._accept(request)
         if epoch is None:
             return None
-        # Whoever is to come comes before the pause.
+        # New nodes start before the pause, so that the pause is short.
         context, members = self._context, self._members
         await self._nodes.start_missing({**required_nodes(context.plan, context.spec), "worker": workers})
         await self._runner.wait_until(
@@ -157,7 +158,10 @@ class Reconfiguration:
         return None
 
     async def _upgrade(self, client: str, asked: Upgrade) -> None:
-        """Go on with another version of the flow, where the former has done all that it has read."""
+        """Prepare another version of the flow.
+
+        It begins where the former one has finished everything that it has read.
+        """
         context, members = self._context, self._members
         request = _Request(client, context.settings.workers)
         epoch = self._accept(request)
@@ -167,7 +171,7 @@ class Reconfiguration:
             await self._imported(self._importing)
             if self._request is not request:
                 return None
-        await epoch.commit(first=True)  # what the new version is held against is what there is now
+        await epoch.commit(first=True)  # the new version is compared with a snapshot
         self._importing = importing = in_daemon_thread(partial(self._load_version, context.spec, asked))
         try:
             await self._imported(importing)
@@ -193,7 +197,7 @@ class Reconfiguration:
         return None
 
     async def _imported(self, importing: asyncio.Future[FlowVersion]) -> None:
-        """Wait until a version has been imported, or could not be.
+        """Wait until a version has been imported, or has failed to be.
 
         Raises:
             JobError: It takes too long.
@@ -207,10 +211,10 @@ class Reconfiguration:
             )
 
     def _accept(self, request: _Request) -> Epoch | None:
-        """Take on what a client asks for, if the job is one that can be changed, and nobody else is at it.
+        """Accept a request, if the job can be changed and no other change is under way.
 
         Returns:
-            The present epoch; None: it cannot be, and the client has been told.
+            The present epoch; None: the request was refused, and its client has been told.
         """
         epoch = self._runner.epoch
         text = ""
@@ -225,7 +229,7 @@ class Reconfiguration:
         return epoch
 
     def _is_current(self, request: _Request, epoch: Epoch) -> bool:
-        """Whether what was asked for can be done yet; whoever asked is told if not."""
+        """Return whether a request can still be served; tell its client if not."""
         if self._request is not request:
             return False
         if epoch is not self._runner.epoch or epoch.outcome.done() or not epoch.begun:
@@ -234,15 +238,15 @@ class Reconfiguration:
         return True
 
     async def _gather(self, epoch: Epoch, count_of: Mapping[str, int], fresh: set[str]) -> None:
-        """Have nodes come that have imported nothing yet, besides those that run.
+        """Start or find nodes that have imported nothing yet, besides those that run.
 
         Args:
-            epoch: The present one.
-            count_of: How many of each role.
-            fresh: To it the names are added of those that are started for this.
+            epoch: The present epoch.
+            count_of: Number of nodes of each role.
+            fresh: Gets the names of the nodes that are started here.
 
         Raises:
-            JobError: They do not come.
+            JobError: There are not enough of them.
         """
         members, nodes = self._members, self._nodes
         if nodes.bootstrap is None:
@@ -266,7 +270,7 @@ class Reconfiguration:
         def missing() -> set[str]:
             return fresh.difference(members.nodes)
 
-        for _ in range(_TRIES):  # one may die before it has come
+        for _ in range(_TRIES):  # one may die before it has joined
             fresh -= gone()
             fresh |= await nodes.start_missing(count_of, beside=old)
             await self._runner.wait_until(lambda: not missing() or bool(gone()), epoch, "joined", missing)
@@ -275,7 +279,7 @@ class Reconfiguration:
         raise JobError(f"new worker processes have died {_TRIES} times before they joined")
 
     def refuse(self, why: str) -> None:
-        """Let go of what was asked for, as long as it is not done."""
+        """Drop the present request, unless it is being applied, and tell its client."""
         request = self._request
         if request is None or request.applied:
             return
@@ -288,7 +292,7 @@ class Reconfiguration:
     # -- between two epochs ----------------------------------------------------------------------------------------
 
     async def apply(self, epoch: Epoch) -> None:
-        """End the epoch, and change what was asked for."""
+        """End the epoch, and apply the request."""
         request = self._request
         await self._runner.halt(epoch)
         if request is None:  # refused when the fronts were stopping: they go on as they were
@@ -300,7 +304,10 @@ class Reconfiguration:
         return await self._context.rescale(request.workers)
 
     async def _apply_version(self, request: _Request, version: FlowVersion, epoch: Epoch) -> None:
-        """Go on with another version: its nodes come in the place of those of the former, which rest until it runs."""
+        """Switch to another version.
+
+        The nodes of the former one are on standby until it runs.
+        """
         context, members = self._context, self._members
         stay = sinks_that_stay(context.spec, version.spec)
         request.former = context.spec, context.code, context.place, set(members.nodes) - members.standby
@@ -318,14 +325,16 @@ class Reconfiguration:
                 raise
 
     async def roll_back(self, error: FlameError, epoch: Epoch) -> bool:
-        """Another version could not start: go on with the former, whose nodes have waited.
+        """Go back to the former version, as the new one could not start.
+
+        The nodes of the former version have waited.
 
         Args:
-            error: Why it could not.
-            epoch: The present one.
+            error: The reason.
+            epoch: The present epoch.
 
         Returns:
-            Whether there was one.
+            Whether there was a version to go back to.
         """
         request, context = self._request, self._context
         if request is None or request.former is None or request.version is None:
@@ -350,20 +359,23 @@ class Reconfiguration:
         return True
 
     def commit(self) -> None:
-        """All nodes have loaded their state: from here on there is no way back."""
+        """Make the change final, as all nodes have loaded their state."""
         if self._request is not None and self._request.former is not None:
             self._request.former = None
             self._nodes.dismiss_standby()
 
     def done(self, epoch: Epoch, pause_ms: float) -> bool:
-        """The job moves again. Returns whether that is because of a change; who asked for it is answered.
+        """Note that the job moves again, and answer the client of the change.
 
         Args:
-            epoch: The present one.
-            pause_ms: How long it stood still.
+            epoch: The present epoch.
+            pause_ms: Length of the pause, in milliseconds.
+
+        Returns:
+            Whether it moves because of a change.
         """
         request = self._request
-        if request is None or not request.applied:  # it has only recovered: what was asked for since is yet to come
+        if request is None or not request.applied:  # it has only recovered: a later request is yet to be applied
             return False
         self._request = None
         plan: dict[str, Any] = {} if request.version is None else {"plan": list(request.version.plan_lines())}
@@ -371,6 +383,6 @@ class Reconfiguration:
         return True
 
     def leave(self) -> None:
-        """The job ends."""
+        """Tell the client of a request that the job ends."""
         if self._request is not None:
             self._nodes.answer(self._request.client, Refusal(ENDED))

@@ -1,4 +1,4 @@
-"""How often a job may meet a fault, and how long it waits before it tries again."""
+"""The restart policy of a job: how many faults it survives, and its pauses."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from flamecore.errors import FlameError, JobError
 
 _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
-"""How long to wait before the next attempt, when several in turn have come to nothing: twice as long each time."""
+"""First and longest pause before the next attempt after several fruitless ones; each is twice the one before."""
 
 
 class RestartPolicy:
-    """The faults of one job.
+    """The restart policy of one job, with the faults that it has met.
 
     Args:
-        most: So many within the window it goes on after; one more is too many.
-        window_s: How long a fault counts, in seconds.
-        clock: A monotonic one, in seconds.
+        most: Most faults within the window after which the job goes on.
+        window_s: Time during which a fault counts, in seconds.
+        clock: A monotonic clock, in seconds.
 
     Attributes:
-        faults: How many there have been since the job began.
+        faults: Number of faults since the job began.
     """
 
     def __init__(self, most: int, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,10 +33,10 @@ class RestartPolicy:
         self._fruitless = 0  # attempts in turn that have come to nothing
 
     def note(self, error: FlameError) -> None:
-        """The job has met a fault.
+        """Count a fault.
 
         Raises:
-            JobError: It was one too many.
+            JobError: There were too many within the window.
         """
         now = self._clock()
         self.faults += 1
@@ -51,11 +51,12 @@ class RestartPolicy:
             )
 
     def pause_s(self, *, fruitless: bool) -> float:
-        """How long to wait before the next attempt, in seconds. What keeps attempts from coming to anything may be over
-        soon: a server that starts again, a host that is full.
+        """Return the pause before the next attempt, in seconds.
+
+        An obstacle may be gone soon: a server that starts again, a host that is full.
 
         Args:
-            fruitless: Whether the last attempt has come to nothing.
+            fruitless: Whether the last attempt has delivered nothing.
         """
         self._fruitless = self._fruitless + 1 if fruitless else 0
         return min(_PAUSE_S * 2**self._fruitless, _LONGEST_PAUSE_S) if self._fruitless > 1 else 0.0

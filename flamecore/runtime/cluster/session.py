@@ -1,6 +1,6 @@
-"""How a process attends a job that another supervises: it listens, tells the control where, and hears when it is over.
+"""The session of a process with a job's control: join, listen, hear of the end.
 
-A node attends (`flamecore.runtime.cluster.node_process`), and so does a client, who only asks for something
+Nodes have one (`flamecore.runtime.cluster.node_process`), and clients, which only send a request
 (`flamecore.runtime.cluster.client`).
 """
 
@@ -25,22 +25,22 @@ from flamecore.runtime.tasks.epoch_transport import plain
 from flamecore.runtime.tasks.sender import Sender
 
 CLIENTS: Final = ("observer", "operator")
-"""Roles of those who only ask for something: how the job is, or a change."""
+"""Roles of clients, which only ask for the status or for a change."""
 
 
 class ControlSession:
-    """One process at one job.
+    """The session of one process with the control of one job.
 
     Args:
-        bootstrap: How to join: transport and its options, job, epoch, token, names, and where the control is.
-        lost: Told of a connection that is lost, unless it is the control's: the error's `peer` is where it led.
+        bootstrap: Values to join: transport and its options, job, epoch, token, names, and the control's location.
+        lost: Called with the error of a lost connection, unless it led to the control; its `peer` is the location.
 
     Attributes:
-        name: Of the process.
+        name: Name of the process.
         job: Name of the job.
-        locations: Where addresses are.
+        locations: Locations of addresses.
         welcome: Whether the control has answered.
-        over: From when it listens; done when there is nothing to attend any more, with an error if that is why.
+        over: Made when it begins to listen, and done when the session ends, with its error if there is one.
     """
 
     over: asyncio.Future[None]
@@ -57,21 +57,21 @@ class ControlSession:
 
     @property
     def _asks(self) -> bool:
-        """Whether it only asks for something, and does not belong to the job."""
+        """Return whether this is a client, which is no part of the job."""
         return self._bootstrap["role"] in CLIENTS
 
     @asynccontextmanager
     async def joined(self, codec: Codec) -> AsyncIterator[tuple[Transport, Sender]]:
-        """Listen, and tell the control where. Leaves at the end.
+        """Listen, and send the control the location. Leave at the end.
 
         Args:
-            codec: The transport's.
+            codec: The transport's codec.
         """
         self.over = asyncio.get_running_loop().create_future()
         transport = self._make_transport(codec)
         try:
             location = await transport.start()
-            # One of the same name may have been here before, and may still be.
+            # An earlier process of the same name may still be there.
             address = f"node/{self.name}.{secrets.token_hex(4)}"
             if self._asks:
                 address = f"client/{self.name}"
@@ -119,7 +119,7 @@ class ControlSession:
             self._lost_peer(PeerGoneError(what, address=self.name, peer=location))
 
     def end(self, error: BaseException) -> None:
-        """It is over, with an error. The first one counts."""
+        """End the session with an error; the first one counts."""
         error = blamed(error)
         if isinstance(error, PeerGoneError) and getattr(error, "peer", "") == CONTROL:
             any_more = " any more" if self.welcome else ""

@@ -1,4 +1,4 @@
-"""The status of a job on several processes, for its user, its clients and the registry, and its downtime."""
+"""The status of a job, for its user, its clients and the registry; its downtime."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from flamecore.runtime.tasks.stats import JobStats, NodeStats, Rates, summed
 
 
 class JobStatus:
-    """Keeps what has been counted, and tells it together with who is there.
+    """The counts of a job over all epochs, and its nodes.
 
     Args:
-        job: Its id.
-        members: Who is in it.
+        job: Id of the job.
+        members: Its nodes.
 
     Attributes:
-        host: Says where nodes are; None: it is not known yet.
-        node: That of the supervisor, in the present epoch; None: there is none.
-        snapshot: The newest that this run has taken.
+        host: The host, which knows where nodes are; None: it is not known yet.
+        node: The supervisor's node, in the present epoch; None: there is none.
+        snapshot: The newest snapshot of this run.
     """
 
     def __init__(self, job: str, members: Membership) -> None:
@@ -46,7 +46,7 @@ class JobStatus:
         self._rates = Rates()
 
     def close_epoch(self) -> None:
-        """An epoch is over: what was counted in it counts on, and nothing of it is under way any more."""
+        """Close an epoch: keep its counts, with nothing in flight any more."""
         self._past += [
             replace(counts, in_flight=0, held_back=0, min_times={}, waiting={}) for counts in self._present()
         ]
@@ -58,21 +58,21 @@ class JobStatus:
         return [*self._members.reports.values(), *own]
 
     def stats(self, elapsed_s: float) -> JobStats:
-        """A look at the job, which runs for so long."""
+        """Return a look at the job, which has run for `elapsed_s`."""
         counts = summed([*self._past, *self._present()], elapsed_s)
         return replace(counts, where=self.host.described(self._members.sites) if self.host is not None else {})
 
     async def watch(self, look: Callable[[], JobStats]) -> None:
-        """Look at the job every second, until cancelled, so that it is known how fast it is."""
+        """Look at the job every second, until cancelled, to know its rates."""
         await self._rates.watch(look)
 
     def described(self, stats: JobStats, context: JobContext, faults: int) -> dict[str, Any]:
-        """Who is in the job, what each hosts, and how far it is. Holds no secret.
+        """Return the nodes, what each hosts, and the progress; it holds no secret.
 
         Args:
             stats: A look at the job.
-            context: Its plan, and whether it keeps state.
-            faults: How many it has met.
+            context: The job's context, with its plan and state.
+            faults: Number of faults so far.
         """
         snapshot, state = self.snapshot, dict[str, Any]()
         if context.history is not None:
@@ -93,11 +93,11 @@ class JobStatus:
         }
 
     def publish(self, lease: Lease, plan: Plan) -> None:
-        """Say in the registry who has which part.
+        """Write the nodes and their parts to the registry.
 
         Args:
-            lease: On the job.
-            plan: Of the present epoch.
+            lease: The lease of the job.
+            plan: The plan of the present epoch.
         """
         members = self._members
         lease.publish(
@@ -121,21 +121,24 @@ class JobStatus:
 
 
 def homes_of(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return the names of the cycles that are at home on each worker that is one, by its address."""
+    """Return the names of the cycles at home on each worker, by its address.
+
+    Workers without a cycle are left out.
+    """
     return {f"worker/{worker}": plan.homes_on(worker) for worker in sorted({*plan.homes.values()})}
 
 
 MOVE_S: Final = 5.0
-"""How long to wait for a first delivery, before it is said that the job goes on."""
+"""Longest wait for a first delivery before the end of a pause is reported."""
 
 
 class Downtime:
-    """Measures the pauses of a job.
+    """The downtime of a job, measured per pause.
 
     Args:
-        job: Its id.
-        changed: Whether it moves again because of a change: (epoch, how long it stood still, in milliseconds). Whoever
-            has asked for that is told.
+        job: Id of the job.
+        changed: Called with the epoch and the pause in milliseconds when the job moves again. It answers the client of
+            a change, and returns whether there was one.
     """
 
     def __init__(self, job: str, changed: Callable[[Epoch, float], bool]) -> None:
@@ -143,14 +146,16 @@ class Downtime:
         self._since = 0.0  # 0: it moves
 
     def begin(self) -> None:
-        """The job stands still. If it did already, it has since then."""
+        """Begin a pause, unless there is one already."""
         self._since = self._since or time.monotonic()
 
     async def tell_when_over(self, epoch: Epoch) -> None:
-        """Say how long it was: until something was delivered, or, if nothing comes, until it could be.
+        """Wait for the end of a pause, and report its length.
+
+        It ends with the first delivery, or, if none comes, when a delivery was possible.
 
         Args:
-            epoch: Another one, which has just begun.
+            epoch: The new epoch, which has just begun.
         """
         began = time.monotonic()
         moved = asyncio.create_task(epoch.moved.wait())

@@ -1,4 +1,4 @@
-"""Another version of a job's flow and configuration, for a running job to go on with (paper 004, ticks)."""
+"""The upgrade of a running job to another version of its flow (paper 004, ticks)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from flamecore.runtime.state.scan import scan
 
 @dataclass(frozen=True, slots=True)
 class FlowVersion:
-    """A version that could be gone on with.
+    """A version of a flow that a running job can switch to.
 
     Attributes:
-        spec: Everything that is configured for it, checked.
+        spec: Its checked configuration.
         code: Fingerprint of its source.
-        place: Where other processes find it.
-        plan: What becomes of the state; None: there is no snapshot yet.
-        former: Lays out the version before anew, to go back to it.
-        forget: Has the modules of the version before found again, in the place of this one's.
+        place: Place where other processes find it.
+        plan: Fate of the state; None: there is no snapshot yet.
+        former: Resolves the former version again, to go back to it.
+        forget: Restores the imported modules of the former version.
     """
 
     spec: JobSpec
@@ -42,18 +42,20 @@ class FlowVersion:
     forget: Callable[[], None]
 
     def plan_lines(self) -> Iterator[str]:
-        """What becomes of the state, for people."""
+        """Yield the fate of the state as lines, for people."""
         if self.plan is not None:
             yield from self.plan.lines()
 
 
 _FIXED: Final = ("transport", "registry", "deploy", "state")
-"""Tables that are of the whole job, whatever it runs."""
+"""Tables of the whole job, which are the same for all versions."""
 
 
 def inherited(old: JobConfig, new: JobConfig) -> JobConfig:
-    """A configuration with what a running job keeps: tables of `_FIXED` that it says nothing of, and how many workers
-    there are, which `flamestream rescale` changes."""
+    """Return a configuration completed by the running job's.
+
+    It takes tables of `_FIXED` that it does not have, and the number of workers, which `flamestream rescale` changes.
+    """
     said = {key.partition(".")[0] for key in new.origins}
     if new.deploy.on == AUTO:
         new = structs.replace(new, deploy=structs.replace(new.deploy, on=old.deploy.on))
@@ -62,10 +64,10 @@ def inherited(old: JobConfig, new: JobConfig) -> JobConfig:
 
 
 def check_unchanged(old: JobSpec, new: JobSpec) -> None:
-    """Refuse a version that differs in what a running job cannot change.
+    """Raise an error if a version changes what a running job cannot change.
 
     Raises:
-        ConfigError: Says in what.
+        ConfigError: It does; the text names the keys.
     """
     differing = [f"[{name}]" for name in _FIXED if getattr(old.config, name) != getattr(new.config, name)]
     keys = ("clock", "barrier")
@@ -87,7 +89,10 @@ def check_unchanged(old: JobSpec, new: JobSpec) -> None:
 
 
 def sinks_that_stay(old: JobSpec, new: JobSpec) -> frozenset[str]:
-    """Names of the sinks that are as before: the same driver, options and type. They stay open."""
+    """Return the names of the sinks that stay open.
+
+    They have the same driver, options and type in both versions.
+    """
 
     def shape(spec: JobSpec, name: str) -> tuple[str | None, object, int, str]:
         declared = {sink.name: sink.type for sink in spec.graph.sinks} if spec.graph is not None else {}
@@ -99,7 +104,9 @@ def sinks_that_stay(old: JobSpec, new: JobSpec) -> frozenset[str]:
 
 
 def load_version(old: JobSpec, asked: Upgrade) -> FlowVersion:
-    """Import what is asked for, lay it out, and hold it against the job's state. Takes its time: call it in a thread.
+    """Import a version, resolve it, and compare it with the job's state.
+
+    It takes time: call it in a thread.
 
     Raises:
         FlameError: It cannot be imported, cannot work, changes what cannot be changed, or would lose state and that is

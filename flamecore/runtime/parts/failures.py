@@ -1,8 +1,8 @@
-"""What becomes of failing user functions on one worker.
+"""The failures of user functions on one worker.
 
-A failure goes the way of an output, to a barrier on the worker that hosts the front of the record, the only one to
-know where the record stood in its source. It waits there until the minimum time has passed it, and is gone if an
-operation takes back the guess that failed.
+A failure goes the way of an output, to a barrier on the worker that hosts the front of the record, the only worker that
+knows the record's place in its source. It waits there until the minimum time has passed it, and is gone if an operation
+takes back the guess that failed.
 
 Where a failure ends the job, each operation has such a barrier, which opens at the minimum time of the operation: so no
 sink behind the operation opens for the record before the failure is known, and no other sink waits for it.
@@ -29,19 +29,19 @@ from flamecore.runtime.parts.front import Front
 
 
 class Failures:
-    """Makes failures of what user functions raise, and holds those of the records that came in here.
+    """The failures of records that came in on this worker, and their barriers.
 
     Args:
         worker: The number of this worker.
-        plan: Says which worker hosts a front, and what becomes of failures.
-        random: Draws what tells the failures of different operations apart.
-        outboxes: What is to be sent to each worker.
-        fronts: The fronts this worker hosts, by number.
+        plan: The job's plan, with the hosts of fronts and the fate of failures.
+        random: Draws ids that tell the failures of different operations apart.
+        outboxes: The outbox of each worker.
+        fronts: The fronts that this worker hosts, by number.
 
     Attributes:
         segments: For each index, after those of all vertices, under which failures come from other workers, the segment
             of these hand-overs.
-        passed: How many records user functions have failed on without ending the job.
+        passed: Number of records that user functions have failed on without ending the job.
         first_passed: The earliest of them, by its time, in words.
     """
 
@@ -64,11 +64,14 @@ class Failures:
         self._idents: dict[int, int] = {}
 
     def arrivals(self) -> Iterator[tuple[int, Step]]:
-        """Yield each index and what takes its failures, of records whose fronts are hosted here."""
+        """Yield each index of failures, and the step that takes them.
+
+        They are failures of records whose fronts are hosted here.
+        """
         return ((index, partial(self._hold, index)) for index in range(self._first, self._last + 1))
 
     def malformed(self, source: str, order: bytes, failure: Failure) -> None:
-        """Take a record of a front hosted here that its reader could not read."""
+        """Take a malformed record of a front that is hosted here."""
         self._hold(self._index(self._sources[source], failure), order, 0, True, failure)
 
     def _index(self, vertex: Vertex, failure: Failure) -> int:
@@ -80,7 +83,10 @@ class Failures:
         self._barriers[index].step(order, trace, alive, failure)
 
     def fail_at(self, vertex: Vertex) -> Fail:
-        """What a step of `vertex` calls when user code fails: the failure becomes an item of the failures' barrier."""
+        """Return the function that steps of `vertex` call when user code fails.
+
+        It makes the failure an item of the failures' barrier.
+        """
         home = self._home
         # Failures of one item at one operation come home from whichever worker it was on; as with any operation's
         # outputs, the trace says from which.
@@ -95,7 +101,7 @@ class Failures:
                 try:
                     value = vertex.route.key(payload)
                     key = shorten_repr(value)
-                    if isinstance(error, TypeError):  # Python says "unhashable", and not what to use instead
+                    if isinstance(error, TypeError):  # Python's text names no type that can be used instead
                         reason = _refused_key(value) or reason
                 except Exception:  # noqa: BLE001 - the key function may be what failed
                     key = None
@@ -118,7 +124,10 @@ class Failures:
         return fail
 
     def _home(self, index: int, order: bytes, trace: int, alive: bool, failure: Failure) -> None:
-        """A failure goes to the worker that hosts its record's front, which knows where the record stood."""
+        """Send a failure to the worker that hosts the front of its record.
+
+        Only that worker knows the record's place in its source.
+        """
         host = self._plan.host_of(failure.at.front)
         if host == self._worker:
             self._hold(index, order, trace, alive, failure)
@@ -126,13 +135,15 @@ class Failures:
             self._outboxes[host].put(index, order, trace, alive, failure)
 
     def release(self, min_time: Callable[[int], int]) -> tuple[Failure | None, list[tuple[bytes, Failure]]]:
-        """Release the failures that the minimum time has passed, each with the position of its record.
+        """Release the failures that the minimum time has passed.
+
+        Each has the position of its record.
 
         Args:
-            min_time: Gives the minimum time of a segment.
+            min_time: Returns the minimum time of a segment.
 
         Returns:
-            One that ends the job, if there is one; and those that become dead letters: (order, failure), in meta order.
+            The failure that ends the job, or None; and the dead letters: (order, failure), in meta order.
         """
         first: Failure | None = None
         letters: list[tuple[bytes, Failure]] = []
@@ -151,11 +162,14 @@ class Failures:
         return first, letters
 
     def for_rear(self, rear: str) -> list[tuple[bytes, Failure]]:
-        """Take out what ends the job and has been let go since the last call, for one rear, in meta order."""
+        """Take out the failures that end the job, for one rear, in meta order.
+
+        They were released since the last call.
+        """
         return sorted(self._ending.pop(rear, ()), key=itemgetter(0))
 
     def _rears_behind(self, vertex: Vertex) -> list[str]:
-        """Return the rears that get anything of what a vertex emits; all get dead letters."""
+        """Return the rears that outputs of a vertex reach; all get dead letters."""
         letters = [DEAD_LETTERS] if self._plan.dead_letters else []
         return letters + [end.name for end in self._plan.graph.reach_of(vertex) if isinstance(end, Sink)]
 
@@ -180,7 +194,7 @@ class Failures:
         return letters
 
     def _kept(self, failure: Failure, front: Front) -> Failure:
-        """Add what is needed to read the record again."""
+        """Return a failure with what is needed to read its record again."""
         return failure._replace(
             origin=front.name.source,
             original=front.original(failure.at.time),
@@ -188,14 +202,17 @@ class Failures:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a record failed: of what the engine itself refuses also what to do about it."""
+    """Return why a record failed.
+
+    For an error of the engine it also says what to do about it.
+    """
     if isinstance(error, FlameError):
         return ". ".join(filter(None, (error.what, error.hint)))
     return describe(error)
 
 
 def _refused_key(key: Any) -> str | None:
-    """Return why something cannot be a key; None if it can."""
+    """Return why a value cannot be a key; None if it can."""
     try:
         check_key(key)
     except TypeError as error:

@@ -58,7 +58,7 @@ TRACEBACK: Final = "FLAMESTREAM_TRACEBACK"
 
 
 def wants_full_traceback() -> bool:
-    """Return whether the environment asks for tracebacks with the frames of the engine."""
+    """Return whether the environment asks for tracebacks with engine frames."""
     return os.environ.get(TRACEBACK, "").lower() == "full"
 
 
@@ -66,12 +66,12 @@ class FlameError(Exception):
     """Root of the tree. `hint` says what to do; it is part of the printed message.
 
     Args:
-        what: What happened, with the values that matter.
-        hint: What to do about it; empty when `what` says it all.
+        what: The event, with the values that matter.
+        hint: The remedy; empty when `what` says it all.
         fields: The facts in a form for programs; each becomes an attribute.
 
     Attributes:
-        before_start: The job had not begun to read when it was found.
+        before_start: Whether it was found before the job began to read.
     """
 
     hint: str
@@ -88,7 +88,9 @@ class FlameError(Exception):
 
     @property
     def cause(self) -> BaseException | None:
-        """The exception that this error came of, and tells of in its text; None: there is none.
+        """Return the exception that caused this error, or None.
+
+        The error's text tells of it.
 
         It is `__cause__`, unless the error has ended `Flow.run`: then it is out of the traceback, which Python would
         begin with it.
@@ -96,7 +98,10 @@ class FlameError(Exception):
         return self.__context__ if self.__cause__ is None and self.__suppress_context__ else self.__cause__
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython shows, in notebooks too: the text, and the user's line that has raised it."""
+        """Return the lines that IPython shows, in notebooks too.
+
+        They are the text, and the user's line that has raised it.
+        """
         if wants_full_traceback():
             return "".join(traceback.format_exception(self)).splitlines()
         package = str(Path(__file__).parent)
@@ -115,11 +120,11 @@ class ConfigError(FlameError):
 
 
 class UnknownKeyError(ConfigError):
-    """A configuration key nobody reads. Fields: `path`, `known`, `nearest`."""
+    """A configuration key that is not known. Fields: `path`, `known`, `nearest`."""
 
 
 class UnknownPluginError(ConfigError):
-    """A driver name nobody provides. Fields: `kind`, `name`, `known`, `nearest`."""
+    """A driver name that no plugin provides. Fields: `kind`, `name`, `known`, `nearest`."""
 
 
 class PluginError(FlameError):
@@ -216,7 +221,10 @@ class CodecError(FlameError):
     vertex: str | None = None
 
     def going_to(self, vertex: str, where: str) -> CodecError:
-        """The same error, of a payload on its way to an operation or sink, which is named in words by `where`."""
+        """Return the same error, of a payload on its way to an operation or sink.
+
+        `where` names that in words.
+        """
         return type(self)(
             f"on the way to {where}: {self.what}",
             hint=self.hint,

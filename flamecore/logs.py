@@ -1,6 +1,6 @@
-"""Where events are said. A program that uses the library configures its log itself; commands write to stderr.
+"""The log of events.
 
-The log is imported when there is something to say: commands start without it.
+A program that uses the library configures its log itself; commands write to stderr.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ def as_json() -> bool:
 
 
 def to_stderr() -> None:
-    """From now on this process is a command: unless it is configured, the log goes to stderr, never to the data."""
+    """Send the log of this process, which is a command, to stderr.
+
+    Data stays apart. A log that is configured otherwise stays as it is.
+    """
     global _to_stderr
     _to_stderr = True
 
 
 def logger() -> FilteringBoundLogger:
-    """The structured log."""
+    """Return the structured log."""
     import structlog
 
     if _to_stderr and not structlog.is_configured():

@@ -1,4 +1,4 @@
-"""What was perhaps meant by a name that nobody knows."""
+"""Suggestions for an unknown name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like `name`, if one does."""
+    """Return the known name that looks most like `name`, or None."""
     import difflib  # for errors only
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
@@ -14,7 +14,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The second line of an error about an unknown name: what was perhaps meant, and all there is."""
+    """Return the hint for an unknown name: the nearest name, and all known ones."""
     names = sorted(known)
     close = nearest(name, names)
     listing = f"Known: {', '.join(names)}." if names else "There are none."

@@ -41,7 +41,7 @@ Measurement = Callable[[], tuple[Table, dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """The amounts to measure."""
 
     words: int
     pages: int

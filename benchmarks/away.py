@@ -83,7 +83,10 @@ def expect(run: Run, line: bytes) -> None:
 
 
 def arrivals(run: Run, lines: int) -> dict[int, int]:
-    """When the last update of each line came, in nanoseconds of the monotonic clock."""
+    """Return when the last update of each line came.
+
+    Times are nanoseconds of the monotonic clock.
+    """
     assert run.process.stdout is not None
     descriptor = run.process.stdout.fileno()
     last: dict[int, int] = {}
@@ -101,7 +104,7 @@ def arrivals(run: Run, lines: int) -> dict[int, int]:
 
 
 def compare(*, lines: int, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Every transport in turn, with the acker beside the supervisor and beside the first worker."""
+    """Measure every transport, with the acker beside supervisor or first worker."""
     columns = ("transport, acker with", "p50", "p99", "max", "CPU share", "messages/line")
     table = Table(f"Latency in ms at {RATE:,} lines/s on 2 processes", columns)
     runs: dict[str, list[dict[str, float]]] = {}

@@ -66,7 +66,7 @@ def word_count_batches(lines: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def index(pages: Sequence[Any]) -> list[Change]:
-    """The functions of the demo's flow, in the operators that fit."""
+    """Run the functions of the demo's flow, in the operators that fit."""
     flow = Dataflow("index")
     keyed = op.key_on("page", op.input("pages", flow, TestingSource(pages, _BATCH)), lambda page: str(page.id))
     versions = op.stateful_map("versions", keyed, lambda seen, page: number_version(seen or 0, page))

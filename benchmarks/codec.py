@@ -1,4 +1,4 @@
-"""What it costs to turn payloads into bytes and back, and what comes back.
+"""The cost of encoding and decoding payloads, and whether types survive.
 
 A batch of payloads goes through every codec in turn. Whether what comes back is what was sent, type for type, is part
 of the result: most of these codecs are fast because they forget.
@@ -66,7 +66,7 @@ class Way:
 
 
 def words(count: int) -> list[Any]:
-    """Updates of a word count."""
+    """Return updates of a word count."""
     seen: dict[str, int] = {}
     updates = []
     for word in (word for chunk in zipf_words(count) for word in chunk):
@@ -81,7 +81,7 @@ def pages(count: int) -> list[Any]:
 
 
 def events(count: int) -> list[Any]:
-    """What a source of JSON gives: dictionaries of one shape."""
+    """Return dictionaries of one shape, as a source of JSON gives them."""
     random = Random(SEED)
     return [
         {"id": n, "user": f"user{random.randrange(500)}", "tags": ["a", "b"][: n % 3], "amount": random.random()}
@@ -112,11 +112,11 @@ PAYLOADS: Final[dict[str, tuple[Callable[[int], list[Any]], Any]]] = {
 
 
 def ways(payload: Any, hint: Any) -> list[Way]:
-    """Every way there is here.
+    """Return every codec that is installed.
 
     Args:
         payload: One of the payloads.
-        hint: What a typed codec is told that they are; None: their class.
+        hint: Their type, for typed codecs; None: their class.
     """
     codec = Codec([Reading, Order, type(payload)])
     encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
@@ -160,11 +160,11 @@ def _arrow() -> Way:
 
 
 def compare(*, rounds: int, total: int = TOTAL) -> tuple[Table, dict[str, Any]]:
-    """Every way on every kind of payload, in turn, several rounds.
+    """Measure every codec on every kind of payload, in turn, several rounds.
 
     Args:
-        rounds: How often.
-        total: Payloads that each way turns into bytes and back in a round.
+        rounds: Number of rounds.
+        total: Payloads that each codec turns into bytes and back in a round.
     """
     heads = ("payloads", "codec", "bytes each", "encode, M/s", "decode, M/s")
     table = Table(
@@ -192,7 +192,10 @@ def compare(*, rounds: int, total: int = TOTAL) -> tuple[Table, dict[str, Any]]:
 
 
 def _measured(kind: str, payloads: list[Any], field: Sequence[Way], rounds: int) -> dict[str, Any]:
-    """For each way: bytes a payload, whether it came back as it was sent, and the seconds of each round."""
+    """Return bytes a payload, whether types survive, and seconds, for each codec.
+
+    Seconds are of each round.
+    """
     facts: dict[str, Any] = {}
     for way in field:
         batch = payloads[:100]

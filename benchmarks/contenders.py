@@ -1,4 +1,4 @@
-"""Who runs what: each job as a plain loop, as a flow, and as its peers have it.
+"""The contenders: each job as a plain loop, as a flow, and as peers have it.
 
 A contender takes all input in memory and returns every output in memory, so that engines are compared and not disks.
 """
@@ -27,8 +27,8 @@ class Contender:
         name: Shows in tables, and names it to the process that runs it.
         kind: "plain", "flamestream" or "bytewax".
         ordered: Whether it promises the sequence of outputs, or only the sequence of each key.
-        workers, acker: Of flamestream.
-        batches: Bytewax's operators for whole batches.
+        workers, acker: Settings of flamestream.
+        batches: Whether Bytewax uses its operators for whole batches.
         collector: Whether Python's cyclic garbage collector runs as it does by default.
     """
 
@@ -68,7 +68,7 @@ def contenders(job: str) -> list[Contender]:
 
 
 def named(name: str) -> Contender:
-    """The contender of that name."""
+    """Return the contender of that name."""
     return next(one for one in (PLAIN, PLAIN_UNCOLLECTED, *FLAMESTREAM, BYTEWAX, BYTEWAX_BATCHES) if one.name == name)
 
 
@@ -91,7 +91,7 @@ def runner(job: str, contender: Contender) -> Runner:
 
 
 def plain_word_count(lines: Sequence[str]) -> list[tuple[str, int]]:
-    """Every update of every count, with no framework at all."""
+    """Return every update of every count, with no framework at all."""
     counts: dict[str, int] = {}
     updates = []
     for line in lines:
@@ -103,14 +103,14 @@ def plain_word_count(lines: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def plain_index(pages: Sequence[Any]) -> list[Any]:
-    """The change log of the inverted index, with no framework at all."""
+    """Return the change log of the inverted index, with no framework at all."""
     from flamestream_demo import inverted_index
 
     return list(inverted_index.plain_index(pages))
 
 
 def word_count_flow() -> tuple[fc.Flow, str, str]:
-    """The flow, its source and its sink."""
+    """Return the flow, its source and its sink."""
     import flamecore as fc
 
     flow = fc.Flow("word-count")
@@ -119,7 +119,7 @@ def word_count_flow() -> tuple[fc.Flow, str, str]:
 
 
 def index_flow() -> tuple[fc.Flow, str, str]:
-    """The flow of the demo, its source and its sink."""
+    """Return the flow of the demo, its source and its sink."""
     from flamestream_demo.inverted_index import flow
 
     return flow, "pages", "index"

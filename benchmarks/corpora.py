@@ -1,4 +1,7 @@
-"""What the benchmarks run on: seeded text, and pages of a dump. The same arguments give the same text everywhere."""
+"""The inputs of the benchmarks: seeded text, and pages of a dump.
+
+The same arguments give the same text everywhere.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def vocabulary(size: int = VOCABULARY) -> list[str]:
 
 
 def many_words(size: int) -> list[str]:
-    """So many different words of eight letters, in a seeded order."""
+    """Return `size` different words of eight letters, in a seeded order."""
     syllables = [a + b for a, b in product("bdfghklmnprstvwz", "aeiou")]
     words = ["".join(parts) for parts in islice(product(syllables, repeat=4), size)]
     Random(SEED).shuffle(words)
@@ -77,7 +80,7 @@ def synthetic_pages(count: int, seed: int = SEED) -> list[Page]:
 
 
 def dump_pages(path: Path) -> list[Page]:
-    """The pages of a Wikipedia dump, read by the driver that jobs use.
+    """Read the pages of a Wikipedia dump by the driver that jobs use.
 
     Raises:
         SourceError: The dump cannot be read.
@@ -102,7 +105,10 @@ def dump_pages(path: Path) -> list[Page]:
 
 
 def default_dump() -> Path | None:
-    """The largest dump in $FLAMESTREAM_DATA or the data folder beside the checkout; None if there is none."""
+    """Return the largest dump of the data folder; None if there is none.
+
+    The folder is $FLAMESTREAM_DATA, or that beside the checkout.
+    """
     import os
 
     root = Path(__file__).resolve().parents[1]

@@ -33,7 +33,7 @@ class Search:
         initial, state: State of a key before its first item, and the state's function.
         more: Whether an output goes round again.
         before, behind: A flat map before the state and behind it; None: there is none.
-        links: What it searches.
+        links: The links that it searches.
     """
 
     starts: Sequence[Any]
@@ -239,7 +239,7 @@ def _ends(outputs: Sequence[Any]) -> str:
 
 
 def compare(*, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Every search by everybody who can run it, in turn, several rounds."""
+    """Measure every search by every contender that can run it, several rounds."""
     ours = {f"flamestream {workers}w": workers for workers in WORKERS}
     columns = ("search", "calls", "µs a call, plain loop", *(f"{name}, x plain loop" for name in ours), "outputs")
     has_pathway = find_spec("pathway") is not None

@@ -21,7 +21,7 @@ TRANSPORTS: Final = ("grpc", "nats")
 
 @contextmanager
 def transport(name: str) -> Iterator[list[str]]:
-    """Settings for a transport, with a server while they are needed.
+    """Yield the settings of a transport, with its server running meanwhile.
 
     Raises:
         FlameError: Its client or its server is not installed.
@@ -56,7 +56,7 @@ class Run:
 
     Args:
         flow: Name of a file in `benchmarks/flows`, without its ending.
-        arguments: Of `flamestream run`.
+        arguments: Arguments of `flamestream run`.
         environment: Added to this process's own.
         stdin, stdout: As of `subprocess.Popen`.
     """
@@ -84,7 +84,10 @@ class Run:
         """Processor's seconds of each process of the job, when last looked at."""
 
     def look(self) -> dict[int, float]:
-        """What each process of the job has spent up to now, in seconds of the processor. Empty where nobody tells."""
+        """Return the processor time of each process of the job, in seconds.
+
+        Empty where the system does not tell.
+        """
         own = self.process.pid
         try:
             children = Path(f"/proc/{own}/task/{own}/children").read_text().split()

@@ -1,4 +1,6 @@
-"""What snapshots cost in latency: the inverted index at a fixed rate, without state and with snapshots ever so often.
+"""The cost of snapshots in latency: the inverted index at a fixed rate.
+
+It runs without state, and with snapshots at several intervals.
 
 Beside it stands what it would cost if outputs waited for the snapshot that covers them, as they do where an engine
 cannot make the same outputs twice (paper 000, "Fault tolerance"): the same job, whose sink keeps what it is given until
@@ -33,7 +35,10 @@ _BACK: Final = 5
 
 
 def page_of(line: str) -> Page:
-    """A page of a line: its number and its words. Every tenth is a newer version of the fifth before it."""
+    """Return the page of a line: its number and its words.
+
+    Every tenth is a newer version of the fifth before it.
+    """
     from flamestream_demo.pages import Page
 
     number, _, text = line.partition(" ")
@@ -42,7 +47,7 @@ def page_of(line: str) -> Page:
 
 
 def line_of(change: Change) -> int:
-    """Which line an added posting comes from."""
+    """Return the line that an added posting comes from."""
     return change.page + _BACK if change.version > 1 else change.page
 
 
@@ -114,7 +119,7 @@ def one_run(interval_ms: int, held: bool) -> dict[str, Any]:
 
 
 def compare(*, lines: int, rounds: int, rate: int = RATE) -> tuple[Table, dict[str, Any]]:
-    """All in turn, several rounds."""
+    """Measure all contenders in turn, several rounds."""
     field: dict[str, tuple[int, bool]] = {"no state": (0, False)}
     field |= {f"snapshot every {each} ms": (each, False) for each in INTERVALS_MS}
     field |= {f"release on snapshot, {each} ms": (each, True) for each in INTERVALS_MS}

@@ -1,7 +1,7 @@
 """One corpus in 1, 2, 8 and 200 files: what it costs to read many of them together.
 
 The lines are dealt out to the files in turn, so on the sequence clock all jobs have the same outputs, byte for byte.
-What starting and ending takes is left out: the same job over one line a file, run in the same round, is taken off.
+Start and end are left out: the same job over one line a file, run in the same round, is subtracted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a job costs that has nothing to do: a source that waits, with either clock, in one process and on several."""
+"""The cost of an idle job, whose source waits.
+
+It is measured with either clock, in one process and on several.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What snapshots cost in throughput: word count and the inverted index, with and without."""
+"""The cost of snapshots in throughput: two jobs with and without them.
+
+The jobs are word count and the inverted index.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def one_run(job: str, size: int, kept: bool) -> Measured:
 
 
 def compare(*, words: int, pages: int, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """Every job with and without, in one process; in turn, several rounds."""
+    """Measure every job with and without snapshots, in one process, several rounds."""
     table, facts = _table(""), dict[str, Any]()
     for job, size in {"word_count": words, "index": pages, "many_words": words}.items():
         _alternate(table, facts, f"{job}, 1 worker", partial(_embedded, job, size), rounds)

@@ -96,14 +96,17 @@ def _lines(keys: int, until: float) -> Iterator[tuple[str, float]]:
 
 
 def _longest_gap(times: Sequence[float]) -> float:
-    """The longest time between two of them, in ms."""
+    """Return the longest time between two of `times`, in ms."""
     return max(((after - before) * 1000 for before, after in pairwise(times)), default=0.0)
 
 
 def away(keys: int, interval_s: float, seconds: float, kept: bool) -> float:
-    """The same on two processes over gRPC, seen from outside: the longest time between two reads of the outputs, in ms.
+    """Measure the same on two processes over gRPC, from outside.
 
     Args: as of `one_run`.
+
+    Returns:
+        The longest time between two reads of the outputs, in ms.
 
     Raises:
         RunError: The job fails, or is not through with all words in time.
@@ -143,7 +146,7 @@ def _feed(stdin: IO[bytes], keys: int, until: float) -> None:
 
 
 def compare(*, keys: int, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """One snapshot that holds all keys, and many of a few that have changed; in turn with none."""
+    """Measure one snapshot of all keys, and many of few changed ones, beside none."""
     scale = keys / 1_000_000
     first_s, seconds = 1 + 3 * scale, 3 + 5 * scale
     intervals = {"no state": 0.0, "one snapshot of all": first_s, "a snapshot every 0.5 s": 0.5}

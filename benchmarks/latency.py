@@ -31,25 +31,28 @@ Update = tuple[str, int, int]
 
 
 def numbered_words(line: str) -> list[tuple[str, int]]:
-    """The words of a line, each with the line's number."""
+    """Return the words of a line, each with the line's number."""
     number, *words = line.split()
     return [(word, int(number)) for word in words]
 
 
 def count_word(seen: int, item: tuple[str, int]) -> tuple[int, list[Update]]:
-    """One more of the word."""
+    """Count the word once more."""
     return seen + 1, [(item[0], seen + 1, item[1])]
 
 
 class Arrivals:
-    """When the latest update of each line arrived, in nanoseconds of the monotonic clock."""
+    """The arrival of the latest update of each line.
+
+    Times are nanoseconds of the monotonic clock.
+    """
 
     def __init__(self) -> None:
         self.last: dict[int, int] = {}
         self.updates = 0
 
     def note(self, updates: Sequence[Any], line_of: Callable[[Any], int]) -> None:
-        """They have arrived now."""
+        """Note that updates have arrived now."""
         now = time.monotonic_ns()
         self.updates += len(updates)
         for update in updates:
@@ -107,13 +110,13 @@ def fed(kind: str, arguments: dict[str, Any], *, lines: int, rate: int, what: st
     """Run a measurement that reads lines from a feeder.
 
     Args:
-        kind: Which, as `benchmarks.child` knows it; it says `READY` when it is about to read.
-        arguments: Its own.
-        lines, rate: How many lines, and how many a second.
-        what: For errors.
+        kind: Its name in `benchmarks.child`; it says `READY` when it is about to read.
+        arguments: Its arguments.
+        lines, rate: Number of lines, and lines a second.
+        what: Its name in errors.
 
     Returns:
-        What it measured, and when each line was handed over, in nanoseconds of the monotonic clock.
+        Its result, and when each line was handed over, in nanoseconds of the monotonic clock.
 
     Raises:
         RunError: It failed, or took too long.
@@ -207,7 +210,10 @@ def compare(*, lines: int, rounds: int, rate: int = RATE) -> tuple[Table, dict[s
 
 
 def stdin_lines() -> Callable[[], list[str] | None]:
-    """A function that returns the lines that are there now, without waiting; None at the end."""
+    """Return a function that reads the lines that are there now.
+
+    The function does not wait, and returns None at the end.
+    """
     os.set_blocking(0, False)
     rest = b""
 

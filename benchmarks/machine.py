@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The machine that the figures were measured on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 
 
 def facts() -> dict[str, Any]:
-    """Processor, cores, memory, system, interpreter, versions and the load at this moment. No name of the machine."""
+    """Return processor, cores, memory, system, interpreter, versions and load.
+
+    The name of the machine is not among them.
+    """
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -24,7 +27,10 @@ def facts() -> dict[str, Any]:
 
 
 def load() -> float | None:
-    """Processes that wanted a core in the last minute, on average; None where the system does not tell."""
+    """Return the average number of processes that wanted a core in the last minute.
+
+    None where the system does not tell.
+    """
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 

@@ -17,7 +17,7 @@ TIMES: Final = 10
 
 
 def peak_bytes() -> int:
-    """The most memory this process has had resident."""
+    """Return the peak of this process's resident memory, in bytes."""
     status = Path("/proc/self/status")
     if status.exists():  # here the figure of getrusage may be that of the process before `exec`
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

@@ -13,10 +13,10 @@ NOTING: Final = "noting"
 def noting(
     note: Callable[[int, Sequence[Any]], None], ready: Callable[[], None] = lambda: None
 ) -> AbstractContextManager[None]:
-    """Have a driver of that name while this lasts.
+    """Provide a driver named `NOTING`, as long as the context is open.
 
     Args:
-        note: Told of every batch: the time it goes up to, and its payloads.
+        note: Called with every batch: the time it goes up to, and its payloads.
         ready: Called when the job is about to begin.
     """
     from flamecore.abc.sink import Guarantee, Sink

@@ -21,7 +21,7 @@ class Spread:
         return cls(median(values), min(values), max(values))
 
     def facts(self) -> dict[str, float]:
-        """For JSON."""
+        """Return the figures as a mapping, for JSON."""
         return {"median": self.median, "min": self.least, "max": self.most}
 
     def __str__(self) -> str:
@@ -35,13 +35,16 @@ def _short(value: float) -> str:
 
 
 def ratios(base: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], key: str) -> Spread:
-    """How many times as fast the other is, each run held against the base's run of the same round."""
+    """Return how many times as fast the other is.
+
+    Each run is compared with the base's run of the same round.
+    """
     return Spread.of([a[key] / b[key] for a, b in zip(base, other, strict=True)])
 
 
 @dataclass(slots=True)
 class Table:
-    """What one benchmark has to say."""
+    """The results of one benchmark."""
 
     title: str
     columns: Sequence[str]
@@ -55,24 +58,24 @@ class Table:
         self.rows.append(tuple(map(str, cells)))
 
     def fail(self, name: str, why: str) -> None:
-        """A row without figures: a contender whose outputs are wrong."""
+        """Add a row without figures, for a contender whose outputs are wrong."""
         self.failed[name] = why
         self.rows.append((name, *["-"] * (len(self.columns) - 2), f"DIFFERS: {why}"))
 
     def note(self, text: str) -> None:
-        """Say something below the table; what is said already is not said again."""
+        """Add a text below the table, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def target(self, name: str, wanted: str, reached: Spread, limit: float, *, at_most: bool = False) -> None:
-        """Hold the median of a figure against a limit: at least, or at most."""
+        """Compare the median of a figure with a limit: at least, or at most."""
         met = reached.median <= limit if at_most else reached.median >= limit
         self.targets.append(
             {"contender": name, "wanted": wanted, "reached": reached.facts(), "limit": limit, "met": met}
         )
 
     def markdown(self) -> str:
-        """The table, and whether the targets were met."""
+        """Return the table, and whether the targets were met."""
         rows = [tuple(self.columns), *self.rows]
         widths = [max(len(row[column]) for row in rows) for column in range(len(self.columns))]
 

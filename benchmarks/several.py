@@ -1,6 +1,8 @@
-"""Throughput on two processes over gRPC against one worker in one process: word count behind a function of the user's.
+"""Throughput on two processes over gRPC against one worker in one process.
 
-What starting and ending takes is left out: the same job over ten lines, run in the same round, is taken off.
+The job is a word count behind a costly function.
+
+Start and end are left out: the same job over ten lines, run in the same round, is subtracted.
 
 Beside it stands what the machine gives in the same minute: two jobs of one process each that share nothing but the
 machine, against one of them alone. Two cores that share their caches, or are one core's two threads, give less than 2.
@@ -52,7 +54,7 @@ class Measured:
 
 
 def turns_per_us() -> float:
-    """How often an empty loop turns in a microsecond of the processor."""
+    """Return how often an empty loop turns in a microsecond of the processor."""
     best = 1.0
     for _ in range(5):
         start = time.process_time()
@@ -75,10 +77,10 @@ def run_lines(
 
     Args:
         flow: Name of its file.
-        path: Of the files, or a pattern.
+        path: Path of the files, or a pattern.
         settings: More arguments of `flamestream run`.
         environment: Added to this process's own.
-        beside: How many others like it run at the same time; the slowest counts.
+        beside: Number of others like it that run at the same time; the slowest counts.
     """
     source = ["--source", "lines=lines", "--set", f"source.lines.path={path}", "--sink", "counts=stdout"]
     with ExitStack() as stack:

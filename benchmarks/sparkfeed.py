@@ -52,17 +52,20 @@ def compare(*, rows: int, rounds: int) -> tuple[Table, dict[str, Any]]:
 
 
 def key_of(number: int) -> int:
-    """The key of a row is all that is read of it."""
+    """Return the key of a row, which is all that is read of it."""
     return number
 
 
 def is_seldom(pair: tuple[int, int]) -> bool:
-    """Of every thousandth row of a key something comes out."""
+    """Return whether a count is one of a thousand."""
     return pair[1] % 1000 == 0
 
 
 def counting(*, all_outputs: bool) -> fc.Flow:
-    """The count of each row's key, of every row or of every thousandth of a key."""
+    """Return a flow that counts rows by key.
+
+    Its outputs are those of every row, or of every thousandth of a key.
+    """
     flow = fc.Flow("counts")
     counts = flow.source("rows", int).key_by(key_of).count(name="count")
     (counts if all_outputs else counts.filter(is_seldom)).sink("counts")
@@ -70,7 +73,7 @@ def counting(*, all_outputs: bool) -> fc.Flow:
 
 
 def run(*, rows: int, rounds: int) -> dict[str, Any]:
-    """In the measured process."""
+    """Measure in this process."""
     from flamestream_spark.session.session import session
 
     conf = {
@@ -107,7 +110,7 @@ def run(*, rows: int, rounds: int) -> dict[str, Any]:
 
 
 def _check(spark: Any, place: Path, name: str, count: int, rows: int) -> None:
-    """Outputs are those of a count."""
+    """Check that outputs are those of a count."""
     wanted = rows if name != _FED else rows // KEYS // 1000 * KEYS
     assert count in (-1, wanted), f"{name}: {count:,} outputs, and there should be {wanted:,}"
     if (place / "out").exists():

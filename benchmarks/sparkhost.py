@@ -103,7 +103,10 @@ async def _begin(server: str) -> None:
 
 
 def one_run(lines: int) -> dict[str, Any]:
-    """In this process: a session, a job on it to its first output and its end; then Structured Streaming."""
+    """Time a session and a job on it in this process, then Structured Streaming.
+
+    The job is timed to its first output, and to its end.
+    """
     from flamestream_spark.session.session import session
 
     began = time.monotonic()
@@ -113,7 +116,10 @@ def one_run(lines: int) -> dict[str, Any]:
 
 
 def _first_output() -> dict[str, float]:
-    """A job on the session of this process: until its first output is there, and how long it takes to stop then."""
+    """Time a job on the session of this process.
+
+    The times are those to its first output, and from there to its end.
+    """
     from benchmarks.flows.numbered_words import flow
     from flamecore.runtime.config.layers import from_program
     from flamecore.runtime.config.read import make_config

@@ -1,4 +1,4 @@
-"""How long until something comes: the first output of a fresh process, and what importing the engine costs."""
+"""The time to the first output of a fresh process, and to import the engine."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ _SCRIPTS: Final = {"plain": _PLAIN, "flow": _FLOW, "embedded": _EMBEDDED, "peer"
 
 
 def _commands() -> dict[str, list[str]]:
-    """How each contender is started, in a folder that holds its script and lines.txt."""
+    """Return the command that starts each contender.
+
+    The current folder holds its script and lines.txt.
+    """
     installed = shutil.which("flamestream", path=str(Path(sys.executable).parent))
     main = [installed] if installed else [sys.executable, "-c", "from flamecore.cli import main; main()"]
     lines = ["--source", "lines=lines", "--set", "source.lines.path=lines.txt"]
@@ -96,7 +99,10 @@ def _first_output(command: Sequence[str], folder: str) -> float:
 
 
 def compare(*, rounds: int) -> tuple[Table, dict[str, Any]]:
-    """The first output of everybody, in turn, several rounds; one round before them fills the caches of files."""
+    """Measure the first output of every contender, in turn, several rounds.
+
+    One round before them fills the caches of files.
+    """
     commands = _commands()
     runs: dict[str, list[float]] = {name: [] for name in commands}
     with tempfile.TemporaryDirectory() as folder:

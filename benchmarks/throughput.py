@@ -21,7 +21,7 @@ _LITTLE = 10
 
 
 def corpus(job: str, size: int, dump: str) -> list[Any]:
-    """The input of a job: `size` words, `size` pages, or the pages of a dump."""
+    """Return the input of a job: `size` words, `size` pages, or the pages of a dump."""
     if job == "word_count":
         return list(zipf_lines(size))
     return dump_pages(Path(dump)) if dump else synthetic_pages(size)
@@ -114,7 +114,7 @@ def compare(job: str, title: str, *, size: int, rounds: int, dump: str = "") -> 
 
 
 def differences(one: Contender, runs: Sequence[dict[str, Any]], expected: dict[str, Any]) -> str:
-    """What is wrong with the outputs of a contender; empty if nothing is."""
+    """Return the fault in the outputs of a contender; empty if there is none."""
     for run in runs:
         if run["outputs"] != expected["outputs"]:
             return f"{run['outputs']} outputs instead of {expected['outputs']}"

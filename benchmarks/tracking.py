@@ -1,4 +1,6 @@
-"""What tracking costs: the experiment of paper 002, many operators in line with a repartition before each.
+"""The cost of tracking: the experiment of paper 002.
+
+Many operators stand in line, with a repartition before each.
 
 A record passes `operators` maps, and before each of them goes to a worker of its own, so nearly every step is a
 hand-over that is reported twice. Counted are service messages: reports to the tracker and its news to the workers.
@@ -34,9 +36,9 @@ def one_run(operators: int, workers: int, acker: str, records: int, rate: int) -
 
     Args:
         operators: Maps in line.
-        workers: Of the job, all in this process.
-        acker: Its strategy; "off": nothing is tracked.
-        records: How many.
+        workers: Number of workers, all in this process.
+        acker: The job's strategy; "off": nothing is tracked.
+        records: Number of records.
         rate: Records a second; 0: as many as go through.
 
     Returns:
@@ -100,7 +102,10 @@ def one_run(operators: int, workers: int, acker: str, records: int, rate: int) -
 
 
 def _mixed(operator: int) -> Any:
-    """A key that takes a record to another worker than the operators before, in turn with the records around it."""
+    """Return a key function that sends a record to another worker than before.
+
+    It does so in turn with the records around it.
+    """
     return lambda number: number * 31 + operator * 7
 
 
@@ -109,7 +114,7 @@ def _same(number: int) -> int:
 
 
 def _off() -> type[Any]:
-    """An acker that knows of nothing: what a job without tracking would send."""
+    """Return an acker that tracks nothing, for the messages of a job without one."""
     from flamecore.abc.acker import Acker, Listener, Reporter, SingleListener, Tracker
     from flamecore.model.messages import MinTimes, Report
 
@@ -152,11 +157,13 @@ def _off() -> type[Any]:
 
 
 def punctuations(operators: int, workers: int, times: int) -> int:
-    """Service messages of a job that sends a punctuation after every one of so many times, counted one by one.
+    """Return the number of service messages of a job with punctuations.
+
+    There is one after every one of so many times; messages are counted one by one.
 
     Every worker runs an instance of every operator. A source sends a punctuation to all instances of the first
     operator; an instance that has one of a time from each of those before it sends one to each of those behind it, and
-    those of the last operator to the sink. What stays on its worker is not counted.
+    those of the last operator to the sink. Messages that stay on their worker are not counted.
     """
     queue: deque[tuple[int, int, int]] = deque()  # (operator, worker, time) that a punctuation has come to
     heard: dict[tuple[int, int, int], int] = {}

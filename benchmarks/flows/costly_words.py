@@ -14,7 +14,7 @@ TURNS = int(os.environ.get("TURNS", "0"))
 
 
 def ponder(line: str) -> str:
-    """The line, after a while."""
+    """Return the line, after a while."""
     for _ in range(TURNS):
         pass
     return line

@@ -7,12 +7,12 @@ from benchmarks.latency import Update, count_word, numbered_words
 
 
 def word_of(item: tuple[str, int]) -> str:
-    """The word, without the number of its line."""
+    """Return the word, without the number of its line."""
     return item[0]
 
 
 def update(seen: int, item: tuple[str, int]) -> tuple[int, list[Update]]:
-    """One more of the word."""
+    """Count the word once more."""
     return count_word(seen, item)
 
 

@@ -21,7 +21,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     Attributes:
         path: The file; replaced if it is there.
-        level: Of compression: 1 is fast, 9 is small.
+        level: Level of compression: 1 is fast, 9 is small.
     """
 
     path: str

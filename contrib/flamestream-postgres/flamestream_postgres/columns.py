@@ -33,7 +33,7 @@ _TYPES: Final[dict[Any, str]] = {
 
 
 def type_of(declared: Any) -> str:
-    """The type of a column.
+    """Return the type of a column.
 
     >>> type_of(int | None), type_of(float), type_of(list[int]), type_of(int | str)
     ('bigint', 'double precision', 'jsonb', 'jsonb')
@@ -59,7 +59,7 @@ class Rows:
         self._json = [place for place, (_, kind) in enumerate(self.columns) if kind == JSON]
 
     def of(self, payloads: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """A row for each payload.
+        """Return a row for each payload.
 
         Raises:
             flamecore.toolkit.records.plain.Unencodable: A payload is not of the declared type, or cannot be written as

@@ -39,7 +39,7 @@ class Server:
 
     @property
     def dsn(self) -> str:
-        """Where clients find it."""
+        """Return the address of the server, for clients."""
         return f"host={self._folder.name} user={_USER} dbname=postgres"
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ class Server:
 
 
 def _programs() -> Path:
-    """The folder with the programs of the newest version."""
+    """Return the folder with the programs of the newest version."""
     if found := shutil.which("initdb"):
         return Path(found).parent
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
@@ -113,7 +113,7 @@ def _programs() -> Path:
 
 
 def _as_user() -> dict[str, Any]:
-    """As whom to run it: it refuses to run as root."""
+    """Return the user to run it as, since it refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     try:

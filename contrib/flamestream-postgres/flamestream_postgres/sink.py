@@ -37,12 +37,12 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Options of the sink.
 
     Attributes:
-        dsn: How to reach the database, as libpq has it: `postgresql://USER@HOST/DATABASE` or `host=… dbname=…`. What is
-            not said is taken from PGHOST, PGUSER and so on.
+        dsn: Address of the database, as libpq has it: `postgresql://USER@HOST/DATABASE` or `host=… dbname=…`. Missing
+            parts are taken from PGHOST, PGUSER and so on.
         password: Apart, so that it is never shown. `${NAME}` takes it from the environment.
         schema: The schema of the table; the first of the user's search path by default.
         table: The table; the sink's name by default. Letters, digits and underscores.
-        mode: What becomes of a table that is there: `replace` its rows (no other table is touched), `append` to them,
+        mode: Fate of a table that is there: `replace` its rows (no other table is touched), `append` to them,
             or `resume` the run that wrote them. A job that keeps state resumes its own table, whatever this says.
         connect_timeout_s: How long the first connection may take.
         lock_timeout_s: How long to wait, in seconds, for others that have locked the table.
@@ -142,7 +142,7 @@ class Postgres(Sink):
         return reached
 
     async def _shape(self, connection: psycopg.AsyncConnection[Any], columns: list[Column], *, afresh: bool) -> None:
-        """Have a table of the right columns, without rows if it is begun afresh."""
+        """Create or check the table, and empty it if it is begun afresh."""
         expected = [("seq", "bigint"), *self._rows.columns]
         if columns and not afresh:
             there, wanted = ([name for name, _ in listed] for listed in (columns, expected))
@@ -224,7 +224,7 @@ class Postgres(Sink):
         self._time = time
 
     async def _note(self, cursor: psycopg.AsyncCursor[Any], time: int) -> None:
-        """Have the time count, if nobody else has written since."""
+        """Store the time with the batch, unless another run has written since."""
         update = sql.SQL("UPDATE {} SET time = %s WHERE sink = %s AND owner = %s AND time = %s").format(self._positions)
         await cursor.execute(update, (time, self._name, self._owner, self._time))
         if cursor.rowcount != 1:

@@ -10,7 +10,7 @@ from flamestream_postgres.server import NoServerError, Server
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A server that goes on running; for tests that leave it alone."""
+    """Yield a server that goes on running, for tests that do not stop it."""
     try:
         made = Server()
     except NoServerError as error:

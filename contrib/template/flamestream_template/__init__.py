@@ -16,7 +16,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Options of the source.
 
     Attributes:
-        values: What it gives, in this order.
+        values: The records, in this order.
     """
 
     values: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""Installation at the oldest versions that pyproject.toml allows:  lowest.py ARGUMENTS_OF_PIP_INSTALL
+"""Installation at the oldest versions that pyproject.toml allows.
+
+Usage: lowest.py ARGUMENTS_OF_PIP_INSTALL
 
 Every dependency of the project, of its extras and of the tests is held at its lower bound; what these depend on in turn
 is the newest that goes with them. tox installs in several steps, each of which has to know all the bounds: a step that

@@ -1,4 +1,6 @@
-"""The interpreters to test on, as options of tox, one a line:  pythons.py PYPROJECT
+"""The interpreters to test on, as options of tox, one a line.
+
+Usage: pythons.py PYPROJECT
 
 The versions are those that the classifiers of PYPROJECT promise. The search goes through the folder of the Python that
 runs this, the PATH, and the versions of pyenv, which are not on the PATH unless they are chosen. Says on stderr which

@@ -1,6 +1,8 @@
-"""Holds a test run to its report:  report.py begin REPORT, and after the run:  report.py end REPORT
+"""A check that a test run has written its report.
 
-A run whose process ends in the midst of it, whatever its exit code, leaves no report. That must not pass.
+Usage: report.py begin REPORT, and after the run: report.py end REPORT
+
+A run whose process ends in the midst of it, whatever its exit code, leaves no report, and must not pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The sum over a run of tox:  sum.py FOLDER_OF_JUNIT_REPORTS JOURNAL_OF_TOX EXIT_CODE_OF_TOX
+"""The sum over a run of tox.
+
+Usage: sum.py FOLDER_OF_JUNIT_REPORTS JOURNAL_OF_TOX EXIT_CODE_OF_TOX
 
 Prints "N passed, N failed, N skipped" as the last line; above it the same of each report, and why tests were skipped.
 An error counts as failed, an expected failure as skipped. A report that is missing or cut short counts as failed, and

@@ -22,7 +22,10 @@ from flamestream_spark.session.session import session
 
 
 def pages_of(spark: SparkSession, path: Path) -> DataFrame:
-    """The input as pages: id, title, text. Those of a dump are in the order of the file, of a folder in none."""
+    """Return the input as pages: id, title, text.
+
+    The pages of a dump are in the order of the file, those of a folder in none.
+    """
     if path.is_file():
         columns = "_id int, _title string, _VALUE string"
         read = spark.read.format("xml").option("rowTag", "page").schema(columns).load(str(path))
@@ -33,12 +36,15 @@ def pages_of(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def cleaned(column: str) -> Any:
-    """The text without markup: tags, and what stands in double braces."""
+    """Return the text without markup: tags, and what stands in double braces."""
     return f.regexp_replace(f.coalesce(f.col(column), f.lit("")), r"<[^<>]*>|\{\{[^{}]*\}\}", " ")
 
 
 def index_of(changes: DataFrame) -> DataFrame:
-    """What all changes come to: for each word and page the posting that was added last."""
+    """Return the index after all changes.
+
+    For each word and page it has the posting that was added last.
+    """
     last = Window.partitionBy("word", "page").orderBy(*(f.desc(name) for name in flamestream_spark.TIMES))
     ranked = changes.withColumn("rank", f.row_number().over(last))
     return ranked.where("rank = 1 AND change = 'add'").select(

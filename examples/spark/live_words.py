@@ -19,12 +19,12 @@ from flamestream_spark.session.session import session
 
 
 def words_of(line: str) -> list[str]:
-    """The words of a line, in small letters."""
+    """Return the words of a line, in lower case."""
     return re.findall(r"[^\W\d_]+", line.lower())
 
 
 def itself(word: str) -> str:
-    """The key of a word."""
+    """Return the key of a word."""
     return word
 
 

@@ -2,8 +2,8 @@
 
     FlameError
     ├── ConfigError               a job file, option or environment variable that cannot be used
-    │   ├── UnknownKeyError       a key nobody reads
-    │   └── UnknownPluginError    a driver name nobody provides
+    │   ├── UnknownKeyError       a key that is not known
+    │   └── UnknownPluginError    a driver name that no plugin provides
     ├── PluginError               a plugin that is there but cannot be used
     │   ├── PluginLoadError       importing it failed
     │   ├── MissingDependencyError  its client library is not installed
@@ -28,7 +28,7 @@
     │   ├── LoopKeyError          an item of a loop by key that has changed its key
     │   └── TooManyFailedError    a job that has left out more records than it may
     ├── TransportError            hand-over between addresses failed
-    │   ├── ConnectError          nobody answers, or lets this process in, where the transport connects to
+    │   ├── ConnectError          a server or process does not answer, or refuses this process
     │   ├── TransportClosedError  used after close
     │   ├── PeerGoneError         the other side is gone
     │   ├── SendTimeout           no room at the receiver for too long

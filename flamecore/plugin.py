@@ -1,4 +1,4 @@
-"""What a plugin module imports: `hookimpl`, and nothing else of the machinery."""
+"""The import of a plugin module: `hookimpl`, and no other part of the machinery."""
 
 from flamecore.abc.hooks import hookimpl
 

@@ -1,4 +1,4 @@
-"""What all tests share: the folder of real data, and distributions installed for one test."""
+"""Fixtures of all tests: the folder of real data, and installed distributions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ import pytest
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder with real texts: $FLAMESTREAM_DATA, or shared/data beside the checkout."""
+    """Return the folder with real texts.
+
+    It is $FLAMESTREAM_DATA, or shared/data beside the checkout.
+    """
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     folder = Path(os.environ.get("FLAMESTREAM_DATA", beside))
     if not folder.is_dir():
@@ -77,7 +80,7 @@ class Distributions:
 
 @pytest.fixture
 def distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Distributions]:
-    """A place to install distributions for one test."""
+    """Yield a place to install distributions for one test."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)

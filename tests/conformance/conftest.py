@@ -11,7 +11,7 @@ import pytest
 
 
 def _flows() -> ModuleType:
-    """The module `flows.py` beside this file, which no package leads to."""
+    """Import the module `flows.py` beside this file, which is in no package."""
     name = "flamestream_conformance_flows"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("flows.py"))

@@ -43,7 +43,7 @@ class Sum(NamedTuple):
 
 
 def sum_over_cycle() -> Graph:
-    """The paper's cycle for a sum, drawn by hand as in acceptance case 43."""
+    """Draw the paper's cycle for a sum by hand, as in acceptance case 43."""
     graph = Graph("sum")
 
     def pair(window: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -67,7 +67,7 @@ def sum_over_cycle() -> Graph:
 
 
 def collatz() -> Graph:
-    """A drawn cycle whose items change workers on every round, with a count behind it."""
+    """Draw a cycle whose items change workers on every round, with a count behind."""
 
     def body(stream: fc.Stream[tuple[int, int]]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
         def turn(pair: tuple[int, int]) -> tuple[int, int]:
@@ -84,7 +84,7 @@ def collatz() -> Graph:
 
 
 def repaired_cycle() -> Graph:
-    """A grouping before a cycle: guesses are taken back while they go round."""
+    """Draw a grouping before a cycle: guesses are taken back while they go round."""
 
     def body(stream: fc.Stream[tuple[int, ...]]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
         shorter = stream.key_by(lambda window: sum(window) % 5).map(lambda window: window[1:])
@@ -148,7 +148,10 @@ def loop_by_key() -> Graph:
 
 
 def loop_by_key_without_state() -> Graph:
-    """A loop that only takes each item to the worker of its key, behind windows that are taken back."""
+    """Draw a loop that only takes each item to the worker of its key.
+
+    Before it are windows that are taken back.
+    """
 
     def body(stream: fc.KeyedStream[int, Any]) -> tuple[fc.Stream[Any], ...]:
         return (
@@ -191,7 +194,7 @@ def undo_partial() -> Graph:
 
 
 def failing() -> Graph:
-    """A function that fails on a valid item, behind another that makes guesses."""
+    """Draw a function that fails on a valid item, behind another that makes guesses."""
 
     def check(pair: tuple[int, int]) -> tuple[int, int]:
         if pair[1] in (17, 18):
@@ -208,7 +211,7 @@ def failing() -> Graph:
 
 
 def failing_state() -> Graph:
-    """A reduce whose function fails on some items, also on guesses."""
+    """Draw a reduce whose function fails on some items, also on guesses."""
 
     def add(total: int, n: int) -> int:
         if total % 7 == 3 and n == 5:

@@ -1,5 +1,6 @@
-"""A state function is called once for each item it is to see, and never to guess: on one worker in any graph, and in
-cycles on any number of workers.
+"""A state function is called once for each item that it has to see.
+
+It is never called to guess: on one worker in any graph, and in cycles on any number of workers.
 
 Cycles with state are where guesses multiply: before items waited for their turn, the smallest of these flows made
 eighty times the calls that it needs, and most did not end.
@@ -29,7 +30,7 @@ Flow = Callable[[list[int]], fc.Flow]
 
 
 def grid(width: int) -> dict[Any, list[Any]]:
-    """The neighbours of each cell."""
+    """Return the neighbours of each cell."""
     cells = [(x, y) for x in range(width) for y in range(width)]
     near = ((0, 1), (1, 0), (0, -1), (-1, 0))
     return {(x, y): [(x + a, y + b) for a, b in near if (x + a, y + b) in cells] for x, y in cells}
@@ -41,7 +42,10 @@ def links(count: int, each: int) -> dict[Any, list[Any]]:
 
 
 def splitting(keys: int) -> Flow:
-    """Every item becomes two, so many times, and a state that knows the sequence turns each."""
+    """Return a function that draws a flow in which every item becomes two, round by round.
+
+    A state of `keys` keys, which knows the sequence, turns each.
+    """
 
     def draw(calls: list[int]) -> fc.Flow:
         def turn(state: int, item: tuple[int, int]) -> tuple[int, list[Any]]:
@@ -80,7 +84,7 @@ def visiting(graph: dict[Any, list[Any]]) -> Flow:
 
 
 def joining(graph: dict[Any, list[Any]]) -> Flow:
-    """Connected components: the least number that reaches a vertex."""
+    """Return a function that draws connected components by least numbers."""
 
     def draw(calls: list[int]) -> fc.Flow:
         def lower(least: int, item: tuple[int, int, bool]) -> tuple[int, list[Any]]:
@@ -101,7 +105,7 @@ def joining(graph: dict[Any, list[Any]]) -> Flow:
 
 
 def nested(calls: list[int]) -> fc.Flow:
-    """A cycle in a cycle, a state in each."""
+    """Draw a cycle in a cycle, with a state in each."""
 
     def turn(state: int, item: tuple[int, int, int]) -> tuple[int, list[Any]]:
         calls[0] += 1
@@ -121,7 +125,7 @@ def nested(calls: list[int]) -> fc.Flow:
 
 
 def refining(calls: list[int]) -> fc.Flow:
-    """A loop by key: rounds of one key each, which split now and then."""
+    """Draw a loop by key, with rounds of one key each that split now and then."""
 
     def turn(state: int, item: tuple[int, int, int]) -> tuple[int, list[Any]]:
         calls[0] += 1
@@ -137,7 +141,10 @@ def refining(calls: list[int]) -> fc.Flow:
 
 
 def refining_within(calls: list[int]) -> fc.Flow:
-    """A loop by key in a cycle with keys of its own, a loop of each kind in it, and a state behind."""
+    """Draw a loop by key in a cycle with keys of its own.
+
+    In it is a loop of each kind, and behind it a state.
+    """
 
     def key(item: tuple[int, int, int]) -> int:
         return item[0]
@@ -166,7 +173,7 @@ def refining_within(calls: list[int]) -> fc.Flow:
 
 
 def behind(calls: list[int]) -> fc.Flow:
-    """A state behind a cycle, which what has gone round reaches besides what goes past the cycle."""
+    """Draw a state behind a cycle, which items reach through the cycle or past it."""
 
     def note(state: int, item: tuple[int, int]) -> tuple[int, list[Any]]:
         calls[0] += 1
@@ -215,14 +222,14 @@ FLOWS: dict[str, tuple[Flow, Sequence[Any], int]] = {
 
 
 def needed(draw: Flow, records: Sequence[Any]) -> tuple[int, list[Any]]:
-    """The calls of a run that sees everything in order, and its outputs."""
+    """Return the calls of a run that sees everything in order, and its outputs."""
     calls = [0]
     outputs = interpret(draw(calls).graph(), {"in": records})["out"]
     return calls[0], [output.payload for output in outputs]
 
 
 def in_vain(flow: fc.Flow, needed: int, workers: int, advance: int = 32) -> int:
-    """The most calls in vain of a run where items may go in early: on several workers."""
+    """Return the most calls in vain of a run where items may go in early."""
     states = sum(vertex.stateful for vertex in flow.graph().vertices)
     return needed // 10 + advance * states * workers if workers > 1 else 0
 

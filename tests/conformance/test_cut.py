@@ -216,7 +216,7 @@ def changes(draw: st.DrawFn) -> list[Change]:
 
 
 def standing(stream: Iterable[Change], time: int) -> dict[Meta, int]:
-    """What has come with a time from `time` on and has not been cancelled."""
+    """Return the items of times from `time` on that have not been cancelled."""
     items: dict[Meta, int] = {}
     for _, item, payload in stream:
         if item.tombstone:

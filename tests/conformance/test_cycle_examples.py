@@ -113,7 +113,10 @@ def pages(module: ModuleType, random: Random) -> Inputs:
 
 
 def turns(module: ModuleType, random: Random) -> Inputs:
-    """Turns that are too short for what waits, or longer; and more of them than seeds."""
+    """Return turns that are too short for the waiting pages, or longer, and seeds.
+
+    There are more turns than seeds.
+    """
     seeds = [f"{random.choice(module.HOSTS)}/{random.randrange(9)}" for _ in range(4)]
     return {
         "seeds": seeds,
@@ -122,7 +125,10 @@ def turns(module: ModuleType, random: Random) -> Inputs:
 
 
 def readings(module: ModuleType, random: Random) -> Inputs:
-    """Readings about three values and between them; more than are kept, and some of equal value."""
+    """Return readings about three values and between them.
+
+    There are more than are kept, and some of equal value.
+    """
     return {
         "readings": [
             module.Reading(f"sensor {random.randrange(3)}", round(random.choice((1, 5, 20)) + random.gauss(0, 2), 1))

@@ -133,7 +133,7 @@ def two_in_a_row(keyed: fc.KeyedStream[int, int]) -> fc.Stream[Any]:
 
 
 def children(contents: Contents) -> list[tuple[bool, tuple[int, ...], Any]]:
-    """What came, by child ids in place of orders."""
+    """Return the contents by child ids in place of orders."""
     return [(alive, Meta.decode(order).child_ids, payload) for alive, order, payload in contents.log]
 
 

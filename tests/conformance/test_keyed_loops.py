@@ -37,7 +37,7 @@ def refine(items: fc.KeyedStream[Any, Item]) -> Any:
 
 
 def changing(at: int) -> Any:
-    """A body in which the item of that number has another key, once it comes back."""
+    """Return a body in which the item of that number changes its key."""
 
     def change(item: Item) -> Item:
         return ("other", item[1], item[2]) if item[1:] == (2, at) else item

@@ -40,7 +40,10 @@ class Case(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a run or the reference gave: for each sink its payloads; and the vertex, record and error of a failure."""
+    """The result of a run or the reference.
+
+    It is each sink's payloads; and the vertex, record and error of a failure.
+    """
 
     outputs: dict[str, list[Any]]
     failed: tuple[str, str, str] | None = None
@@ -114,7 +117,10 @@ def test_the_earlier_meta_is_right_for_a_flow_of_the_suite_unless_it_touches_the
 
 
 def rises() -> Graph:
-    """A filter behind a grouping: a wrong guess may pass where its correction does not."""
+    """Draw a filter behind a grouping.
+
+    A wrong guess may pass where its correction does not.
+    """
     flow = fc.Flow("rises")
     numbers = flow.source("numbers", int).rebalance().map(lambda n: n)
     numbers.key_by(lambda _: 0).group(2).filter(lambda pair: pair[0] < pair[-1]).sink("rises")
@@ -122,7 +128,10 @@ def rises() -> Graph:
 
 
 def moves() -> Graph:
-    """A key of the window: the correction of a wrong guess may go to another bucket than the guess."""
+    """Draw a key of the window.
+
+    The correction of a wrong guess may go to another bucket than the guess.
+    """
     flow = fc.Flow("moves")
     numbers = flow.source("numbers", int).rebalance().map(lambda n: n)
     numbers.key_by(lambda _: 0).group(2).key_by(lambda pair: pair[0]).count().sink("moves")
@@ -308,7 +317,10 @@ def build(spec: Spec, part: Part) -> Graph:
 
 
 def agrees(spec: Spec, part: Part, ordering: Ordering) -> bool:
-    """Whether a model gives what the reference gives; examples that grow too large are left aside."""
+    """Return whether a model agrees with the reference.
+
+    Examples that grow too large are left aside.
+    """
     graph = build(spec, part)
     try:
         got = modelled(graph, spec.inputs, ordering, spec.workers, spec.seed, most=20_000)

@@ -46,7 +46,7 @@ def program() -> str:
 
 @pytest.fixture
 def best(distributions: Any) -> Any:
-    """The plugin's module, of a distribution that is installed."""
+    """Return the plugin's module, of a distribution that is installed."""
     points = {"flamestream.operator": {"best": "flamestream_best"}}
     distributions.add("flamestream-best", modules={"flamestream_best": program()}, entry_points=points)
     return import_module("flamestream_best")
@@ -58,7 +58,10 @@ def numbers(count: int = 60, seed: int = 1) -> dict[str, list[int]]:
 
 
 def spread(best: Any, count: int = 2) -> fc.Flow:
-    """A flow whose items reach the operation by several ways, so that many come late."""
+    """Draw a flow whose items reach the operation by several ways.
+
+    Many of them come late.
+    """
     flow = fc.Flow("best")
     stream = flow.source("numbers", int).rebalance().map(lambda n: n)
     stream.key_by(lambda n: n % 3).apply(best.Best, count=count, name="best").sink("top")
@@ -66,7 +69,10 @@ def spread(best: Any, count: int = 2) -> fc.Flow:
 
 
 def behind_repairs(best: Any) -> fc.Flow:
-    """A flow in which the operation comes behind one that takes outputs back, and before another."""
+    """Draw a flow in which the operation is behind one that takes outputs back.
+
+    Another comes after it.
+    """
     flow = fc.Flow("best")
     counted = flow.source("numbers", int).rebalance().map(lambda n: n).key_by(lambda n: n % 5).count(name="first")
     top = counted.key_by(lambda pair: pair[1] % 2).apply(best.Best, count=3, name="best")

@@ -135,7 +135,7 @@ class Job:
 
     @property
     def wanted(self) -> list[Any]:
-        """The rows of a run that nobody disturbed."""
+        """Return the rows of an undisturbed run."""
         counts: Counter[str] = Counter()
         rows = []
         for word in self.words:
@@ -144,7 +144,7 @@ class Job:
         return rows
 
     def damage(self) -> str:
-        """What is damaged, in words; empty: nothing is."""
+        """Return the damage in words; empty if there is none."""
         verdict = self.store(verify)
         return " ".join(each.what for each in [*verdict.damaged, *(d for _, some in verdict.snapshots for d in some)])
 
@@ -172,7 +172,7 @@ class Job:
 
     @property
     def blobs(self) -> dict[str, bytes]:
-        """All that is stored."""
+        """Return all stored blobs."""
 
         async def read(store: Store) -> dict[str, bytes]:
             return {name: await store.read(name) or b"" for name in await store.names()}
@@ -216,7 +216,11 @@ def words(count: int, letters: str = "abc") -> list[str]:
 
 
 def two_runs(folder: Path, use: str, **settings: Any) -> tuple[Job, dict[str, bytes]]:
-    """A job that was run from nothing twice, on other input; with what the first run had stored."""
+    """Run a job from nothing twice, on other input.
+
+    Returns:
+        The job, and the blobs of the first run.
+    """
     job = Job(folder, use, **settings)
     job.feed(*words(90, "aab"))
     job.run()

@@ -129,7 +129,7 @@ def specs(
 
 
 def build(spec: Spec, **how: bool) -> Graph:
-    """The graph of a drawn flow. `how`: as of `draw_flow`."""
+    """Return the graph of a drawn flow; `how` as of `draw_flow`."""
     return draw_flow(spec, **how).graph()
 
 
@@ -171,7 +171,7 @@ Inputs = dict[str, list[list[Item]]]
 
 
 class Draw(NamedTuple):
-    """What is drawn besides the flow."""
+    """The draws of an example, besides the flow."""
 
     inputs: Inputs
     workers: int
@@ -199,7 +199,10 @@ def draws(draw: st.DrawFn, spec: Spec, most: int | None = None) -> Draw:
 
 
 def expected(spec: Spec, inputs: Inputs, **options: Any) -> tuple[dict[str, list[Any]], Failed | None]:
-    """What the reference gives; examples that grow too large are left aside."""
+    """Return the outputs of the reference.
+
+    Examples that grow too large are left aside.
+    """
     graph, records = build(spec, split=True), split(inputs)
     try:
         return reference(graph, records, **options)

@@ -77,7 +77,7 @@ def test_a_row_and_a_cycle_give_the_outputs_of_plain_loops() -> None:
 
 
 def together(*fronts: Sequence[int]) -> list[int]:
-    """Records in the order of their times, which every front counts from 0."""
+    """Return records in the order of their times, which every front counts from 0."""
     return [number for row in zip_longest(*fronts) for number in row if number is not None]
 
 

@@ -93,7 +93,7 @@ class Job:
 
 
 def from_nothing(folder: Path, *settings: str, order: list[int] | None = None) -> dict[str, list[Any]]:
-    """The outputs of a run that nobody disturbed.
+    """Return the outputs of an undisturbed run.
 
     Args:
         folder: Where it may run.
@@ -120,7 +120,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]
 
 @contextlib.contextmanager
 def told_again(story: str, folder: Path, call: str = CALL) -> Iterator[Job]:
-    """A copy of a stored job, with the server of its store."""
+    """Yield a copy of a stored job, with the server of its store."""
     shutil.copytree(LEDGER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("state", "out"):
         for path in (FOLDER / story / part).rglob("*"):
@@ -138,7 +138,7 @@ def told_again(story: str, folder: Path, call: str = CALL) -> Iterator[Job]:
 
 @contextlib.contextmanager
 def server(store: Path) -> Iterator[str]:
-    """A NATS server over a folder of JetStream. Gives its address."""
+    """Yield the address of a NATS server over a folder of JetStream."""
     from flamecore.errors import MissingDependencyError
     from flamestream_nats.testing import NatsServer, program
 
@@ -158,7 +158,10 @@ class Look(NamedTuple):
 
 
 def entries_in(plan: dict[str, Any]) -> int:
-    """How many entries are in the snapshot that a plan is of: a position is an offset, a line and a seal."""
+    """Return the number of entries in the snapshot that a plan is of.
+
+    A position is an offset, a line and a seal.
+    """
     return sum(partition["at"][1] for partition in plan["partitions"])
 
 
@@ -199,7 +202,7 @@ def holds(job: Job, wanted: dict[str, list[Any]]) -> None:
 
 
 def without_places(outputs: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """The same, with letters that do not tell where in which file their record was."""
+    """Return the outputs with letters that do not tell their records' places."""
     return outputs | {"letters": [letter | {"position": ""} for letter in outputs["letters"]]}
 
 

@@ -62,13 +62,16 @@ def fronts(flow: fc.Flow, type_: Any = int) -> fc.Stream[Any]:
 
 
 def interleaved(inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """The records of all fronts in the order of their times: by count, then by front."""
+    """Return the records of all fronts in the order of their times.
+
+    Times are by count, then by front.
+    """
     placed = [(time, name, record) for name, records in inputs.items() for time, record in enumerate(records)]
     return [record for _, _, record in sorted(placed, key=lambda each: each[:2])]
 
 
 def wrapped(number: int) -> int:
-    """As a signed 32-bit number."""
+    """Return the number as a signed 32-bit one."""
     return (number + 2**31) % 2**32 - 2**31
 
 
@@ -134,7 +137,7 @@ class Sum(NamedTuple):
 
 
 def summing(names: Sequence[str]) -> Graph:
-    """The sum as the paper draws it: a grouping of window 2, a filter, an addition, and back."""
+    """Draw the sum of the paper: grouping of window 2, filter, addition, and back."""
     graph = Graph("sum")
     head = graph.add(Merge("head"))
     for name in names:
@@ -197,7 +200,7 @@ def test_case_51_outputs_come_in_the_order_of_the_inputs(mode: str) -> None:
 
 
 def many_operations() -> Graph:
-    """Groupings behind groupings, states, copies, a cycle: something of everything."""
+    """Draw groupings behind groupings, states, copies and a cycle."""
 
     def smaller(stream: fc.Stream[tuple[str, int]]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
         fewer = stream.key_by(lambda pair: pair[1] % 3).map(lambda pair: (pair[0], pair[1] - 3))
@@ -281,8 +284,11 @@ def test_one_worker_with_one_front_replays_nothing() -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_many_states_in_a_row_do_not_multiply_repairs(workers: int) -> None:
-    """What one takes back and gives anew is late at the next. If versions that are taken back while they wait went on,
-    five states would take back some 400 to 1,200 outputs for each record; without them it is 20 to 35."""
+    """An item that one state takes back and gives anew is late at the next.
+
+    If versions that are taken back while they wait went on, five states would take back some 400 to 1,200 outputs for
+    each record; without them it is 20 to 35.
+    """
 
     def counted(state: int, pair: tuple[int, int]) -> tuple[int, list[tuple[int, int]]]:
         return state + 1, [(pair[0], state)]

@@ -77,7 +77,7 @@ def evaluate_console(example: Example) -> str | None:
 
 
 def run(command: str) -> tuple[str, int]:
-    """What a command prints on both of its outputs, and its exit code."""
+    """Return the outputs of a command, and its exit code."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     done = subprocess.run(
         ["bash", "-c", command],

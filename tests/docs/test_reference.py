@@ -30,13 +30,13 @@ def page(path: str) -> str:
 
 
 def headings(text: str, level: int = 2) -> list[str]:
-    """The headings of a level, without marks of code."""
+    """Return the headings of a level, without marks of code."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return [title.replace("`", "") for title in re.findall(rf"^{'#' * level} (.+)$", text, re.MULTILINE)]
 
 
 def section(text: str, title: str) -> str:
-    """What stands below a heading, up to the next of the same level or above."""
+    """Return the text below a heading, up to the next of the same level or above."""
     pattern = rf"^(#+) {re.escape(title)}$(.*?)(?=^#{{1,2}} |\Z)"
     match = re.search(pattern, text, re.MULTILINE | re.DOTALL)
     assert match is not None, f"no heading {title!r}"
@@ -44,7 +44,10 @@ def section(text: str, title: str) -> str:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The rows of the tables of a text: by what their first cell names, the other cells."""
+    """Return the rows of the tables of a text.
+
+    The other cells of a row are by the names in its first cell.
+    """
     found = {}
     for line in re.findall(r"^\|(.+)\|$", text, re.MULTILINE):
         first, *rest = (cell.strip() for cell in line.split("|"))
@@ -111,7 +114,7 @@ def test_every_figure_has_a_line() -> None:
 
 
 def shown(default: Any) -> str:
-    """A default as the tables write it."""
+    """Return a default as the tables write it."""
     if default is msgspec.NODEFAULT or default in (None, ""):
         return ""
     return f"`{msgspec.json.encode(default).decode()}`" if not isinstance(default, tuple) else "`[]`"
@@ -178,7 +181,7 @@ def test_every_option_is_described(kind: Any) -> None:
 
 
 def commands() -> dict[str, click.Command]:
-    """The commands of the core and of the plugins that come with it."""
+    """Return the commands of the core and of the plugins that come with it."""
     context = click.Context(main)
     strangers = {
         point.name

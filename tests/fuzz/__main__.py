@@ -1,8 +1,10 @@
-"""Long fuzzing, guided by coverage: python -m tests.fuzz TARGET [--seconds N] [--corpus FOLDER] [libFuzzer's own]
+"""Long fuzzing, guided by coverage.
 
-Needs `pip install atheris`, and the clients of the transports that are fuzzed. Begins with what is in `seeds`. What it
-finds is left in the folder it was started in; bring it to `seeds/TARGET`, where the tests run it from then on, and mend
-what was wrong.
+Usage: python -m tests.fuzz TARGET [--seconds N] [--corpus FOLDER] [libFuzzer's own]
+
+Needs `pip install atheris`, and the clients of the transports that are fuzzed. Begins with the inputs in `seeds`.
+Inputs that it finds are left in the folder it was started in; move them to `seeds/TARGET`, where the tests run them
+from then on, and repair the fault.
 """
 
 from __future__ import annotations

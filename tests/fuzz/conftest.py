@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def targets() -> ModuleType:
-    """The module of the targets."""
+    """Return the module of the targets."""
     for name in ("schemas", "targets"):
         spec = importlib.util.spec_from_file_location(f"tests.fuzz.{name}", Path(__file__).with_name(f"{name}.py"))
         assert spec is not None

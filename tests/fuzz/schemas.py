@@ -37,7 +37,7 @@ class Maker:
         self._columns: list[bytes] = []
 
     def bytes(self) -> bytes:
-        """The bytes: version, schema, columns."""
+        """Return the bytes: version, schema, columns."""
         root = self._root()
         columns = self._columns
         for _ in range(self._script.number() % 8 if self._odd() else 0):  # something that does not belong
@@ -63,7 +63,7 @@ class Maker:
         return self._node(1, 0)
 
     def _orders(self, count: int) -> Any:
-        """So many orders, perhaps as what they are made of."""
+        """Return `count` orders, perhaps in their packed form."""
         if self._script.number() % 2:
             return [[b"o"] * count, None, 0, b""]
         return [[b"o"], [count], self._script.number() - 8, b"t" * self._script.number()]
@@ -78,7 +78,7 @@ class Maker:
         return self._script.number() % _MOST
 
     def _node(self, count: int, depth: int) -> Any:
-        """A node of so many values, and their columns behind the others."""
+        """Return a node of `count` values, with their columns behind the others."""
         kind = self._script.number() % 24
         if kind >= 21 or (depth >= _DEEPEST and kind > lay.SIMPLE):
             kind %= 7

@@ -1,4 +1,4 @@
-"""What is fuzzed: each target takes any bytes at all, and whatever they do must end as its errors say, and in time.
+"""The targets of the fuzzer: each takes any bytes, and has to end in time, with one of its errors if any.
 
 A target is a function that makes a function of bytes, and imports what it needs only then. The bytes are read as a
 script (`Script`): a fuzzer that had to guess checksums and proofs would see nothing of what is behind them.
@@ -61,31 +61,31 @@ class Script:
         return self._at < len(self._data)
 
     def piece(self, size: int) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         self._at, start = self._at + size, self._at
         return self._data[start : self._at]
 
     def number(self, size: int = 1) -> int:
-        """The next number of so many bytes."""
+        """Return the next number of `size` bytes."""
         return int.from_bytes(self.piece(size), "big")
 
     def some(self) -> bytes:
-        """A piece that says its own length."""
+        """Return a piece that begins with its own length."""
         return self.piece(self.number(2) % 4096)
 
     def body(self) -> bytes:
-        """What a frame may carry: as often as not the bytes of a value."""
+        """Return the body of a frame: as often as not the bytes of a value."""
         kind = self.number()
         return self.some() if kind < 128 else encoded()[kind % len(encoded())]
 
     def address(self) -> str:
-        """One of a few addresses, good and bad."""
+        """Return one of a few addresses, good and bad."""
         return ADDRESSES[self.number() % len(ADDRESSES)]
 
 
 @cache
 def encoded() -> list[bytes]:
-    """The bytes of some values."""
+    """Return the bytes of some values."""
     from flamecore.model.messages import Ack, Delivered, MinTimes, Released, Report
     from flamecore.runtime.codec.codec import Codec
 
@@ -106,7 +106,10 @@ def encoded() -> list[bytes]:
 
 
 def wrapped(script: Script, framing: Any, numbers: Iterator[int]) -> bytes:
-    """A frame that is whole, or nearly: with numbers, addresses and body of the script, and maybe a damaged place."""
+    """Return a frame that is whole, or nearly.
+
+    It has numbers, addresses and a body of the script, and maybe a damaged place.
+    """
     from flamecore.toolkit.frames import Frame
 
     kind = script.number()
@@ -184,7 +187,7 @@ def codec() -> Target:
 
 
 def grpc() -> Target:
-    """What comes over connections of the transport `grpc`, at both of their ends."""
+    """Return a target for both ends of connections of the transport `grpc`."""
     from grpc import aio
 
     from flamecore.abc.transport import TransportContext
@@ -216,7 +219,7 @@ def grpc() -> Target:
             self.carries = True
 
         def post(self, data: bytes) -> None:
-            """Nothing is written."""
+            """Write nothing."""
 
     async def listening(script: Script) -> None:
         """Frames of a peer, over some connections."""
@@ -237,7 +240,7 @@ def grpc() -> Target:
         await transport.aclose()
 
     def sending(script: Script) -> None:
-        """Replies to channels on which something was sent."""
+        """Run replies to channels on which messages were sent."""
         channels = {(one, "b/0"): Outgoing(one, "b/0", Line()) for one in ("a/0", "b/1")}
         for message in messages(script, framing):
             try:
@@ -272,7 +275,10 @@ def grpc() -> Target:
 
 
 def nats() -> Target:
-    """What comes from a NATS server for the transport `nats`: letters, answers, and word that nobody is there."""
+    """Return a target for the client of the transport `nats`.
+
+    The server sends letters, answers, and notices of missing subscribers.
+    """
     from flamecore.abc.transport import TransportContext
     from flamecore.errors import CodecError, FrameError
     from flamecore.runtime.codec.codec import Codec

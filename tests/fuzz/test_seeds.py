@@ -1,4 +1,7 @@
-"""What the fuzzer begins with, and what it has ever found, goes through every target; see `tests/fuzz/__main__.py`."""
+"""A run of every target on the fuzzer's seeds and all earlier findings.
+
+See `tests/fuzz/__main__.py`.
+"""
 
 from __future__ import annotations
 

@@ -49,11 +49,14 @@ class Command:
 
     @property
     def said(self) -> str:
-        """What it has printed so far."""
+        """Return the output so far."""
         return self._log.read_text("utf-8")
 
     def wait(self, limit_s: float = 60, *, code: int | None = 0) -> str:
-        """What it has printed when it ends, which it must do in time and with that exit code; None: with any."""
+        """Wait for the end, and return the output.
+
+        It must end in time, with that exit code; None: with any.
+        """
         try:
             found = self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -130,7 +133,7 @@ class Machines:
         self.files(name).mkdir()
 
     def files(self, name: str) -> Path:
-        """The folder that a machine has as /srv/words."""
+        """Return the folder that a machine has as /srv/words."""
         return self.folder / name
 
     def start(self, name: str, command: str) -> Command:

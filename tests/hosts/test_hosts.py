@@ -36,13 +36,13 @@ def page(name: str) -> str:
 
 
 def section(title: str) -> str:
-    """A section of the page of several hosts."""
+    """Return a section of the page of several hosts."""
     parts = re.split(r"^## (.*)\n", page("several-hosts.md"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))[title]
 
 
 def blocks(name: str) -> dict[str, str]:
-    """The blocks of a page that are files, by name."""
+    """Return the blocks of a page that are files, by name."""
     return {named[1]: text for _, text in BLOCK.findall(page(name)) if (named := FILE_NAME.match(text))}
 
 
@@ -102,13 +102,13 @@ class Reader:
             assert time.monotonic() < end, difference
 
     def differs(self, command: str, found: str, wanted: str) -> str:
-        """How a command's output differs from what the page says; empty if it does not."""
+        """Return how an output differs from the page's; empty if it does not."""
         found = re.sub(r"[ \t]+$", "", found, flags=re.MULTILINE)
         same = doctest.OutputChecker().check_output(wanted, found, doctest.ELLIPSIS)
         return "" if same else f"{command}\nprints\n{found}\nand the page says\n{wanted}"
 
     def copy_certificates(self, text: str, machines: Sequence[str] = ()) -> None:
-        """As the table says, for some machines or all."""
+        """Copy certificates as the table says, to some machines or all."""
         rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", text, re.MULTILINE)
         assert [row[0] for row in rows] == list(self.machines.names)
         for machine, sources, targets in rows:
@@ -153,7 +153,7 @@ def wait_for_output(machines: Machines) -> None:
 
 
 def run_embedded(machines: Machines) -> str:
-    """What the job gives in one process."""
+    """Return the outputs of the job in one process."""
     machines.environ.pop("FLAMESTREAM__JOB__MAX_IN_FLIGHT", None)
     machines.run("laptop", "flamestream run job.toml --set transport.use=inproc --set deploy.start=local --quiet")
     return delivered(machines, "laptop")

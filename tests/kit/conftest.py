@@ -1,4 +1,4 @@
-"""What the tests of the kits share lies in `wrong_drivers.py`; its assertions are explained as those of tests are."""
+"""Shared assertions of `wrong_drivers.py`, explained as those of tests."""
 
 import pytest
 

@@ -47,7 +47,7 @@ class Repetitive(InprocTransport):
 
 
 def broken(make: Make) -> str:
-    """The law that the first check finds broken."""
+    """Return the law that the first check finds broken."""
     try:
         asyncio.run(check_channels(Setup(make, limit_s=0.5)))
     except LawBroken as error:
@@ -154,7 +154,7 @@ async def connect(location: str) -> tuple[asyncio.StreamReader, asyncio.StreamWr
 
 
 async def is_cut(reader: asyncio.StreamReader) -> bool:
-    """Whether a connection ends without another word."""
+    """Return whether a connection ends without another word."""
     try:
         return not await reader.read(1)
     except OSError:

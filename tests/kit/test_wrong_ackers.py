@@ -129,7 +129,7 @@ class PlainAcker(Acker):
 
 
 def named(case: object) -> str | None:
-    """What the tests are called after."""
+    """Return the name of a test case."""
     return getattr(case, "__name__", None)
 
 
@@ -210,7 +210,7 @@ class NeverAdvances(PlainTracker):
 
 
 class WaitsForAFrontThatHasEnded(PlainTracker):
-    """When the last front has ended nothing moves any more."""
+    """A tracker that stands still once the last front has ended."""
 
     def news(self) -> Sequence[MinTimes]:
         return super().news() if self.fronts else []

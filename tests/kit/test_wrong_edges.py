@@ -413,7 +413,7 @@ class WritesBackwards(RightSink):
 
 class WritesWhenClosed(RightSink):
     def demand(self) -> None:
-        """Nothing."""
+        """Demand nothing."""
 
     def save(self) -> None:
         """Not yet."""
@@ -549,7 +549,7 @@ class TakesNothingWhileItSyncs(RightSink):
 
 class LetsGhostsIn(RightSink):
     def demand(self) -> None:
-        """Whoever comes."""
+        """Admit every writer."""
 
 
 class FencesOnlyByTime(RightSink):

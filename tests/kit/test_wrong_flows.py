@@ -16,7 +16,7 @@ NUMBERS = [n * 7 % 23 for n in range(30)]
 
 
 def hidden_counter(stream: fc.Stream[int]) -> fc.Stream[Any]:
-    """A repair runs the function again, and it counts on."""
+    """Count calls in a function, which a repair calls again."""
     calls = count()
     return stream.map(lambda n: (n, next(calls)))
 
@@ -38,19 +38,19 @@ def drawn_by_lot(stream: fc.Stream[int]) -> fc.Stream[Any]:
 
 
 def keyed_by_address(stream: fc.Stream[int]) -> fc.Stream[Any]:
-    """Every payload has an address of its own."""
+    """Take the address of a payload for its key; every payload has its own."""
     return stream.map(lambda n: [n]).key_by(lambda box: id(box) % 3).group(2)
 
 
 def keyed_by_a_guess(stream: fc.Stream[int]) -> fc.Stream[Any]:
-    """A tombstone does not find the way that its victim took."""
+    """Draw the key anew each time, so that a tombstone misses its victim."""
     calls = count()
     pairs = stream.key_by(lambda n: n % 2).group(2)
     return pairs.key_by(lambda pair: next(calls) % 5).count()
 
 
 def changes_its_payload(stream: fc.Stream[int]) -> fc.Stream[Any]:
-    """A window is made again by a repair, of items that were changed the first time."""
+    """Change items that a repair makes a window of again."""
 
     def grown(window: tuple[list[int], ...]) -> tuple[int, ...]:
         window[-1].append(len(window[-1]))
@@ -60,7 +60,7 @@ def changes_its_payload(stream: fc.Stream[int]) -> fc.Stream[Any]:
 
 
 def changes_its_state(stream: fc.Stream[int]) -> fc.Stream[Any]:
-    """A state that is not an immutable value: a repair hands out what has been changed meanwhile."""
+    """Keep a state that changes in place, which a repair hands out again."""
 
     def gather(state: Any, n: int) -> tuple[Any, list[tuple[int, ...]]]:
         box = [] if state is None else state

@@ -61,7 +61,7 @@ INPUTS = {"a": list(range(18)), "b": list(range(100, 109)), "c": list(range(200,
 
 
 def epochs_are_not_fenced(patch: Patch) -> None:
-    """Whoever begins an epoch that is another's, or has been overtaken, goes on all the same."""
+    """Begin an epoch even if another run owns it, or has overtaken this one."""
 
     async def begin(self: History, held: Mapping[str, int]) -> None:
         contents = await scan(self.store)
@@ -79,7 +79,7 @@ def epochs_are_not_fenced(patch: Patch) -> None:
 
 
 def messages_of_other_epochs_are_taken(patch: Patch) -> None:
-    """A worker that was taken for dead goes on sending."""
+    """Take messages of a worker that was declared dead."""
     original = scope.EpochTransport.__init__
 
     def plain(self: scope.EpochTransport, transport: Any, name: str) -> None:
@@ -90,7 +90,7 @@ def messages_of_other_epochs_are_taken(patch: Patch) -> None:
 
 
 def sinks_have_no_owner(patch: Patch) -> None:
-    """A run that was taken for dead goes on writing."""
+    """Take writes of a run that was declared dead."""
     patch.setattr(SimulatedSink, "_check", lambda self: None)
 
 
@@ -104,7 +104,7 @@ def rears_do_not_filter_what_they_hold(patch: Patch) -> None:
 
 
 def a_promise_is_made_before_it_is_written_down(patch: Patch) -> None:
-    """Outputs leave under times that nobody will find again."""
+    """Release outputs under times that are not written down yet."""
     admit = Worker.admit
 
     def hasty(self: Worker, *args: Any) -> None:
@@ -142,13 +142,13 @@ def what_is_written_down_after_the_look_does_not_count(patch: Patch) -> None:
 
 
 def new_times_do_not_begin_where_the_outputs_end(patch: Patch) -> None:
-    """The clock was put back, and what comes is dropped as held already."""
+    """Drop records after the clock was put back, as if they were held already."""
     original = History.resume
     patch.setattr(History, "resume", lambda self: original(self)._replace(floor=self.start))
 
 
 def the_end_of_a_front_is_not_written_down(patch: Patch) -> None:
-    """What its source holds in the next run gets times that others have left behind."""
+    """Give records of the next run times that others have left behind."""
     patch.setattr(Worker, "end_front", _end_if_written)
 
 
@@ -182,7 +182,7 @@ def checksums_are_not_looked_at(patch: Patch) -> None:
 
 
 def blobs_say_nothing_of_their_places(patch: Patch) -> None:
-    """What is whole is taken, wherever it comes from: a seal is compared with what it says itself."""
+    """Take every whole blob: compare its seal with its own statement."""
     original = snapshot.unseal
 
     def unseal(blob: bytes | None, name: str, expected: snapshot.Binding) -> bytes:
@@ -194,7 +194,7 @@ def blobs_say_nothing_of_their_places(patch: Patch) -> None:
 
 
 def sinks_may_be_ahead_of_the_journals(patch: Patch) -> None:
-    """An older copy of the state is gone on with."""
+    """Go on with an older copy of the state."""
 
     async def look_away(self: History, held: Any, last: Any, journaled: int) -> None:
         return
@@ -231,7 +231,7 @@ def a_snapshot_is_of_what_one_rear_has_stored(patch: Patch) -> None:
 
 
 def rears_tell_before_they_have_stored(patch: Patch) -> None:
-    """Every sink says that it is done when it has only begun."""
+    """Report a batch as stored when its write has only begun."""
     original = SimulatedSink.write
 
     async def write(self: SimulatedSink, time: int, payloads: Sequence[Any]) -> None:
@@ -253,7 +253,7 @@ def a_snapshot_holds_the_latest_state(patch: Patch) -> None:
 
 
 def history_goes_with_the_minimum_time(patch: Patch) -> None:
-    """Which may be far ahead of the next snapshot's."""
+    """Forget history at the minimum time, which may be ahead of the next snapshot."""
     for kind in (DriftOperator, GroupingOperator):
         patch.setattr(kind, "on_time", kind._forget)
 

@@ -83,7 +83,7 @@ def test_a_transport_that_breaks_the_laws_of_channels_is_caught(wrong: type[Wron
 
 
 class Changes(InprocTransport):
-    """What is sent is not what arrives: tuples become lists."""
+    """A transport that changes messages: tuples become lists."""
 
     def copy(self, message: Any) -> Any:
         if type(message).__name__ != "Released":

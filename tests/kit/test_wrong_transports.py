@@ -301,7 +301,10 @@ def test_a_class_without_make_says_so() -> None:
 
 
 class TwoProcesses(InprocTransport):
-    """What a transport between processes is to the kit, with a dict for a network: locations, and bytes on the way."""
+    """A transport between two processes of the kit, with a dict for a network.
+
+    It has locations, and bytes on the way.
+    """
 
     network: ClassVar[dict[str, TwoProcesses]] = {}
 

@@ -65,7 +65,7 @@ class KeepsTheTimeApart(RightSink):
 
 
 class SavesNowAndThen(RightSink):
-    """What it has said it wrote is gone."""
+    """A sink that loses batches which it has reported as written."""
 
     count = 0
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that tox has built; outside of tox, one built here."""
+    """Return the wheel that tox has built; outside of tox build one here."""
     if built := os.environ.get("TOX_PACKAGE"):
         return Path(built)
     folder = tmp_path_factory.mktemp("wheel")
@@ -54,13 +54,13 @@ class Installed:
         )
 
     def evaluate(self, code: str) -> Any:
-        """What a Python program prints as JSON."""
+        """Return the JSON that a Python program prints."""
         return json.loads(self.run("python", "-c", code).stdout)
 
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """A fresh environment: the wheel, and what it asks for, as wheels."""
+    """Make an environment with the wheel and its dependencies, as wheels."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=True)
     made = Installed(folder)

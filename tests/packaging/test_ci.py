@@ -16,7 +16,7 @@ REPORT, SUM = CI / "report.py", CI / "sum.py"
 
 
 def summed(folder: Path, code: int = 0, envs: Sequence[tuple[str, Any]] = ()) -> tuple[str, int]:
-    """The last line, and the exit code."""
+    """Return the last line and the exit code."""
     journal = folder / "journal.json"
     journal.write_text(json.dumps({"testenvs": dict(envs)}))
     return last_line(folder, journal, code)
@@ -29,7 +29,7 @@ def last_line(folder: Path, journal: Path, code: int = 0) -> tuple[str, int]:
 
 
 def env(*commands: str) -> dict[str, Any]:
-    """What tox's journal holds of an environment that ran these commands."""
+    """Return an environment's entry in tox's journal, after these commands."""
     ran = {"test": [{"command": command.split(), "retcode": 0} for command in commands]} if commands else {}
     return {**ran, "result": {"success": True, "exit_code": 0, "duration": 1.0}}
 

@@ -110,7 +110,7 @@ def test_nothing_to_test_on_is_a_failure(machine: Machine) -> None:
 
 @pytest.fixture(scope="module")
 def tox() -> configparser.ConfigParser:
-    """The file tox.ini."""
+    """Read the file tox.ini."""
     read = configparser.ConfigParser(interpolation=None)
     read.read(ROOT / "tox.ini")
     return read
@@ -144,7 +144,10 @@ def test_no_file_of_tests_is_left_out(tox: configparser.ConfigParser) -> None:
 
 @pytest.fixture
 def checkout(machine: Machine) -> Path:
-    """A checkout whose tox says what it was asked for, and leaves what the test has put in its place."""
+    """Make a checkout with a tox that prints its arguments.
+
+    It leaves the reports that the test has put there.
+    """
     folder = machine.folder / "checkout"
     shutil.copytree(CI, folder / ".ci")
     shutil.copy(machine.pyproject, folder)

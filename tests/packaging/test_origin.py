@@ -1,4 +1,4 @@
-"""What is tested is what gets installed, never the folder beside the tests."""
+"""The tests run on the installed package, never on the folder beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of whole jobs share: the transports between processes."""
+"""Fixtures of tests of whole jobs: the transports between processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), pytest.param("nats", marks=pytest.mark.nats)])
 def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """Settings that choose a transport between processes."""
+    """Yield settings that choose a transport between processes."""
     chosen = [f"transport.use={request.param}"]
     if request.param == "grpc":
         yield chosen
@@ -22,5 +22,5 @@ def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 
 @pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc)])
 def grpc(request: pytest.FixtureRequest) -> list[str]:
-    """The same, where one transport is as good as another."""
+    """Return settings for tests where one transport is as good as another."""
     return [f"transport.use={request.param}"]

@@ -1,4 +1,4 @@
-"""What `flamestream check` says of deployments, word for word, and that it starts nothing."""
+"""The output of `flamestream check` word for word; it starts nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def check(job: str, *options: str) -> Result:
 
 
 def processes(done: Result) -> str:
-    """The part of the output that says what would run where."""
+    """Return the part of the output that shows what would run where."""
     return done.stdout[done.stdout.index("process") :]
 
 

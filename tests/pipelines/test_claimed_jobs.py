@@ -52,7 +52,7 @@ def server() -> Iterator[NatsServer]:
 
 @pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), "nats"])
 def transport(request: pytest.FixtureRequest) -> str:
-    """The transport of the job; the registry is always on the server."""
+    """Return the transport of the job; the registry is always on the server."""
     return str(request.param)
 
 
@@ -103,7 +103,7 @@ class Shell:
             process.communicate()
 
     def record(self) -> JobRecord | None:
-        """What the registry knows of the job."""
+        """Return the job's record in the registry."""
         from flamestream_nats.options import RegistryOptions
         from flamestream_nats.registry import NatsRegistry
 

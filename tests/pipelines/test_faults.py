@@ -22,7 +22,7 @@ ROOM_BYTES = 64 * 2**10
 
 
 def the_error(said: str) -> str:
-    """What a job says last."""
+    """Return the last error of a job."""
     assert "Traceback" not in said, said
     return said[said.rindex("error: ") :]
 
@@ -63,7 +63,7 @@ def test_a_supervisor_that_stood_still_stops_when_another_has_taken_over(tmp_pat
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, with little room left."""
+    """Yield a file system of its own, with little room left."""
     place = tmp_path / "disk"
     place.mkdir()
     done = subprocess.run(
@@ -127,7 +127,7 @@ def test_a_job_begins_when_a_full_disk_has_room_again(tmp_path: Path, grpc: list
 
 
 def interrupted(folder: Path, over: list[str], clock: str) -> Words:
-    """A job that was killed on its way, whole, with its state in files."""
+    """Return a job that was killed on its way, with its state in files."""
     words = Words(folder, [*over, "state.use=directory", f"job.clock={clock}"])
     with words.running(state__use=None) as run:
         wait_for(lambda: len(newest(folder, "commit")) > 1 and words.delivered() > 800, run)
@@ -135,7 +135,7 @@ def interrupted(folder: Path, over: list[str], clock: str) -> Words:
 
 
 def newest(folder: Path, kind: str) -> list[Path]:
-    """The files of the blobs of a kind, the newest last."""
+    """Return the files of the blobs of a kind, the newest last."""
     return sorted((folder / "state" / "words").glob(f"{kind}=*"))
 
 

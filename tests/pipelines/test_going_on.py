@@ -85,7 +85,10 @@ class Job:
 
 
 def expected() -> dict[str, list[Any]]:
-    """In the order of the sequence clock: the n-th lines of both, the left one first."""
+    """Return the outputs in the order of the sequence clock.
+
+    They are the n-th lines of both, the left one first.
+    """
     found = interpret(flow.graph(), {"left": LEFT, "right": RIGHT})
     return {name: json.loads(json.dumps([output.payload for output in each])) for name, each in found.items()}
 
@@ -94,7 +97,7 @@ WANTED = expected()
 
 
 def unordered(outputs: dict[str, list[Any]]) -> list[tuple[str, int]]:
-    """Counts, whatever the clock has made of the order."""
+    """Return the counts sorted, whatever order the clock has given."""
     return sorted((word, count) for word, count in outputs["counts"])
 
 

@@ -167,7 +167,7 @@ LIMIT_S = 60
 
 @pytest.fixture(params=["inproc", pytest.param("grpc", marks=pytest.mark.grpc)])
 def on(request: pytest.FixtureRequest) -> list[str]:
-    """One process, and several."""
+    """Return settings of one process, or of several."""
     if request.param == "inproc":
         return []
     return ["transport.use=grpc", "job.workers=2"]
@@ -188,7 +188,7 @@ def start(settings: Sequence[str], source: str = "lines", flow: str = "flow") ->
 
 @contextmanager
 def running(settings: Sequence[str], source: str = "lines", flow: str = "flow") -> Iterator[subprocess.Popen[str]]:
-    """A job, from when something in it hangs."""
+    """Yield a job, from when a part of it hangs."""
     job = start(settings, source, flow)
     limit = threading.Timer(LIMIT_S, job.kill)
     limit.start()

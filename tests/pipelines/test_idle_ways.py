@@ -1,4 +1,7 @@
-"""What waits before a stateful operation for others that are behind does not wait for those that have nothing."""
+"""An item before a stateful operation waits for fronts that are behind.
+
+It does not wait for those that have nothing.
+"""
 
 from __future__ import annotations
 

@@ -151,7 +151,10 @@ class Job:
             assert time.monotonic() < end, f"{asked.stdout}\n{asked.stderr}\n{self.said()}"
 
     def finish(self) -> list[list[Any]]:
-        """Let the job come to its end, and return what it has written. Every process must end well."""
+        """Remove the delay, wait for the end, and return the outputs.
+
+        Every process must end well.
+        """
         (self.folder / "hurry").touch()
         for process in self._processes.values():
             assert process.wait(LIMIT_S) == 0, self.said()

@@ -43,7 +43,7 @@ def flow_of(key: Callable[[str], Any], kind: type[Any]) -> fc.Flow:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., list[Any]]:
-    """Runs a flow over some more lines; returns all outputs so far."""
+    """Return a function that runs a flow over more lines, for all outputs so far."""
     lines = tmp_path / "lines.txt"
 
     def run(flow: fc.Flow, workers: int) -> list[Any]:

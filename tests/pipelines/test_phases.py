@@ -32,7 +32,7 @@ LIVE = [f"a{number % 5} c{number % 11}" for number in range(1200)]
 
 
 def wanted() -> dict[str, list[Any]]:
-    """Of one run over all."""
+    """Return the outputs of one run over all."""
     found = interpret(flow.graph(), {"lines": HISTORY + LIVE})
     return {name: json.loads(json.dumps([output.payload for output in each])) for name, each in found.items()}
 
@@ -68,7 +68,7 @@ class Job:
         }
 
     def run(self, phase: int, *, drain_at: int | None = None, **more: Any) -> bool:
-        """Returns whether it was drained."""
+        """Run one phase, and return whether it was drained."""
         job = make_job(make_config(from_program(self.config(phase, **more))), flow)
 
         async def live() -> bool:
@@ -82,7 +82,7 @@ class Job:
         return asyncio.run(live())
 
     def file(self, phase: int) -> Path:
-        """The same as a file."""
+        """Write the job as a file."""
         tables: dict[str, list[str]] = {"job": [f'flow = "{Path(__file__).resolve()}:flow"']}
         for key, value in self.config(phase).items():
             table, _, name = key.rpartition(".")

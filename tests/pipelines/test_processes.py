@@ -134,7 +134,7 @@ FAILING = """
 
 @pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), pytest.param("nats", marks=pytest.mark.nats)])
 def over(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """The options that choose a transport between processes."""
+    """Yield the options that choose a transport between processes."""
     chosen = ["--set", f"transport.use={request.param}"]
     if request.param == "grpc":
         yield chosen
@@ -400,7 +400,7 @@ def free_port() -> int:
 
 
 def handles(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Return whether a process has a handler for a signal."""
     (caught,) = re.findall(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
     return bool(int(caught, 16) >> number - 1 & 1)
 

@@ -36,7 +36,7 @@ BOTH: dict[str, Any] = {"state__use": None, "state__path": None}
     ]
 )
 def way(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """Settings that choose a transport, for one process or several, and a store."""
+    """Yield settings of a transport, for one process or several, and of a store."""
     transport, store = request.param.split("-")
     chosen = [f"transport.use={transport}", f"state.use={store}"]
     if transport != "nats":
@@ -153,7 +153,7 @@ class Elsewhere:
         return process
 
     def said(self, number: int) -> str:
-        """What one of them has said."""
+        """Return the log of one of them."""
         return self._log(number).read_text()
 
     def _log(self, number: int) -> Path:

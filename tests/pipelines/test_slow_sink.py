@@ -84,7 +84,10 @@ def memory_mb(pids: list[int]) -> float:
 
 @contextmanager
 def started(folder: Path, over: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], str, dict[str, str]]]:
-    """A job of two workers over a file that it does not come to the end of, and the address for `status`."""
+    """Start a job of two workers over a file too long for it.
+
+    Yields the address for `status`, too.
+    """
     (folder / "app.py").write_text(dedent(APP))
     with (folder / "lines.txt").open("w") as file:
         for number in range(100_000):

@@ -110,7 +110,7 @@ class Job:
         return subprocess.Popen(line, cwd=self.folder, env=environment(), stderr=subprocess.PIPE, text=True)
 
     def worker(self, name: str) -> subprocess.Popen[str]:
-        """A worker that is started by hand."""
+        """Start a worker by hand."""
         return self.start("worker", "--join", self.address, "--job", "words", "--name", name)
 
     @contextmanager
@@ -153,7 +153,7 @@ class Job:
 
 
 def ended(job: Job, process: subprocess.Popen[str]) -> None:
-    """Let the job go on as fast as it can, to its end."""
+    """Remove the delay of a job, and wait for its end."""
     (job.folder / "go").touch()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
@@ -170,7 +170,7 @@ def counted(words: Iterator[str]) -> list[Any]:
 
 @pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.grpc), pytest.param("nats", marks=pytest.mark.nats)])
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where a NATS server listens; empty: none is used."""
+    """Yield the address of a NATS server; empty: none is used."""
     if request.param == "grpc":
         yield ""
         return
@@ -419,7 +419,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def hosting(job: Job) -> list[str]:
-    """Names of the nodes that have parts."""
+    """Return the names of the nodes that have parts."""
     asked = job.ask("status")
     nodes = json.loads(asked.stdout)["nodes"] if asked.returncode == 0 else {}
     return sorted(name for name, node in nodes.items() if node["parts"])

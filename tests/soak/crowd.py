@@ -20,13 +20,13 @@ _SETTLED_S = 8.0
 
 
 class Door(NamedTuple):
-    """Where a job is reached from elsewhere.
+    """The address of a job for processes from elsewhere.
 
     Attributes:
-        address: For `--join` and `rescale`.
-        job: Its name.
-        settings: Of the supervisor, which opens the door.
-        options: Of those who come.
+        address: The address for `--join` and `rescale`.
+        job: Name of the job.
+        settings: Settings of the supervisor, which opens the door.
+        options: Options of the processes that join.
     """
 
     address: str
@@ -36,7 +36,7 @@ class Door(NamedTuple):
 
     @classmethod
     def of(cls, job: str, transport: str, url: str) -> Door:
-        """The door of a job. `url`: of the server, if there is one."""
+        """Return the door of a job; `url` is that of the server, if there is one."""
         if transport == "nats":
             return cls(url, job, [], [])
         port = free_port()
@@ -44,7 +44,10 @@ class Door(NamedTuple):
         return cls(f"grpc://127.0.0.1:{port}", job, [f"transport.grpc.listen=127.0.0.1:{port}"], [f"{listen}:0"])
 
     def command(self, what: str, *arguments: str) -> list[str]:
-        """The command line of who comes. An upgrade has the settings of the job among its arguments."""
+        """Return the command line of a process that joins or asks.
+
+        An upgrade has the settings of the job among its arguments.
+        """
         options = self.options if what != "upgrade" else []
         return [sys.executable, "-m", "flamecore", what, *arguments, "--job", self.job, *options]
 
@@ -89,7 +92,7 @@ class Crowd:
         return started
 
     def nodes(self) -> list[Node]:
-        """Those that run."""
+        """Return the nodes that run."""
         self.tend()
         return [
             Node(process.pid, role, f"{role}-{number}", at)
@@ -98,7 +101,10 @@ class Crowd:
         ]
 
     def left(self) -> list[Node]:
-        """The job has ended: who has been told so, and is still there after some seconds?"""
+        """Return the nodes that are still there some seconds after the job's end.
+
+        They were told of it.
+        """
         there = [each for each in self.nodes() if self._started[each.pid] < time.monotonic() - _SETTLED_S]
         return wait_until_gone(there)
 
@@ -111,11 +117,11 @@ class Crowd:
                 process.wait()
 
     def said(self, last: int = 1500) -> str:
-        """The end of what each has said."""
+        """Return the last lines of each log."""
         logs = sorted(self.folder.glob("*-*.log"))
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-last:]}" for log in logs)
 
 
 def environment(more: dict[str, str]) -> dict[str, str]:
-    """The environment of processes that share a secret."""
+    """Return the environment of processes that share a secret."""
     return {**os.environ, **more, "FLAMESTREAM_TOKEN": TOKEN}

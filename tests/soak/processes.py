@@ -27,7 +27,7 @@ class Node(NamedTuple):
 
 
 def nodes(supervisor: int) -> list[Node]:
-    """The node processes of a supervisor, as /proc has them."""
+    """Return the node processes of a supervisor, as /proc lists them."""
     found = []
     try:
         children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
@@ -42,7 +42,7 @@ def nodes(supervisor: int) -> list[Node]:
 
 
 def born(pid: int) -> str:
-    """When a process was started; empty if it is gone."""
+    """Return when a process was started; empty if it is gone."""
     try:
         _, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
     except OSError:
@@ -52,7 +52,7 @@ def born(pid: int) -> str:
 
 
 def wait_until_gone(nodes: Iterable[Node]) -> list[Node]:
-    """Those of the nodes that are still there after some seconds."""
+    """Return the nodes that are still there after some seconds."""
     left = list(nodes)
     for node in left:  # one that was stopped before it had said whose end is to be its own sees that only now
         if born(node.pid) == node.born:
@@ -69,7 +69,7 @@ class Others(Protocol):
     """Nodes that the supervisor has not started."""
 
     def nodes(self) -> list[Node]:
-        """Those that run."""
+        """Return the nodes that run."""
         ...
 
 
@@ -113,13 +113,16 @@ class Run:
             )
 
     def nodes(self) -> list[Node]:
-        """Its nodes, now."""
+        """Return the nodes that run now."""
         found = nodes(self.process.pid)
         self.met.update(found)
         return found if self.others is None else [*found, *self.others.nodes()]
 
     def over(self) -> bool:
-        """Whether it has come to its end by itself. One whose supervisor was killed is started again."""
+        """Return whether the run has come to its end by itself.
+
+        A run whose supervisor was killed is started again.
+        """
         code = self.process.poll()
         if (
             code == -signal.SIGKILL
@@ -139,7 +142,7 @@ class Run:
         return any(words in error for words in self.pardoned)
 
     def said(self, last: int = 6000) -> str:
-        """The end of its log."""
+        """Return the last lines of the log."""
         return self.log.read_text(errors="replace")[-last:]
 
     def end(self) -> None:

@@ -33,19 +33,19 @@ _RECOVERED = re.compile(r"job\.recovered.*?took_ms'?\"?[=:] ?([0-9.]+)")
 
 
 class Round(NamedTuple):
-    """What a round runs.
+    """The settings of one round.
 
     Attributes:
-        seed: Of inputs, victims and moments.
-        parts: Those of `soak_flow` that are in its flow.
-        workers: How many there are at first.
+        seed: Seed of inputs, victims and moments.
+        parts: Parts of `soak_flow` that are in its flow.
+        workers: Number of workers at first.
         transport, acker, place, clock, store: As in the job's configuration.
-        interval_s: Between snapshots.
-        kills: How many shots there are to be.
+        interval_s: Seconds between snapshots.
+        kills: Number of shots.
         size: Records of the first file of each source.
-        stuck: Whether who stands still is taken for dead soon.
-        door: Who may reach the job: `nobody`; by its address whoever wants `more` workers, or fewer; or the workers,
-            too: they are started `elsewhere`.
+        stuck: Whether a process that stands still is soon declared dead.
+        door: Processes that may reach the job: `nobody`; `more`, requests for more or fewer workers; or `elsewhere`,
+            workers that are started elsewhere, too.
         small: Whether its state and outputs are on a disk that is full for a while.
         only_kills: Whether nothing but kills happens to its processes.
     """
@@ -89,20 +89,23 @@ class Round(NamedTuple):
 
     @property
     def job(self) -> str:
-        """Its name: rounds may share a store."""
+        """Return the name of the job; rounds may share a store."""
         return f"soak-{self.seed}"
 
     def wanted(self) -> dict[str, int]:
-        """How many nodes of each role come from elsewhere; of workers some to spare."""
+        """Return the number of nodes of each role from elsewhere, with spare workers."""
         return {"worker": 8, **({"acker": 4} if self.place == "own" else {})} if self.door == "elsewhere" else {}
 
     def short(self, part: str) -> Round:
-        """This one with one part of the flow, and nothing but kills."""
+        """Return this round with one part of the flow, and no faults but kills."""
         workers = min(self.workers, 3)
         return self._replace(parts=(part,), workers=workers, stuck=False, door="nobody", small=False, only_kills=True)
 
     def settings(self, folder: Path, server: NatsServer | None) -> list[str]:
-        """Of the job. `folder`: where its state and its outputs are."""
+        """Return the settings of the job.
+
+        `folder` has its state and its outputs.
+        """
         acker = f"acker.{self.acker}."
         return [
             f"transport.use={self.transport}",
@@ -124,7 +127,7 @@ class Round(NamedTuple):
         ]
 
     def arguments(self, folder: Path, disk: Path, server: NatsServer | None, more: list[str]) -> list[str]:
-        """Of `flamestream run` and `flamestream upgrade`, but for the flow.
+        """Return arguments of `flamestream run` and `upgrade`, without the flow.
 
         Args:
             folder: Where its inputs are.
@@ -141,7 +144,7 @@ class Round(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a round has met."""
+    """The result of a round."""
 
     killed: int
     victims: Counter[str]
@@ -208,7 +211,7 @@ def play(round_: Round, folder: Path, server: NatsServer | None = None) -> Resul
 def _started(
     round_: Round, folder: Path, place: Path, server: NatsServer | None
 ) -> Iterator[tuple[Run, Crowd | None, Door | None, list[str]]]:
-    """The job, those of its nodes that come from elsewhere, where they come to, and its arguments."""
+    """Yield the run, the nodes from elsewhere, their door, and the arguments."""
     environ = {
         "SOAK_CLOCK": str(folder / "clock"),
         "SOAK_PARTS": ",".join(round_.parts),
@@ -235,18 +238,21 @@ def _started(
 
 
 def _versions(folder: Path) -> list[Path]:
-    """Where the flow is, in several versions that do the same."""
+    """Return the files of the flow, in several versions that do the same."""
     return [folder / f"version_{number}.py" for number in range(2)]
 
 
 def _path() -> list[str]:
-    """Where the job's processes look for modules: first for what sets their clocks wrong."""
+    """Return the module path of the job's processes.
+
+    The module that sets their clocks wrong is first.
+    """
     before = os.environ.get("PYTHONPATH")
     return [str(Path(__file__).resolve().parent / "clock"), *([before] if before else [])]
 
 
 def _check_state(round_: Round, place: Path, server: NatsServer | None) -> None:
-    """What is stored is whole."""
+    """Check that the stored state is whole."""
     settings = [setting for setting in round_.settings(place, server) if not setting.startswith("deploy.")]
     command = [sys.executable, "-m", "flamecore", "snapshot", "verify", "--job", round_.job]
     chosen = [f"--set={setting}" for setting in settings if setting.startswith(("state.", "transport."))]
@@ -255,12 +261,12 @@ def _check_state(round_: Round, place: Path, server: NatsServer | None) -> None:
 
 
 def _outputs(parts: tuple[str, ...], folder: Path) -> dict[str, Path]:
-    """The files of the sinks."""
+    """Return the files of the sinks."""
     return {name: folder / f"{name}.{soak_flow.PARTS[name].writer}" for name in parts}
 
 
 def outputs(parts: tuple[str, ...], folder: Path) -> dict[str, list[Any]]:
-    """What the sinks hold."""
+    """Return the outputs that the sinks hold."""
     found: dict[str, list[Any]] = {}
     for name, path in _outputs(parts, folder).items():
         if path.suffix == ".sqlite":

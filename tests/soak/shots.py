@@ -88,7 +88,11 @@ class Gun:
         }
 
     def fire(self) -> int:
-        """One shot, if there is still something to be shot. Returns how many processes it hit."""
+        """Fire one shot, if there is still a target.
+
+        Returns:
+            Number of processes it hit.
+        """
         moment = self._draw(self._waits)
         self._waits[moment][0]()
         if self.run.over():
@@ -111,7 +115,7 @@ class Gun:
     # -- when --------------------------------------------------------------------------------------------------------
 
     def _until_start(self) -> None:
-        """A moment after some process has been started."""
+        """Wait until a moment after some process has been started."""
         before = {node.pid for node in self.run.nodes()}
         end = time.monotonic() + _PATIENCE_S / 3
         while time.monotonic() < end and not self.run.over():
@@ -121,7 +125,7 @@ class Gun:
         time.sleep(self.chance.uniform(0, 0.5))
 
     def _until_calm(self) -> None:
-        """Some time after it has recovered."""
+        """Wait for some time after the run has recovered."""
         self._until_changed(self.delivered)
         time.sleep(self.chance.uniform(0, 1.0))
 
@@ -247,7 +251,7 @@ class Gun:
         return 0
 
     def answers(self) -> list[str]:
-        """What those were told that have asked for something. The job has ended.
+        """Return the answers to all requests, after the job has ended.
 
         Raises:
             AssertionError: Somebody still waits, or has failed.
@@ -266,7 +270,7 @@ class Gun:
         return found
 
     def end(self) -> None:
-        """Nobody waits for an answer any more."""
+        """End all requests that still wait for an answer."""
         for asked in self._asked:
             asked.kill()
             asked.communicate()
@@ -280,7 +284,7 @@ class Gun:
 
 
 def stored(state: Path) -> int:
-    """A number that changes with every blob that a store of files takes."""
+    """Return a number that changes with every blob that a store of files takes."""
     found = 0
     for path in state.rglob("*"):
         try:
@@ -291,5 +295,5 @@ def stored(state: Path) -> int:
 
 
 def size(path: Path) -> int:
-    """Of a file, in bytes; of none it is 0."""
+    """Return the size of a file in bytes; 0 if it is not there."""
     return path.stat().st_size if path.exists() else 0

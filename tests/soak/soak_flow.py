@@ -66,12 +66,12 @@ def body(inside: fc.Stream[Any]) -> tuple[fc.Stream[Any], fc.Stream[Any]]:
 
 
 def turn(state: int, step: Step) -> tuple[int, list[Step]]:
-    """One of a row."""
+    """Return the next state and step of a row."""
     return (state * 7 + step.value) % 101, [step._replace(value=(step.value + state) % 97)]
 
 
 def go_round(state: int, step: Step) -> tuple[int, list[Step]]:
-    """The one of a cycle: it makes two of one."""
+    """Return the next state and two steps of a cycle."""
     return (state * 5 + step.value) % 101, [
         Step(step.mark, (step.value * 2 + half + state) % 97, step.rounds - 1) for half in range(2)
     ]
@@ -141,7 +141,7 @@ Inputs = dict[str, list[list[Any]]]
 
 
 def mark(front: int, number: int) -> str:
-    """The first word of a record."""
+    """Return the first word of a record."""
     return f"@{front}-{number}"
 
 
@@ -152,7 +152,10 @@ def unmark(word: str) -> tuple[int, int]:
 
 
 def drawn(chance: random.Random, parts: Iterable[str], size: int) -> Inputs:
-    """Inputs of so many records a file, and fewer of pages; the files of a source are of unequal length."""
+    """Return drawn inputs of `size` records a file, and fewer of pages.
+
+    The files of a source are of unequal length.
+    """
     vocabulary = [f"w{number}" for number in range(60)]
 
     def text(front: int, number: int) -> str:
@@ -284,7 +287,7 @@ def _plain_row(steps: Iterable[Step]) -> Iterator[list[Any]]:
 
 
 def _plain_cycle(steps: Iterable[Step]) -> Iterator[list[Any]]:
-    """All that comes of an item goes round before what follows it."""
+    """Yield the outputs of a cycle; an item comes to its end before the next begins."""
     states: dict[int, int] = {}
     waiting: list[Step] = []
     for step in steps:

@@ -79,7 +79,7 @@ class Words:
         (self.folder / "lines" / name).write_text("".join(f"{line}\n" for line in lines))
 
     def trouble(self, code: int, words: str, *, leaves_child: bool = False) -> None:
-        """Have every worker die that meets line 1000, until the file `trouble` is gone.
+        """Make every worker that meets line 1000 die, until the file `trouble` is gone.
 
         Args:
             code: What it exits with.
@@ -90,16 +90,20 @@ class Words:
         (self.folder / "trouble").write_text(json.dumps(facts))
 
     def finish(self, run: Run) -> int:
-        """Let no line take time any more, and wait for the end of a run. Returns its exit code."""
+        """Remove the delay of lines, and wait for the end of a run.
+
+        Returns:
+            Its exit code.
+        """
         self.hurry()
         return ended(run)
 
     def hurry(self) -> None:
-        """Let no line take time any more: what the job was to be slow for has happened."""
+        """Remove the delay of lines, which has served its purpose."""
         (self.folder / "hurry").touch()
 
     def arguments(self, **settings: Any) -> list[str]:
-        """Of `flamestream run`; `__` in a key stands for a dot."""
+        """Return arguments of `flamestream run`; `__` in a key stands for a dot."""
         chosen = {
             "source.lines.path": "lines",
             "sink.counts.path": self.out,
@@ -132,7 +136,7 @@ class Words:
             run.end()
 
     def delivered(self) -> int:
-        """How many outputs there are."""
+        """Return the number of outputs."""
         if self._sink == "jsonl":
             return self.out.read_bytes().count(b"\n") if self.out.exists() else 0
         try:
@@ -142,7 +146,7 @@ class Words:
             return 0
 
     def outputs(self) -> list[tuple[str, int]]:
-        """What the sink holds."""
+        """Return the outputs that the sink holds."""
         if self._sink == "jsonl":
             return [(word, count) for word, count in map(json.loads, self.out.read_text().splitlines())]
         with closing(sqlite3.connect(self.out)) as database:
@@ -163,7 +167,10 @@ class Words:
         assert self.outputs() == self.wanted(*more)
 
     def wanted(self, *more: list[str]) -> list[tuple[str, int]]:
-        """What a plain loop gives for all lines, and for those of files that came later."""
+        """Return the outputs of a plain loop over all lines.
+
+        Lines of files that came later are in `more`.
+        """
         counts: Counter[str] = Counter()
         wanted = []
         for word in (word for lines in (self.lines, *more) for line in lines for word in line.split()):
@@ -193,12 +200,12 @@ def ended(run: Run, limit_s: float = LIMIT_S) -> int:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a process stands still."""
+    """Return whether a process stands still."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def locked(path: Path) -> bool:
-    """Whether somebody writes to a database."""
+    """Return whether another process writes to a database."""
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
         try:
             database.execute("BEGIN IMMEDIATE")
@@ -209,7 +216,7 @@ def locked(path: Path) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and not dead."""
+    """Return whether a process is there and not dead."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -232,7 +239,7 @@ class Joined:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the supervisor needs for others to join."""
+        """Return the supervisor's settings for others to join."""
         chosen: dict[str, Any] = {"deploy__start": "join"}
         if "transport.use=grpc" in self.words.over:
             chosen["transport__grpc__listen"] = f"127.0.0.1:{self.port}"
@@ -262,7 +269,7 @@ class Joined:
         return both
 
     def nodes(self) -> list[str]:
-        """Names of those that are in the job, as it says itself."""
+        """Return the names of the nodes of the job, as its status lists them."""
         address, options = self._door
         done = subprocess.run(
             [sys.executable, "-m", "flamecore", "status", address, "--job", "words", "--json", *options],
@@ -276,13 +283,13 @@ class Joined:
 
     @property
     def _door(self) -> tuple[str, list[str]]:
-        """Where the job is reached, and the options of who comes there."""
+        """Return the address of the job, and the options to join it."""
         if "transport.use=nats" in self.words.over:
             return _server(self.words.over), []
         return f"grpc://127.0.0.1:{self.port}", ["--set=transport.grpc.listen=127.0.0.1:0"]
 
     def said(self, name: str) -> str:
-        """What workers of that name have said."""
+        """Return the log of the workers of that name."""
         return (self.words.folder / f"{name}.log").read_text()
 
     def end(self) -> None:
@@ -297,7 +304,7 @@ def _server(over: list[str]) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -425,7 +425,7 @@ def test_a_job_in_a_pipe_imports_only_modules_it_uses() -> None:
 
 
 def screen_of(written: str) -> list[str]:
-    """What a terminal shows in the end: as much of one as the table needs."""
+    """Return what a terminal shows in the end, as far as the table needs."""
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", written):
         if part == "\r":

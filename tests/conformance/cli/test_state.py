@@ -73,7 +73,7 @@ def facts(*arguments: str, code: int = 0) -> Any:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a job, which has not run."""
+    """Make a folder with a job, which has not run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "app.py").write_text(dedent(APP))
     (tmp_path / "job.toml").write_text(dedent(JOB))
@@ -83,7 +83,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def done(job: Path) -> Path:
-    """A folder with a job that has run to its end."""
+    """Make a folder with a job that has run to its end."""
     assert flame("run", "job.toml", "-q").returncode == 0
     return job
 

@@ -318,7 +318,7 @@ class PlainTcp(Transport):
             writer.close()
 
     def lose(self, location: str, error: PeerGoneError) -> None:
-        """A process is gone without goodbye: say so once."""
+        """Report once that a process is gone without goodbye."""
         if self.context.lost is not None and self._server is not None and location not in self._lost:
             self._lost.add(location)
             self.context.lost(location, error)

@@ -1,4 +1,4 @@
-"""Where a job is, by an address: what a registry knows goes before what a transport makes of it."""
+"""The place of a job: the registry's record goes before the transport's address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the control hears: of nodes and clients only what they have to say."""
+"""The messages that the control accepts, of nodes and of clients."""
 
 from __future__ import annotations
 

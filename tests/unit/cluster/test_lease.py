@@ -43,7 +43,7 @@ class Flaky(SupervisorRegistry):
 
 
 class Told:
-    """What a claim says when it is lost."""
+    """The record of a lost lease."""
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
@@ -67,7 +67,7 @@ async def take(on: JobRegistry, lost: Callable[[BaseException], None] | None = N
 
 
 async def written(on: SupervisorRegistry, wanted: Callable[[JobRecord], bool]) -> JobRecord:
-    """The record, once it is as wanted."""
+    """Wait for the record to be as wanted, and return it."""
     while True:
         entry = await on.get(KEY)
         if entry is not None and wanted(record := read(entry.value, "words")):

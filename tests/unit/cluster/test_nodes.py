@@ -1,4 +1,4 @@
-"""Who is let go, and who may come back."""
+"""The nodes that are dismissed, and those that may come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks a job for a change is answered when it has been made."""
+"""The answer to a client that asks for a change, once it has been made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flamecore.runtime.engine.epoch import ReconfigureSignal
 
 
 class Nodes:
-    """Of two workers; others come when they are let."""
+    """A manager of two workers; others come when they are let."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []

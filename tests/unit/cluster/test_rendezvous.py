@@ -1,4 +1,4 @@
-"""Whoever waits for something of a job is told of it, also where several wait at once."""
+"""The rendezvous wakes all that wait, also where several wait at once."""
 
 from __future__ import annotations
 

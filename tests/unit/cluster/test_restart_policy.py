@@ -1,4 +1,4 @@
-"""How often a job may meet a fault, and how long it waits then."""
+"""The restart policy: how many faults a job survives, and how long it waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a job on several processes, over its epochs."""
+"""The status of a job on several processes, over its epochs."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def claimed(node: Any, *columns: bytes, table: tuple[Any, ...] = ()) -> bytes:
 
 
 def array(count: int, element: bytes) -> bytes:
-    """A column of equal values."""
+    """Return a column of equal values."""
     return lay.array_head(count) + element * count
 
 
@@ -111,7 +111,7 @@ SLACK_BYTES = 2**18
 
 
 def most(form: Callable[[int], bytes], limits: lay.Limits) -> bytes:
-    """The bytes of the most values of a form that are within limits."""
+    """Return the bytes of the most values of a form that are within limits."""
     low, high = 0, 2 * limits.units
     while high - low > 1:
         middle = (low + high) // 2

@@ -182,7 +182,7 @@ def test_a_value_that_is_no_schema_is_refused(schema: bytes) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _numpy_is_there() -> None:
-    """If it is: importing it takes a while, and no test is to be blamed for that."""
+    """Import numpy if it is installed, which takes a while, before any test runs."""
     decoded_or_refused(claimed([lay.PACKED, "<f8"], b""))
 
 

@@ -123,7 +123,7 @@ class Slotted(Strict):
 
 
 class Guarded:
-    """What a field of a dataclass may be kept by."""
+    """A descriptor that may keep a field of a dataclass."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = f"_{name}"

@@ -37,7 +37,7 @@ def returned(value: Any) -> Any:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two arrays or scalars are the same to the last bit and flag."""
+    """Return whether two arrays or scalars are the same to the last bit and flag."""
     if type(one) is not type(other):
         return False
     if isinstance(one, str | bytes):
@@ -56,7 +56,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def filled(shape: tuple[int, ...], dtype: Any, order: Any = "C") -> np.ndarray[Any, Any]:
-    """An array whose bytes count up."""
+    """Return an array whose bytes count up."""
     array = np.zeros(shape, dtype, order)
     data = (bytes(range(1, 128)) * (array.nbytes // 127 + 1))[: array.nbytes]
     array[...] = np.ndarray(shape, array.dtype, data, order=order)  # but for what lies between fields

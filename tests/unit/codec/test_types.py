@@ -238,7 +238,10 @@ def test_a_standard_type_may_get_another_codec() -> None:
 
 
 def record(kind: str, name: str, **fields: Any) -> Any:
-    """A class of a kind, with fields; a value is the field's default, `...` says that there is none."""
+    """Make a class of a kind, with fields.
+
+    A value is the field's default; `...` says that there is none.
+    """
     specs = {each: (int, default) for each, default in fields.items()}
     if kind == "struct":
         made: Any = msgspec.defstruct(

@@ -49,7 +49,10 @@ HOMONYMS: Final = {
 
 @cache
 def installed() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Names, import packages and schemes of the installed plugins. A plugin without its client has its name alone."""
+    """Return names, import packages and schemes of the installed plugins.
+
+    A plugin without its client has its name alone.
+    """
     registry = PluginRegistry()
     points = [point for kind in KINDS for point in entry_points(group=GROUP + kind)]
     schemes: set[str] = set()
@@ -66,7 +69,7 @@ def installed() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
 
 
 def plugins_in(text: str) -> set[str]:
-    """The plugins that a text names."""
+    """Return the plugins that a text names."""
     names, packages, schemes = installed()
     told = {f"{scheme}://" for scheme in schemes if f"{scheme}://" in text}
     for name in packages | names | schemes:
@@ -81,7 +84,7 @@ def plugins_in(text: str) -> set[str]:
 
 
 def prose(docstring: str) -> str:
-    """A docstring without its examples, which show what users write, and users name plugins.
+    """Return a docstring without its examples, which may name plugins.
 
     Examples are doctests, all in backticks, and indented blocks but for sections such as `Args`.
     """
@@ -97,7 +100,10 @@ def prose(docstring: str) -> str:
 
 
 def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Every string of a module with its line, parts of f-strings too; of docstrings the prose."""
+    """Yield every string of a module with its line.
+
+    Parts of f-strings are included; of docstrings the prose.
+    """
     documenting = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -105,7 +111,7 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def found() -> Iterator[tuple[str, int, str]]:
-    """(module, line, plugin) of everything that the core names outside of the table."""
+    """Yield (module, line, plugin) of every plugin named outside of the table."""
     for path in sorted(CORE.rglob("*.py")):
         module = path.relative_to(CORE).as_posix()
         if module != TABLE:

@@ -120,7 +120,7 @@ HERE = Binding("mine", "run")
 
 
 def resumed(*journals: str) -> Resume:
-    """What a worker goes on from that has these journals."""
+    """Return the state for a worker that goes on from these journals."""
     return Resume("mine", 3, "", journals, (), 0)
 
 

@@ -60,7 +60,7 @@ class Flaky(Memory):
 
 
 class Told:
-    """What a lease says when it is lost."""
+    """The record of a lost lease."""
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
@@ -97,7 +97,7 @@ def run(main: Coroutine[Any, Any, Any]) -> None:
 
 
 def sign(process: subprocess.Popen[bytes] | None = None, **changes: Any) -> dict[str, bytes]:
-    """The blobs of a run that is this process, or another one of this host."""
+    """Return the blobs of a run that is this process, or another one of this host."""
     host, space, pid, born = this_process()
     if process is not None:
         pid = process.pid

@@ -40,7 +40,10 @@ def does(act: Callable[[dict[str, Any]], Any]) -> Line:
 
 
 def tagged(name: str, of: str) -> Line:
-    """A line that is independent of its like: it takes a stream on, with a tag."""
+    """Return a line that takes a stream on, with a tag.
+
+    It is independent of its like.
+    """
     return sets(name, lambda streams: streams[of].map(lambda n: (name, n)))
 
 

@@ -43,7 +43,7 @@ def drift(**settings: Any) -> Drift:
 
 
 def line(*inner: Vertex) -> Graph:
-    """source → inner … → sink"""
+    """Draw source → inner … → sink."""
     graph = Graph("line")
     graph.chain(*(graph.add(vertex) for vertex in (Source("source"), *inner, Sink("sink"))))
     return graph
@@ -102,7 +102,7 @@ def two_inputs_of_a_sink() -> Graph:
 
 
 def fed_only_by_itself() -> Graph:
-    """A cycle that no source leads to."""
+    """Draw a cycle that no source leads to."""
     graph = line(Merge("join"))
     ring, turn, fork = graph.add(Merge("ring")), graph.add(one("turn")), graph.add(Broadcast("fork"))
     graph.chain(ring, turn, fork, ring)
@@ -118,7 +118,7 @@ def without_exit() -> Graph:
 
 
 def cycle(*inside: Vertex) -> Graph:
-    """source → head → inside … → fork → sink, fork → head"""
+    """Draw source → head → inside … → fork → sink, and fork → head."""
     graph = line(Merge("head"), *inside, Broadcast("fork"))
     graph.link(next(v for v in graph.vertices if v.name == "fork"), graph.vertices[1])
     return graph
@@ -129,7 +129,7 @@ def cycle_without_a_map() -> Graph:
 
 
 def one_way_round_without_a_map() -> Graph:
-    """Of two ways round one has a map, the other none."""
+    """Draw a cycle with two ways round; one has a map, the other none."""
     graph = Graph("two ways")
     source, head, fork, turn, back, sink = (
         graph.add(vertex)
@@ -364,7 +364,7 @@ def test_functions_know_if_another_process_can_import_them() -> None:
 
 
 def ring(*inside: Vertex, behind: Vertex | None = None) -> Graph:
-    """A cycle through some vertices, and one behind it."""
+    """Draw a cycle through some vertices, and one behind it."""
     graph = Graph("ring")
     source, head, fork, back, exit_ = Source("source"), Merge("head"), Broadcast("fork"), one("back"), one("exit")
     last = behind or one("behind")

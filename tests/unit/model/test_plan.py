@@ -1,4 +1,4 @@
-"""What all workers of a job agree on: which of them own key groups."""
+"""The plan of key groups that all workers of a job agree on."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def count(stream: fc.Stream[Any], name: str) -> fc.Stream[Any]:
 
 
 def upstream(segments: Segments, segment: int) -> set[int]:
-    """The segment, and all that feeds it."""
+    """Return the segment, and all that feed it."""
     return {segment}.union(*(upstream(segments, feeding) for feeding in segments.inbound[segment]))
 
 

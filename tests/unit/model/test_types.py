@@ -1,4 +1,4 @@
-"""Whether values are of a declared type."""
+"""The check of values against a declared type."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def with_state(stream: Any) -> Any:
 
 
 def early_exit(stream: Any) -> Any:
-    """Some leave before the state, some behind it."""
+    """Draw a body that some items leave before the state, some behind it."""
     more, done = stream.flat_map(halves).branch(lambda item: item[0] > 0)
     turned, left = with_state(more).branch(lambda item: item[1] % 5 > 0)
     return turned, done.merge(left)
@@ -209,7 +209,10 @@ BODIES: dict[str, Body] = {
 
 
 def beside(stream: Any) -> Any:
-    """One copy meets a state, the other does not: they must not change places."""
+    """Draw a body in which one copy meets a state and the other does not.
+
+    They must not change places.
+    """
     first, second = stream.broadcast(2)
     return with_state(first).merge(second.map(lambda item: (item[0], -item[1])))
 

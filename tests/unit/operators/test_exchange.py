@@ -1,4 +1,4 @@
-"""What is sent to other workers: outboxes keep the order, and put together what follows each other."""
+"""Outboxes: they keep the order, and join items that follow each other."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_rebalance_deals_the_first_records_one_by_one_and_all_of_them_evenly() -
 
 
 class Ends:
-    """Where the items of one worker go."""
+    """The places that the items of one worker arrive at."""
 
     def __init__(self, route: Route, workers: int, worker: int, vertex: Vertex | None = None, owning: int = 99) -> None:
         self.items: list[Item] = []

@@ -472,7 +472,7 @@ def remaining(stream: Iterable[tuple[Meta, Any]]) -> list[Identified]:
 
 
 def windows_of(items: Iterable[Identified], window: int, key: Callable[[Any], Any], ident: int) -> list[Identified]:
-    """What a grouping means: the windows of each sorted bucket."""
+    """Return the windows of each sorted bucket, which a grouping means."""
     buckets: dict[Any, list[Identified]] = {}
     for item in sorted(items, key=lambda item: item[:2]):
         buckets.setdefault(key(item[2]), []).append(item)
@@ -484,7 +484,10 @@ def windows_of(items: Iterable[Identified], window: int, key: Callable[[Any], An
 
 
 def settled(emitted: Iterable[tuple[bytes, int, bool, Any]]) -> list[Identified]:
-    """What is left once tombstones have cancelled, each something of its own payload."""
+    """Return the items that no tombstone has cancelled.
+
+    Each tombstone must have the payload of its victim.
+    """
     left: dict[tuple[bytes, int], Any] = {}
     for order, trace, alive, payload in emitted:
         if alive:

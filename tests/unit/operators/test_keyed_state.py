@@ -28,7 +28,7 @@ steps = st.lists(
 
 
 def take(states: LayeredState, key: int) -> Any:
-    """As an operation does."""
+    """Return a state as an operation does."""
     return states.top[key] if key in states.top else states.load(key)
 
 

@@ -43,7 +43,7 @@ def half_way(n: int) -> Iterable[int]:
 
 
 def drawn(random: Random) -> fc.Flow:
-    """A flow with a prefix of a few operations."""
+    """Draw a flow with a prefix of a few operations."""
     flow = fc.Flow("drawn")
     stream: Any = flow.source("numbers", int)
     for _ in range(random.randint(1, 4)):
@@ -65,7 +65,10 @@ def drawn(random: Random) -> fc.Flow:
 
 
 def compiled(flow: fc.Flow, entered: list[tuple[Meta, Any]], failed: set[int]) -> Compiled:
-    """The steps of a worker, with what comes to the vertex behind the prefix, and the times of records that fail."""
+    """Compile the steps of a worker.
+
+    Items that come to the vertex behind the prefix are in `entered`, times of records that fail in `failed`.
+    """
     graph = flow.graph()
 
     def fail_at(_: Any) -> Any:

@@ -81,7 +81,7 @@ class Machine:
         return [fixed + share * self.cost for fixed, share in zip(self.fixed, self.shares.shares, strict=True)]
 
     def go_on(self) -> None:
-        """For a second."""
+        """Run for a second."""
         wanted = self.wanted()
         speed = min(1.0, 1 / max(wanted))
         self.shares.deal(100)
@@ -180,7 +180,7 @@ def test_a_worker_that_deals_nothing_changes_no_share() -> None:
 
 
 def by_load(flow: fc.Flow, fronts: int = 1) -> bool:
-    """Whether a flow's rebalance goes by how busy workers are."""
+    """Return whether a flow's rebalance goes by the load of workers."""
     names = tuple(FrontId("numbers", number) for number in range(fronts))
     outboxes = [Outbox() for _ in range(2)]
 

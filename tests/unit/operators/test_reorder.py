@@ -1,4 +1,7 @@
-"""What waits to go into an operation: it goes in sorted once it is known; what goes in early costs little in vain."""
+"""The reorder buffer: items go in sorted once their place is known.
+
+Items that go in early cost few calls in vain.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class Behind:
 
 
 def sequential(items: Sequence[tuple[int, Any]], keys: int = 1) -> list[Any]:
-    """The outputs of a run that sees items in the order of their times."""
+    """Return the outputs of a run that sees items in the order of their times."""
     states: dict[int, tuple[Any, ...]] = {}
     outputs = []
     for _, item in sorted(items):
@@ -306,7 +309,7 @@ class Noting(Operator):
         self.items: list[Item] = []
 
     def followers(self, orders: Sequence[bytes], payloads: Sequence[Any]) -> None:
-        """It does not know."""
+        """Return None: it does not know."""
 
     def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
         self.items.append((order, trace, alive, payload))

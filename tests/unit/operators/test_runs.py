@@ -137,7 +137,7 @@ def test_a_drift_gives_the_same_by_run_as_by_item(fold: bool, runs: list[tuple[i
 
 
 def held(behind: Behind) -> list[Any]:
-    """What is left when tombstones have had their victims, in order: outputs, then failures."""
+    """Return what tombstones leave, in order: outputs, then failures."""
     outputs: dict[tuple[bytes, int], Any] = {}
     failures: dict[tuple[bytes, int], Any] = {}
     for order, trace, alive, payload in behind.emitted:
@@ -246,12 +246,12 @@ def keeping(fold: bool) -> Stage:
 
 
 def forking(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
-    """One of two copies is kept as it is."""
+    """Keep one of two copies as it is."""
     return broadcast_step([behind.step, step]), broadcast_run([behind.run, run])
 
 
 def crossing(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
-    """What goes to another process, and is taken in there."""
+    """Send items to another process, and take them in there."""
     buffer, outbox, codec = ReorderBuffer("it", SimpleNamespace(step=step, run=run), 1), Outbox(), Codec()  # type: ignore[arg-type]
 
     def cross(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
@@ -267,7 +267,7 @@ def crossing(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
 
 
 def number_of(payload: Any) -> int:
-    """Takes what any stage makes; whatever is a pair is a plain tuple, as the user has been told."""
+    """Return a number for a payload of any stage; a pair is a plain tuple."""
     if type(payload) is str:
         return len(payload)
     if type(payload) is int:
@@ -278,7 +278,7 @@ def number_of(payload: Any) -> int:
 
 
 def numbered(stage: Stage) -> Stage:
-    """The stage, given numbers."""
+    """Return the stage, given numbers."""
 
     def both(behind: Behind, step: Any, run: Any) -> tuple[Any, Any]:
         return mapping("one", lambda payload: number_of(payload) % 6)(behind, *stage(behind, step, run))

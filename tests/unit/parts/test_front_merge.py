@@ -17,7 +17,7 @@ def front(number: int, source: str = "s", **settings: object) -> Front:
 
 
 def read(merge: FrontMerge, one: Front, *values: object, mixed: bool = False) -> list[bytes]:
-    """A front reads some records; returns their orders."""
+    """Have a front read some records, and return their orders."""
     first = one.stamp(range(len(values)), 0.0)
     orders = [encode_time(time) + one.suffix for time in range(first, first + len(values))]
     merge.add(one.number, Records(one.name.source, orders, list(values), mixed))

@@ -16,7 +16,7 @@ def fronts(count: int) -> dict[int, Front]:
 
 
 def read(room: Room, front: Front, most: int = 1024) -> int:
-    """A front reads as much as it may, and its source has enough; returns how much."""
+    """Have a front read as much as it may, and return how much."""
     count = room.take(front.number, most)
     if count:
         front.stamp(range(count), 0.0)

@@ -83,7 +83,7 @@ class Bench:
         return self.flush()
 
     def released(self, time: int, rear: str = "out") -> list[Any]:
-        """The payloads that the rear is sent when the minimum time grows."""
+        """Return the payloads that the rear is sent when the minimum time grows."""
         (message,) = (message for to, message in self.min_time(time) if to == f"rear/{rear}")
         assert isinstance(message, Released)
         assert message.time == time
@@ -425,7 +425,7 @@ def bad(position: int) -> Rejected:
 
 
 def mixed(values: dict[int, Any], rejected: Iterable[int], policy: str, **settings: Any) -> Bench:
-    """A batch with values and malformed records at their positions."""
+    """Admit a batch with values and malformed records at their positions."""
     bench = Bench(flow(plain), **settings)
     batch = Batch(list(values.values()), list(values), [bad(position) for position in rejected])
     bench.worker.admit(1, batch, 0.0, policy)

@@ -1,4 +1,4 @@
-"""How the bytes of a snapshot look, and that damaged ones are refused."""
+"""The bytes of a snapshot, and the refusal of damaged ones."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_what_is_not_known_of_a_place_is_not_compared() -> None:
 
 
 def in_format_2(data: bytes) -> bytes:
-    """A blob of the format whose seals say no place."""
+    """Return a blob of the format whose seals have no place."""
     return b"FLMB\x02" + xxhash.xxh3_128_digest(data) + data
 
 

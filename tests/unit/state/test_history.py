@@ -104,7 +104,7 @@ class Run:
         return self
 
     def write(self, text: str, since: int | None = None) -> tuple[Any, ...]:
-        """A part of the next snapshot is stored; without more being said it holds all there is."""
+        """Store a part of the next snapshot; by default it holds all state."""
         blob = part_blob(self.history.epoch, self.number + 1, 0)
         self.blobs[blob] = seal(text.encode(), blob, self.binding)
         number, digest = self.number + 1, digest_of(self.blobs[blob])
@@ -121,7 +121,7 @@ class Run:
         return self
 
     def give(self, *given: tuple[int, int, int]) -> str:
-        """A worker writes down times."""
+        """Write a journal of times for a worker."""
         self.ends.append(end_of([GivenTimes(*each) for each in given]))
         blob = journal_blob(self.history.epoch, 0, len(self.ends))
         self.blobs[blob] = encode_journal([GivenTimes(*each) for each in given], blob, self.binding)
@@ -673,7 +673,7 @@ def test_the_state_of_another_flow_is_refused() -> None:
 
 
 def grouped() -> Graph:
-    """As `counting`, with a grouping in the place of the count."""
+    """Draw `counting` with a grouping in the place of the count."""
     flow = fc.Flow("other")
     flow.source("lines", str).key_by(lambda line: line).group(2, name="count").sink("out")
     return flow.graph()

@@ -62,7 +62,7 @@ class Forgetful(Memory):
 
 @pytest.fixture(scope="module")
 def moments(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """The blobs of a job at two moments that have no snapshot in common."""
+    """Return the blobs of a job at two moments that have no snapshot in common."""
     folder = tmp_path_factory.mktemp("state")
     found = []
     for times in (1, 4):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("installed")
 
 
 def plan_of(folder: Path, flow: fc.Flow) -> StatePlan:
-    """What `flamestream plan` finds of the state in a folder."""
+    """Return the plan that `flamestream plan` makes of the state in a folder."""
 
     async def act(store: Store) -> StatePlan:
         return await plan_migration(store, flow.graph(), {})
@@ -119,7 +119,10 @@ def words(make: Make, type_: Any = str) -> fc.Flow:
 
 
 def fits(before: str, after: str) -> bool:
-    """Whether the states of one are states of the other; those of the fold from nothing are texts here."""
+    """Return whether the states of one are states of the other.
+
+    States of the fold from nothing are texts here.
+    """
     if before == after or {before, after} <= TEXTS or (after == "fold from nothing" and before != "group"):
         return True
     halves = before == "fold from a number" and after == "count"  # counted are whole numbers

@@ -144,7 +144,7 @@ class Story:
             self.parts = (*self.parts, part)
 
     def check(self) -> None:
-        """What the parts hold is the state, all of it or that of one worker of any number."""
+        """Check that the parts hold the state, all of it or that of one worker."""
         assert self.load(ALL) == self.state
         own = {group for group, owner in enumerate(owners(3)) if owner == 1}
         assert self.load(own) == {

@@ -27,7 +27,7 @@ def played(body: Callable[[CallDeadline], Awaitable[None]], limit_s: float = 0.2
 
 
 async def stubborn() -> None:
-    """What does not heed that it is cancelled, for longer than any limit here."""
+    """Ignore cancellation for longer than any limit here."""
     over = asyncio.get_running_loop().time() + 30
     while asyncio.get_running_loop().time() < over:
         try:
@@ -38,7 +38,7 @@ async def stubborn() -> None:
 
 @contextmanager
 def overdue(deadline: CallDeadline) -> Iterator[list[FlameError]]:
-    """What is told of calls that take too long."""
+    """Yield the errors of calls that take too long."""
     told: list[FlameError] = []
     deadline.overdue = told.append
     yield told

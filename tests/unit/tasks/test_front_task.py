@@ -45,7 +45,10 @@ class Arrivals(list[Any]):
 
 
 async def lines(moments: Iterable[float]) -> AsyncIterator[float]:
-    """A file that grows: each line is the moment at which it is appended."""
+    """Yield the lines of a file that grows.
+
+    Each line is the moment at which it is appended.
+    """
     for moment in moments:
         await asyncio.sleep(max(moment - now(), 0))
         yield moment

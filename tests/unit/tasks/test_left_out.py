@@ -1,4 +1,4 @@
-"""How many records a job may leave out and still end well."""
+"""The number of records that a job may leave out and still end well."""
 
 from __future__ import annotations
 

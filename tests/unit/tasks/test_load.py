@@ -1,4 +1,4 @@
-"""How busy a worker is, is told for as long as it works."""
+"""The load of a worker, reported for as long as it works."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def items_of(message: Any) -> list[Any]:
 
 
 def halved(message: Any, most: int) -> list[Any]:
-    """All parts of a message, none of them with more items than that."""
+    """Return all parts of a message, each with at most `most` items."""
     if len(items_of(message)) <= most or not parted(message):
         return [message]
     return [small for part in parted(message) for small in halved(part, most)]

@@ -1,4 +1,4 @@
-"""How many records and outputs a second there are, over the last seconds."""
+"""The rates of records and outputs over the last seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job ends: with the first error there is, which is told at once if the end takes a while."""
+"""The end of a job: the first error counts, and is reported early if need be."""
 
 from __future__ import annotations
 

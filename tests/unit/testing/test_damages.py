@@ -1,4 +1,4 @@
-"""Of a story's runs those may be refused that have read what is damaged."""
+"""The runs of a story that may be refused: those that have read damaged bytes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def owner() -> tuple[subprocess.Popen[str], Path]:
 
 
 def killed(count: int = 1) -> list[Path]:
-    """What killed owners have left."""
+    """Return the folders that killed owners have left."""
     owners = [owner() for _ in range(count)]  # each new one would remove what was left
     for process, folder in owners:
         process.kill()

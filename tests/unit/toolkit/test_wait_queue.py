@@ -1,4 +1,4 @@
-"""Who waits for room gets it in turn, is told when there will be none, and can give up."""
+"""The wait queue: room in turn, an error when there will be none, and giving up."""
 
 from __future__ import annotations
 

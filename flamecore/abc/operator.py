@@ -39,7 +39,7 @@ Step = Callable[[bytes, int, bool, Any], None]
 
 Run = Callable[[Orders, int, Sequence[Any]], None]
 """Takes at least one live item, all of one trace, in ascending order, as (orders, trace, payloads). The sequences are
-shared: a receiver may keep them, and nobody changes them."""
+shared: a receiver may keep them, and must not change them."""
 
 GONE: Final = object()
 """Mark in the changes of a snapshot: the name has no state any more."""

@@ -123,7 +123,7 @@ def _python_path() -> str:
 async def _pass_on(name: str, words: asyncio.StreamReader, lines: deque[str]) -> None:
     """Print the output of a process, and keep its lines, until it ends.
 
-    Reading goes on even if printing fails: a process whose output nobody reads would block in the end.
+    Reading goes on even if printing fails: a process whose output is not read would block in the end.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
 """A private folder in the temporary directory, for sockets and start files.
 
 It is removed when its owner ends. A killed owner cannot clean up, so each new owner first removes stale folders. An
-owner locks a file in its folder for as long as it lives; a folder is stale if nobody holds its lock. The kernel
+owner locks a file in its folder for as long as it lives; a folder is stale if no process holds its lock. The kernel
 releases the lock in any case, and no process number is mistaken for another's.
 """
 

@@ -170,7 +170,7 @@ def test_the_page_runs_a_job_over_nats(machines: Machines, reader: Reader) -> No
 
 
 def test_the_page_runs_a_job_over_grpc_found_in_a_registry(machines: Machines, reader: Reader) -> None:
-    reader.work_through(section("A registry, so that nobody needs to know who runs where"))
+    reader.work_through(section("A registry, to find a job on any host"))
     assert delivered(machines, "node1") == run_embedded(machines)
 
 

@@ -22,7 +22,7 @@ _LIMIT_S = 120.0
 def command(ctx: click.Context, /, address: str, workers: int, **options: Any) -> None:
     """Change the number of workers of a running job that keeps state.
 
-    Prints for how long the job stood still.
+    Prints the downtime of the job.
 
     Key groups move to the workers that are to have them. Nothing is lost, and nothing comes twice.
     """

@@ -29,7 +29,7 @@ _LIMIT_S = 600.0
 def command(ctx: click.Context, /, address: str, app: str, job: str | None, accept: bool, **options: Any) -> None:
     """Switch a running job that keeps state to another version of its flow.
 
-    Prints for how long the job stood still.
+    Prints the downtime of the job.
 
     APP is a job file, a script or a module, on the supervisor's host. The job reads on with the new version from where
     the former has done all that it has read. A version that cannot be imported, that changes what a running job cannot

@@ -79,7 +79,7 @@ def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bo
     assert transport is not None
     name, reached = transport
     said = reached.address_of(address)
-    # Without a registry outside of its supervisor a job has been claimed once: its epoch is 1.
+    # Without a registry outside of its supervisor a job has one lease: its epoch is 1.
     return JobPlace(name, {**said.options, **_configured(config, name)}, job, 1, said.control)
 
 

@@ -44,9 +44,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         job: Its name.
-        epoch: Its incarnation; grows with every claim.
+        epoch: Its incarnation; grows with every lease.
         holder: Its supervisor, for people: host and process.
-        claim: A random text for each claim.
+        claim: A random text for each lease.
         lease_s: Seconds without a change of the record after which the supervisor is gone; 0: it has ended.
         run: The transport's name for the job (`TransportContext.job`).
         transport: Name of the transport's driver.

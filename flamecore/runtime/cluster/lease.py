@@ -223,7 +223,7 @@ def _claimed(record: JobRecord) -> ClaimedError:
 def _not_renewed(record: JobRecord, error: Exception) -> RegistryError:
     why = error.what if isinstance(error, FlameError) else "no answer"
     return RegistryError(
-        f"the claim on job {record.job!r} could not be renewed for {record.lease_s:g} s: {why}",
+        f"the lease of job {record.job!r} could not be renewed for {record.lease_s:g} s: {why}",
         hint="Another supervisor may have taken over. Look after the registry; lease_s under [registry] says how long "
         "it may be away.",
         registry="",

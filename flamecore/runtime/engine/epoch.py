@@ -168,7 +168,7 @@ class Epoch:
     async def commit(self, *, first: bool = False) -> None:
         """Take a snapshot now, if state is kept and there is anything new.
 
-        The snapshot belongs to the epoch, whoever asked for it: if it fails, so does the epoch; if the epoch ends
+        The snapshot belongs to the epoch, whatever asked for it: if it fails, so does the epoch; if the epoch ends
         meanwhile, it is not taken.
 
         Args:

@@ -69,8 +69,8 @@ class StateLease:
             lease_s: Seconds without a heartbeat after which others may take the state.
             lost: Function called once with the error if the lease is lost, a `FencedError` if another run took it.
             take_over: Whether to take it even from an active run, which then gets time to end.
-            listed: Whether this process holds the claim on the job in a registry that all hosts reach. A holder that
-                had the claim has lost it.
+            listed: Whether this process holds the lease of the job in a registry that all hosts reach. A holder that
+                had the lease has lost it.
 
         Raises:
             HeldError: Another run holds it.

@@ -122,7 +122,7 @@ class Collector:
     def _take(self, time: int) -> tuple[Orders, Sequence[Any], bytes]:
         """Take out pending payloads below `time`, in meta order.
 
-        Returns orders, payloads and the greatest order. The orders may be unsorted if nobody needs them.
+        Returns orders, payloads and the greatest order. The orders may be unsorted if no sink needs them.
 
         Raises:
             OrderViolationError: Two workers have released items with one order.

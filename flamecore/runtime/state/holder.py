@@ -45,7 +45,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
         since: Time at which it took the state, in seconds since the epoch, by its own clock.
         seen: Time of this heartbeat, likewise.
         lease_s: Seconds without a heartbeat after which it has lost the state.
-        listed: Whether it has also claimed the job in a registry that all hosts reach.
+        listed: Whether it also holds the lease of the job in a registry that all hosts reach.
     """
 
     job: str

@@ -1,7 +1,7 @@
 """Addresses of one epoch: the same parts under new names after each restart.
 
 After a fault every part starts anew. Messages still under way between the earlier parts, and those of a process that
-was taken for dead, must not reach the new parts. So in an epoch `worker/3` is `worker/3@EPOCH` to the transport: a
+was declared dead, must not reach the new parts. So in an epoch `worker/3` is `worker/3@EPOCH` to the transport: a
 message for an earlier address reaches nobody, and parts need not know.
 """
 

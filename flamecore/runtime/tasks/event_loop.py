@@ -1,4 +1,4 @@
-"""The event loop of a job: its clock, its end, and tasks that nobody awaits."""
+"""The event loop of a job: its clock, its end, and its background tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def monotonic() -> float:
 
 
 class BackgroundTasks:
-    """Tasks that nobody awaits."""
+    """Background tasks, which no other task awaits."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

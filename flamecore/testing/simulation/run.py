@@ -132,7 +132,7 @@ class Run:
             self._supervisor.drain()
 
     def lose_worker(self, *, dead: bool) -> None:
-        """Kill a process with a worker, or take it for dead while it goes on for a while."""
+        """Kill a process with a worker, or declare it dead while it goes on for a while."""
         process = None if self._supervisor is None else self._supervisor.some_worker()
         if process is None or self._supervisor is None:
             return self.kill()

@@ -190,7 +190,7 @@ class SimulatedSupervisor:
         self._nodes = {index: each for index, each in self._nodes.items() if index < self._workers}
 
     async def _halt(self) -> None:
-        """End the nodes of an epoch; those that do not answer are taken for dead."""
+        """End the nodes of an epoch; those that do not answer are declared dead."""
         tasks = {
             index: process.start(node.halt(self._background.add)) for index, (process, node) in self._nodes.items()
         }

@@ -11,7 +11,7 @@ class Trouble:
     """The faults that fate may cause.
 
     They are: `kill` every process of the job; a kill with `damage` to stored data; `abandon` a run, which goes on, for
-    a while, beside the next one; a `worker` dies; a worker is taken for dead behind a `partition`, and goes on; the
+    a while, beside the next one; a `worker` dies; a worker is declared dead behind a `partition`, and goes on; the
     connection of two processes is `cut`; a call of the `store` or of a `sink` fails, before or after it has taken
     effect; the wall `clock` jumps; the job is told to `drain`; the number of workers changes in a `turn`. In a job on
     one process those of single processes are a `kill`.

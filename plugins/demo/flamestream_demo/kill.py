@@ -41,7 +41,7 @@ def command(ctx: click.Context, kills: int, seed: int | None, seconds: float) ->
 
     The job is the inverted index as a cycle, on 4 workers and an acker in processes of their own, over gRPC, with its
     state in SQLite in a temporary folder. Workers, the acker and the supervisor are killed (SIGKILL); the supervisor is
-    started again by the same command. In the end the output is compared with that of a run that nobody disturbed.
+    started again by the same command. In the end the output is compared with that of an undisturbed run.
 
     The exit code is 1 if anything was lost, came twice, or is different.
     """

@@ -234,7 +234,7 @@ def test_a_claim_that_cannot_be_renewed_is_lost(trouble: str) -> None:
         error = await told.error()
         assert isinstance(error, RegistryError)
         assert not isinstance(error, ClaimedError)
-        assert "the claim on job 'words' could not be renewed for 0.2 s" in error.what
+        assert "the lease of job 'words' could not be renewed for 0.2 s" in error.what
         setattr(on, trouble, False)
         async with lease:
             pass

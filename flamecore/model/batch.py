@@ -31,6 +31,8 @@ _LONG: Final = 128
 one. Only rounds of a cycle make them so long."""
 
 
+# Not a list: most orders of a run are never looked at, and one has to be made, sent and freed for each item. Not an
+# iterator that makes them on demand: the barrier cuts a run by bisection, and several operations may share one run.
 class DerivedOrders(Sequence[bytes]):
     """Orders derived from others, equal to any sequence of the same orders.
 

@@ -36,6 +36,8 @@ def placed(
     """
     # The first workers host the fronts, and the last ones own key groups where not all do. A tracker with these hears
     # of what came in together with the items, and at once when they are done.
+    # Not the supervisor by default: no report would stay in its process, and a release take 1.1 ms in place of 0.7
+    # (gRPC, 1,000 lines a second). Rears are there, so that their sinks stay open while workers are replaced.
     last_first = workers[config.job.workers - 1 :: -1]
     hosting = {"supervisor": (SUPERVISOR,), "worker": last_first, "own": ackers}[config.deploy.acker]
     return {

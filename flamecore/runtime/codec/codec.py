@@ -47,6 +47,10 @@ _tellers: Final = {NAMES[kind]: msgspec.msgpack.Decoder(kind).decode for kind in
 _released_head: Final = msgspec.msgpack.Decoder(tuple[int, int, Note, list[bytes]]).decode
 
 
+# Not pickle: bytes from a network or a store could run code. Not MessagePack of the values as they are, which is
+# faster: tuples would come back as lists, members of enums as their values. Not Arrow: it is made for data that stay
+# columns, and from objects to objects it takes several times as long to encode. docs/explanation/codec.md has the
+# figures.
 class Codec:
     """Encodes payloads, states and messages.
 

@@ -319,6 +319,9 @@ def epoch_of(blob: str) -> int:
     return int(blob.split("/")[1])
 
 
+# Not a checksum of the data alone, as in format 2: a whole blob in the wrong place passes it, such as a part of an
+# earlier run under the same name, or of a backup that was mixed with later blobs. Not a signature: a seal finds
+# accidents; a process that may write to the store may write any state.
 def seal(data: bytes, name: str, binding: Binding) -> bytes:
     """Return the bytes of a blob: magic, format, checksum of the rest, place, data."""
     place = b"".join(map(_sized, (name, binding.identity, binding.run)))

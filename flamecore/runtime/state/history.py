@@ -48,6 +48,8 @@ from flamecore.runtime.state.journal import encode_sync
 from flamecore.runtime.state.scan import Journals, StoreContents, garbage, only_of, read_journals, scan
 from flamecore.runtime.state.schema import check_schema, state_schema
 
+# Not one: only reading shows that a snapshot is whole, so the newest may turn out damaged when it is needed. Not three:
+# sources keep their records, and workers their journals, from the oldest snapshot on.
 _RETAINED: Final = 2
 """Number of snapshots kept."""
 
@@ -245,6 +247,9 @@ class History:
             self.clock,
             self._floor,
         )
+        # Not a lock with a timeout: its holder may only be slow, and would write on after another has taken it. Only
+        # one run can create this blob, and no clock decides which; blobs that an earlier epoch stores from now on are
+        # not in its list.
         if not await self.store.create(epoch_blob(self.epoch), encode_record(record)):
             raise self._fenced(self.epoch)
         await self._check_left_alone(contents)

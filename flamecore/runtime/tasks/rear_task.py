@@ -123,6 +123,9 @@ class RearTask:
     async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
         if self.deadline.error is not None:
             raise self.deadline.error
+        # Not held back for a snapshot, and not committed together with one: latency would be the interval of snapshots.
+        # After a fault the same outputs come again under the same times, so the time that the sink stores with its
+        # batch is enough to leave them out.
         self.deadline.begin("write a batch", len(payloads))
         try:
             if orders is None:

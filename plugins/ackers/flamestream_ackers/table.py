@@ -10,6 +10,9 @@ from heapq import heapify, heappop, heappush
 from flamecore.errors import ConsistencyError, TimeRegressionError
 
 
+# Not a count of items in flight: reports come in any order, so the -1 of one item would cancel the +1 of another, and
+# both would be missed. Not a set of ids: it grows with the items in flight, and every id has to be sent. One XOR of
+# random numbers for each time has neither fault; it misses an item only if numbers cancel by chance, once in 2**64.
 class AckTable:
     """Checksums of one segment, one for each cell of `window` units of time.
 

@@ -15,7 +15,10 @@ from flamestream_spark.streaming import Streaming, stream
 
 
 def register(spark: Any) -> None:
-    """Have a session know the data source "flamestream", where it does not find it by itself."""
+    """Register the data source "flamestream" in a session.
+
+    Needed where the session does not find it by itself.
+    """
     from flamestream_spark import datasource
 
     datasource.register(spark)

@@ -117,7 +117,10 @@ class FlamestreamDataSource(DataSource):
 
 
 def register(spark: Any) -> None:
-    """Have a session know the data source. One that is made after the installation finds it by itself."""
+    """Register the data source in a session.
+
+    A session that is made after the installation finds it by itself.
+    """
     spark.dataSource.register(FlamestreamDataSource)
 
 
@@ -143,7 +146,7 @@ def _read(partition: InputPartition) -> Iterator[Any]:
 
 
 class FolderReader(DataSourceReader):
-    """What is there."""
+    """A reader of the files that are there."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -156,7 +159,7 @@ class FolderReader(DataSourceReader):
 
 
 class FolderStream(DataSourceStreamReader):
-    """What is there, and what comes."""
+    """A reader of the files that are there, and of those to come."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -210,7 +213,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     Args:
         folder: The spool.
-        number: Of the batch that comes next.
+        number: Number of the next batch.
         named: The number that the program gives the batch; one that is there already stays as it is.
         end: Whether nothing comes behind it.
     """
@@ -247,7 +250,11 @@ def _written(iterator: Iterator[Any], spool: Spool, number: int, query: str) -> 
 
 
 def _complete(spool: Spool, number: int, messages: Sequence[WriterCommitMessage | None], query: str) -> bool:
-    """Have a batch consist of what tasks have written, in the order of partitions; return whether it does."""
+    """Complete a batch with the parts that tasks have written, by partition.
+
+    Returns:
+        Whether it consists of them.
+    """
     spool.open()
     spool.go_on()
     parts = sorted(part for message in messages if isinstance(message, Written) for part in message.parts)

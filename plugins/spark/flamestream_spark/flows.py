@@ -154,13 +154,13 @@ def _run(
 
 
 def through(flow: Flow, *, source: str = "", sink: str = "", **options: Any) -> Callable[[Any], Any]:
-    """For `df.transform`: the rows go through a flow.
+    """Return a function for `df.transform` that sends the rows through a flow.
 
     Args:
         flow: The flow.
-        source: Which source they enter by; may be left out if there is one.
-        sink: Which sink's outputs are handed on; may be left out if there is one.
-        options: Of `run`.
+        source: Name of the source they enter by; may be left out if there is one.
+        sink: Name of the sink whose outputs are handed on; may be left out if there is one.
+        options: Options of `run`.
 
     Raises:
         ConfigError: The flow has several, and none is named.
@@ -210,7 +210,7 @@ def _as_source(flow: Flow, name: str, frame: Any, order_by: tuple[str, ...], pla
 
 
 def _written(spark: Any, folder: Path, type_: Any, types: Mapping[str, str] | None) -> Any:
-    """A DataFrame over what a sink has written; it may be nothing."""
+    """Return a DataFrame of what a sink has written, which may be nothing."""
     if folder.is_file() or next(folder.glob("part-*"), None) is not None:
         return spark.read.parquet(str(folder))
     return spark.createDataFrame(Form.of(type_, times=True, types=types).schema.empty_table())
@@ -233,7 +233,7 @@ def _scratch(spark: Any, scratch: str | Path | None) -> Path:
 
 @contextlib.contextmanager
 def _edges(frames: Mapping[str, tuple[Any, tuple[str, ...]]], place: Path) -> Iterator[None]:
-    """Have the driver `spark-frame` stand for these DataFrames, and for files in a folder."""
+    """Provide the driver `spark-frame` for these DataFrames, and files in a folder."""
     source = type("FrameSource", (FrameSource,), {"frames": frames, "place": place})
     sink = type("FrameSink", (FrameSink,), {"place": place})
     with ExitStack() as stack:
@@ -320,7 +320,7 @@ class FrameSource(SparkSource):
 
     @property
     def folder(self) -> Path:
-        """Where the rows pass."""
+        """Return the folder that the rows pass through."""
         return self.place / f".spool-{self.context.name}"
 
     def _spool(self, spark: Any, stack: ExitStack) -> tuple[Spool, bool]:

@@ -135,7 +135,10 @@ class SparkHost(NodeHost):
             self.context.died(other, f"was ended with its stage, as {name} was", ())
 
     def lost(self, name: str) -> bool:
-        """If it is gone, or finds that it is cut off, its task has failed, and Spark starts the stage again."""
+        """Return whether Spark starts a lost node again.
+
+        If the node is gone, or finds that it is cut off, its task has failed, and Spark starts the stage again.
+        """
         stage = self._stage_of(name)
         return stage is not None and not stage.over
 

@@ -62,7 +62,7 @@ def held() -> list[Path]:
 
 
 def remove_with(frames: Iterable[Any], folder: Path) -> None:
-    """Have a temporary folder removed once nothing reads it any more.
+    """Remove a temporary folder once no DataFrame reads it any more.
 
     Args:
         frames: The DataFrames over files in it.

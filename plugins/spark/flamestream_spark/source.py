@@ -111,7 +111,10 @@ class SparkSource(Source):
         return SourceCapabilities(replayable=stable, bounded=True, remedy="" if stable else ORDER_BY, host=HOST)
 
     def fingerprint(self) -> str:
-        """Of the options, and of files that this machine sees the names and sizes."""
+        """Return a digest of the options, and of the files that this machine sees.
+
+        Of files it covers names and sizes.
+        """
         options = msgspec.structs.asdict(self.options)
         for name in ("master", "config", "spool", "keep", "prefix"):
             del options[name]
@@ -183,7 +186,10 @@ class SparkSource(Source):
 
     @property
     def ahead(self) -> Prefix | None:
-        """The operations that executors run as they fill the spool for workers on Spark."""
+        """Return the operations that executors run as they fill the spool, or None.
+
+        They are for workers on Spark.
+        """
         return self.context.prefix if self.options.prefix and not self.options.stream else None
 
     def _feeding(
@@ -212,7 +218,7 @@ class SparkSource(Source):
         return query
 
     def _held_already(self, after: tuple[int, str] | None) -> Spool | None:
-        """The spool, if it has all that there is to read from there on."""
+        """Return the spool, if it has everything that is left to read, or None."""
         if not self.options.spool or after is None:
             return None
         spool = Spool(Path(self.options.spool).expanduser(), self.context.name)
@@ -222,7 +228,7 @@ class SparkSource(Source):
         return spool if spool.taken().row <= after[0] + 1 else None
 
     def _spool(self, spark: Any, stack: ExitStack) -> tuple[Spool, bool]:
-        """Where the rows pass, and whether they only pass."""
+        """Return the spool, and whether rows only pass through it."""
         if self.options.spool:
             return Spool(Path(self.options.spool).expanduser(), self.context.name), False
         master = spark.conf.get("spark.master", "")
@@ -236,7 +242,7 @@ class SparkSource(Source):
         return Spool(Path(folder), self.context.name, durable=False), True
 
     def _ordered(self, frame: Any) -> Ordered:
-        """The rows to be read, in their order, known to be what the flow declares."""
+        """Return the rows to read, in their order, checked against the declared type."""
         if frame.isStreaming:
             raise self._error("a streaming DataFrame is given", "Give a batch one: spark.read, not spark.readStream.")
         frame = fitted(frame, self.context.name)
@@ -249,7 +255,7 @@ class SparkSource(Source):
         return ordered
 
     def frame(self, spark: Any) -> Any:
-        """The DataFrame that is read."""
+        """Return the DataFrame to read."""
         options = self.options
         try:
             if options.sql:
@@ -314,7 +320,7 @@ class SparkSource(Source):
 
 
 def _unfit(options: SparkSourceOptions) -> Iterator[tuple[str, str]]:
-    """What a stream cannot be, and what to do."""
+    """Yield each fault of the options of a stream, with a remedy."""
     if options.sql:
         yield "a query is no stream", 'Give path = "…" or table = "…".'
     if options.order_by:
@@ -326,7 +332,7 @@ def _unfit(options: SparkSourceOptions) -> Iterator[tuple[str, str]]:
 
 
 def _local(path: str) -> str:
-    """A path as it is, unless it begins at the home of the user."""
+    """Return a path as it is, unless it begins at the home of the user."""
     return path if "://" in path else str(Path(path).expanduser())
 
 

@@ -203,12 +203,12 @@ class Streaming:
 
     @property
     def isActive(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return not self._ended.is_set()
 
     @property
     def report(self) -> JobReport | None:
-        """How it ended, if it ended well."""
+        """Return the job's report, if it ended well."""
         return self._report
 
     def exception(self) -> BaseException | None:
@@ -216,7 +216,7 @@ class Streaming:
         return self._error
 
     def output(self, sink: str = "") -> Any:
-        """A DataFrame of what a sink has taken so far, with the columns `TIMES`.
+        """Return a DataFrame of a sink's output so far, with the columns `TIMES`.
 
         Raises:
             ConfigError: There is no such sink that writes a folder, or nothing in it.
@@ -234,7 +234,10 @@ class Streaming:
         return self._spark.read.parquet(str(folder))
 
     def progress(self) -> dict[str, Any]:
-        """How it is: rows that wait in spools, records in, outputs, latency in ms, what Spark says of its queries."""
+        """Return counts, latency in ms, and what Spark says of its queries.
+
+        The counts are rows that wait in spools, records in, and outputs.
+        """
         stats = self._job.stats()
         return {
             "waiting": self._wanted() - stats.items_in - stats.rejected if self._readers() else None,
@@ -251,7 +254,7 @@ class Streaming:
         return {name: reader for name, reader in found.items() if reader is not None}
 
     def _wanted(self) -> int:
-        """How many rows there are for this run, from where it went on."""
+        """Return the number of rows for this run, from where it went on."""
         total = 0
         for name, reader in self._readers().items():
             last = Spool(reader.spool.folder, name).last()
@@ -336,7 +339,10 @@ class Streaming:
 
 @contextlib.contextmanager
 def _plain_interrupts() -> Iterator[None]:
-    """Have Ctrl-C raise KeyboardInterrupt alone: PySpark's handler cancels the jobs of Spark, so that queries fail."""
+    """Make Ctrl-C raise KeyboardInterrupt alone.
+
+    PySpark's handler cancels the jobs of Spark, so that queries fail.
+    """
     handler = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()
     if not main or not str(getattr(handler, "__module__", "")).startswith("pyspark."):

@@ -1,4 +1,4 @@
-"""What the tests share: one session of Spark for all of them."""
+"""Fixtures of all tests: one session of Spark."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from flamestream_spark.session.session import session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A session that runs four tasks at once, on this machine."""
+    """Yield a session that runs four tasks at once, on this machine."""
     with session("local[4]", {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}) as made:
         yield made

@@ -98,7 +98,10 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[s
 
 
 def files(folder: Path) -> list[Path]:
-    """Of the output; at most one of each process that was killed is in no version."""
+    """Return the files of the output.
+
+    At most one of each process that was killed is in no version.
+    """
     return list((folder / "out").glob("part-*"))
 
 

@@ -36,14 +36,14 @@ def run(folder: Path, *options: str) -> str:
 
 
 def changes(folder: Path) -> list[dict[str, Any]]:
-    """The change log, in its order."""
+    """Return the change log, in its order."""
     cut = ds.partitioning(pa.schema([("letter", pa.string())]), flavor="hive")
     rows: list[dict[str, Any]] = ds.dataset(folder / "index-changes", partitioning=cut).to_table().to_pylist()
     return sorted(rows, key=lambda row: [row[name] for name in flamestream_spark.TIMES])
 
 
 def index(folder: Path) -> list[dict[str, Any]]:
-    """The final index."""
+    """Return the final index."""
     rows = pa.table(DeltaTable(folder / "index").to_pyarrow_dataset().to_table()).to_pylist()
     return sorted(rows, key=lambda row: (row["word"], row["page"]))
 

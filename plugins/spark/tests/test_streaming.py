@@ -38,7 +38,7 @@ def expected(*lines: str) -> list[tuple[str, int]]:
 
 
 def add(folder: Path, name: str, *lines: str) -> None:
-    """A file that is there at once, as Spark wants it."""
+    """Add a file that is there at once, as Spark wants it."""
     folder.mkdir(exist_ok=True)
     aside = folder / f".{name}"
     aside.write_text("".join(f"{line}\n" for line in lines))

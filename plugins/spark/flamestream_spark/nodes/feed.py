@@ -27,13 +27,16 @@ _PREFIX: Final = "flamestream-spool-"
 
 
 def sources_of(config: JobConfig) -> dict[str, Edge]:
-    """The sources that Spark reads, by name."""
+    """Return the sources that Spark reads, by name."""
     found = {name: edge for name, edge in config.source.items() if (edge.use or "").rpartition(":")[2] == "spark"}
     return {name: edge for name, edge in found.items() if any(edge.options.get(k) for k in ("path", "table", "sql"))}
 
 
 def with_spools(config: JobConfig, *, local: bool) -> JobConfig:
-    """A configuration in which every such source has a spool: a temporary one, where everything is on this machine."""
+    """Return a configuration in which every such source has a spool.
+
+    The spool is temporary where everything is on this machine.
+    """
     sources = dict(config.source)
     for name, edge in sources_of(config).items():
         if local and not edge.options.get("spool"):

@@ -47,7 +47,9 @@ def run_node(bootstrap: Mapping[str, Any], executor: str) -> Any:
 
 
 def placed(bootstrap: Mapping[str, Any], executor: str, folder: Path) -> dict[str, Any]:
-    """What a node is told, of where it is: it listens where others reach its executor, and finds the flow's source.
+    """Return the bootstrap of a node, completed for the place where it is.
+
+    It listens where others reach its executor, and finds the flow's source.
 
     Args:
         bootstrap: What the driver says.

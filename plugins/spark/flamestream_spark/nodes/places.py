@@ -1,4 +1,4 @@
-"""What follows from where a session of Spark runs: how its tasks are reached, and what they cannot reach."""
+"""Consequences of where a session runs: how tasks are reached, what they reach."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SOMEWHERE: Final = ("192.0.2.1", 9)
 
 
 def is_local(master: str) -> bool:
-    """Whether all that Spark starts is on this machine.
+    """Return whether all that Spark starts is on this machine.
 
     >>> [is_local(master) for master in ("local[4]", "local-cluster[2,1,1024]", "spark://127.0.0.1:7077", "yarn")]
     [True, True, True, False]
@@ -55,12 +55,13 @@ def check_master(master: str) -> None:
 
 
 def advised(options: Options, config: JobConfig) -> JobConfig:
-    """A configuration that says how tasks are reached, by gRPC if it says nothing of a transport; and has patience.
+    """Return a configuration that says how tasks are reached, with longer limits.
 
-    Spark takes its time to notice that an executor is gone, and to have another.
+    The transport is gRPC if none is configured. Spark takes its time to notice that an executor is gone, and to have
+    another.
 
     Raises:
-        ConfigError: The master is none, or nobody can say where executors reach this machine.
+        ConfigError: The master is none, or it is not known where executors reach this machine.
     """
     if is_below_task():  # the driver has said it all
         return config
@@ -82,7 +83,10 @@ def advised(options: Options, config: JobConfig) -> JobConfig:
 
 
 def _with_session(config: JobConfig, options: Options) -> tuple[JobConfig, Options]:
-    """One session for host and sources: what these say of it, and the host's table leaves open, is the host's."""
+    """Return configuration and options with one session for host and sources.
+
+    Settings of the sources that the host's table leaves open are the host's.
+    """
     said = dict(config.hosts.get("spark", {}))
     own = dict(said)
     for name, edge in sources_of(config).items():
@@ -104,7 +108,7 @@ def _with_session(config: JobConfig, options: Options) -> tuple[JobConfig, Optio
 
 
 def _own_host(options: Options, master: str) -> str:
-    """Where executors on other machines reach this one."""
+    """Return where executors on other machines reach this one."""
     if host := options.config.get("spark.driver.host"):
         return host
     place = urlsplit(master.removeprefix("k8s://"))

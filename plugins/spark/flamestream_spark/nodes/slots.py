@@ -1,4 +1,7 @@
-"""How many tasks Spark can run at once, and whether that is enough: a barrier stage starts whole or never."""
+"""The number of tasks that Spark can run at once, and whether it is enough.
+
+A barrier stage starts whole or never.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _PAUSE_S: Final = 0.5
 
 
 def slots_of(master: str, cpus: int = 1) -> int | None:
-    """The slots of a master that says how many there are.
+    """Return the slots of a master whose name says how many there are, or None.
 
     Args:
         master: As Spark writes it.

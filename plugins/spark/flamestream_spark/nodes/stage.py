@@ -80,15 +80,18 @@ class Stage:
         cancel_tag(self._session, self._tag)
 
     def running(self) -> list[str]:
-        """Names of its nodes that are there, or are to come, or to come again."""
+        """Return the names of its nodes that are there, or are to come, or come again."""
         return [] if self.over else [name for name in self.names if name not in self._released]
 
     def release(self, name: str) -> None:
-        """A node is not needed any more. If Spark starts the stage again, it is not let in."""
+        """Release a node that is not needed any more.
+
+        If Spark starts the stage again, the node is not let in.
+        """
         self._released.add(name)
 
     def came(self, name: str, attempt: int) -> set[str] | None:
-        """A node has come. Returns and arguments as `Host.came`."""
+        """Note that a node has joined; arguments and result as `Host.came`."""
         attempts = self._attempts
         if self.over or name in self._released or attempt <= max(self._floor, attempts.get(name, -1)):
             return None

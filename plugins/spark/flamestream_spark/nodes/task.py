@@ -1,6 +1,6 @@
-"""What a task of the stage runs. Sent to executors by value, so that it can say that they lack the package.
+"""The program of a task of the stage, sent to executors by value.
 
-There it imports nothing of the project before it has looked whether that is there.
+So it can say that they lack the package: it imports nothing of the project before it has looked whether that is there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMA = "node string, ended string"
 def node_task(
     slots: Sequence[tuple[str, str]], bootstrap: Mapping[str, Any], version: str
 ) -> Callable[[Iterator[Any]], Iterable[Any]]:
-    """The function of `mapInArrow`.
+    """Return the function for `mapInArrow`.
 
     Args:
         slots: (name, role) of the node of each partition.

@@ -106,7 +106,7 @@ def wrapped(cache: Path) -> Path:
 
 @contextmanager
 def started_quietly(cache: Path | None = None) -> Iterator[None]:
-    """Have `JAVA_HOME` name a Java that does not warn of a module each time that Spark starts it.
+    """Set `JAVA_HOME` to a Java that gives no warning of a module at each start.
 
     Nothing here computes with that module, and there is no option that keeps Java from warning of it.
 

@@ -1,4 +1,4 @@
-"""What Spark says when a job of it fails, without the stack of Java around it."""
+"""Errors of Spark in short, without the stack of Java around them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def is_cancelled(error: BaseException) -> bool:
 
 
 def python_of(text: str) -> str | None:
-    """What is wrong with the Python of executors, if Spark says that; None: it says something else.
+    """Return what is wrong with the Python of executors, if Spark says that, or None.
 
     >>> python_of('java.io.IOException: Cannot run program "python9": error=2, No such file or directory\\n\\tat java')
     "executors cannot run 'python9': No such file or directory"
@@ -79,7 +79,9 @@ def python_of(text: str) -> str | None:
 
 
 def own_words(text: str) -> tuple[str, str] | None:
-    """What an error of this project says, and its hint, if Spark hands on one that an executor or a planner has raised.
+    """Return text and hint of an error of this project that Spark hands on, or None.
+
+    An executor or a planner has raised it.
 
     >>> own_words("[PYTHON_DATA_SOURCE_ERROR]\\nflamecore.errors.SourceError: no table\\n  Is it there?\\n SQLSTATE")
     ('no table', 'Is it there?')
@@ -89,7 +91,9 @@ def own_words(text: str) -> tuple[str, str] | None:
 
 
 def gist(text: str) -> str:
-    """The line of an error that says most: one with a code of Spark's, or the first.
+    """Return the line of an error that says most.
+
+    It is one with a code of Spark's, or the first.
 
     >>> gist("An error occurred while calling o1.load.\\n: org.SparkError: [NO_TABLE] There is none.\\n\\tat org")
     '[NO_TABLE] There is none.'

@@ -40,7 +40,7 @@ _users = 0
 
 
 def active() -> Any | None:
-    """The session that this program has, or None."""
+    """Return the session that this program has, or None."""
     pyspark = _pyspark()
     try:
         return pyspark.sql.SparkSession.active()
@@ -59,7 +59,10 @@ def check_installed() -> None:
 
 
 def in_task() -> bool:
-    """Whether this process runs a task of Spark, or a node below one: there is no session in it, and none is made."""
+    """Return whether this process runs a task of Spark, or a node below one.
+
+    There is no session in it, and none is made.
+    """
     return is_below_task() or _pyspark().TaskContext.get() is not None
 
 
@@ -121,7 +124,7 @@ def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterat
 
 
 def facts_of(session: Any) -> dict[str, str]:
-    """Where a session runs, and where its pages are, if it has any."""
+    """Return where a session runs, and the address of its pages, if it has any."""
     facts = {"master": session.conf.get("spark.master", "?")}
     page = getattr(_context(session), "uiWebUrl", None)
     return facts | ({"ui": page} if page else {})
@@ -157,7 +160,7 @@ def tag_thread(session: Any, tag: str, name: str = "") -> None:
 
 @contextmanager
 def named_jobs(session: Any, name: str) -> Iterator[None]:
-    """Name what this thread has Spark do meanwhile, as `tag_thread` does."""
+    """Name the jobs that this thread has Spark run meanwhile, as `tag_thread` does."""
     context = _context(session)
     if context is None:
         yield
@@ -171,7 +174,10 @@ def named_jobs(session: Any, name: str) -> Iterator[None]:
 
 
 def show_name(session: Any, name: str) -> None:
-    """Have Spark's pages show a name, as that of a job of its own: Spark fixes names when a job starts."""
+    """Show a name on Spark's pages, as that of a job of its own.
+
+    Spark fixes names when a job starts.
+    """
     tag = f"flamestream-{token_hex(6)}"
 
     def show() -> None:
@@ -187,7 +193,7 @@ def show_name(session: Any, name: str) -> None:
 
 
 def cancel_tag(session: Any, tag: str) -> None:
-    """Have Spark end what is marked."""
+    """Cancel the jobs of Spark that have a tag."""
     context = _context(session)
     if context is None:
         session.interruptTag(tag)
@@ -196,7 +202,7 @@ def cancel_tag(session: Any, tag: str) -> None:
 
 
 def _context(session: Any) -> Any | None:
-    """The context of a session of this process's own; None over Spark Connect."""
+    """Return the context of a session of this process; None over Spark Connect."""
     return getattr(session, "sparkContext", None)
 
 

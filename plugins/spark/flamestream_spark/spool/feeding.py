@@ -41,15 +41,15 @@ def write_batch(
     query: str = "",
     errand: dict[str, Any] | None = None,
 ) -> bool:
-    """Have executors write a batch, and complete it.
+    """Run executors that write a batch, and complete it.
 
     Args:
-        spool: Where.
-        number: Of the batch.
+        spool: The spool.
+        number: Number of the batch.
         frame: The rows.
         files: Whether blocks of files are parts of their own; the columns `parts.PLACE` say of them.
         drop: Columns that are not to be written.
-        query: Of which query the batch is; empty: executors say.
+        query: The query that the batch is of; empty: executors say.
         errand: The operations that executors run as they write; see `flamestream_spark.spool.ahead`.
 
     Returns:
@@ -175,7 +175,7 @@ class Feeding:
 
 
 def shown(file: str) -> str:
-    """A file as people write it.
+    """Return a file name as people write it.
 
     >>> shown("file:///tmp/a%20b.csv"), shown("hdfs://host/x")
     ('/tmp/a b.csv', 'hdfs://host/x')
@@ -185,7 +185,7 @@ def shown(file: str) -> str:
 
 
 def failed(source: str, error: Exception) -> SourceError:
-    """What Spark or an executor says, in short, with the file if it names one."""
+    """Return the error of Spark or an executor in short, with the file if it names one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = gist(str(error)) or repr(error)
     file = _FAILED_FILE.search(str(error))

@@ -197,7 +197,7 @@ def _reason(frame: Any) -> str:
 
 
 def _by_file(frame: Any, placed: Any) -> Ordered:
-    """In the order of files, of blocks in a file, and of rows in a block."""
+    """Order rows by file, by block in a file, and by row in a block."""
     from pyspark.sql import functions
 
     files = tuple(sorted(frame.inputFiles(), key=str.encode))

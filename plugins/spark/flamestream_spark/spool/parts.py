@@ -107,7 +107,7 @@ def _open_errand(errand: dict[str, Any] | None) -> Any:
 
 
 def _blocks(batch: Any) -> Iterator[tuple[dict[str, Any], Any]]:
-    """The rows of each block of each file, which lie together."""
+    """Yield the rows of each block of each file, which lie together."""
     ends = {batch.num_rows}
     for name in (FILE, START):
         ends.update(pc.run_end_encode(batch.column(name)).run_ends.to_pylist())

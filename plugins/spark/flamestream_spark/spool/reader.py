@@ -50,7 +50,7 @@ class Places(Sequence[tuple[int, str]]):
 
 
 def seal(batch: Any, place: int) -> str:
-    """What a row is recognised by."""
+    """Return a text by which a row is recognised."""
     row = batch.slice(place, 1)
     try:
         return xxh3_64_hexdigest(repr(row.to_pylist()).encode(errors="surrogatepass"))
@@ -179,7 +179,7 @@ class RowsReader(Reader):
         return asyncio.get_running_loop().run_in_executor(self._thread, self._pull)
 
     def _pull(self) -> Any:
-        """The next rows; on a thread of its own."""
+        """Return the next rows; runs on a thread of its own."""
         if self._rows is None:
             after = 0 if self._after is None else self._after[0]
             if self._after is not None and after + 1 == self.spool.taken().row:

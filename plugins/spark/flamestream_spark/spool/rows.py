@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 def rows_of(
     spool: Spool, after: int, stop: threading.Event, read: Callable[[Taken], None] | None = None
 ) -> Generator[Rows]:
-    """The rows in order, as they come; to the end, if there is one.
+    """Yield the rows in order, as they come, to the end if there is one.
 
     Args:
         spool: The spool.
@@ -127,7 +127,7 @@ def _look(spool: Spool, number: int, order: Order, early: dict[tuple[int, int], 
 
 
 def _skipped(spool: Spool, at: Taken) -> int | None:
-    """The batch that comes next where that one does not."""
+    """Return the number of the next batch where `at.batch` does not come, or None."""
     return next((number for number in spool.numbers() if number > at.batch), None)
 
 
@@ -137,14 +137,14 @@ def _about(schema: Any) -> dict[str, Any]:
 
 
 def _place(about: dict[str, Any], order: Order) -> tuple[int, int] | None:
-    """Where a part stands; None: of a file that was not announced."""
+    """Return the place of a part; None: it is of a file that was not announced."""
     if not order.files:
         return about["partition"], 0
     return (order.files.index(about["file"]), about["start"]) if about["file"] in order.files else None
 
 
 def _behind(about: dict[str, Any], order: Order | None) -> tuple[int, int]:
-    """Where the part behind it stands, if no block between them is empty."""
+    """Return the place of the part behind it, if no block between them is empty."""
     place = None if order is None else _place(about, order)
     if order is None or place is None:
         return -1, 0

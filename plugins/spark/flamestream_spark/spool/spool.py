@@ -29,11 +29,11 @@ from flamestream_spark.spool.parts import force
 
 
 class Order(msgspec.Struct, frozen=True):
-    """How the rows of a batch are ordered that may be read before it is complete.
+    """The order of the rows of a batch that may be read before it is complete.
 
     Attributes:
         files: In the order of these files, and of the blocks in them; empty: in the order of partitions.
-        of: What the rows are of.
+        of: Fingerprint of the rows' origin.
     """
 
     files: tuple[str, ...] = ()
@@ -60,12 +60,12 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """Where reading begins.
+    """The place where reading begins.
 
     Attributes:
         row: Number of the row.
         batch: Number of its batch.
-        part: How many parts of that batch come before it.
+        part: Number of parts of that batch that come before it.
         expected: The place that follows these, where the batch is not complete.
         file: The file that this place is in the midst of, and the number of its first row.
     """
@@ -122,18 +122,18 @@ class Spool:
         self._say("_spool.json", order)
 
     def announced(self) -> Order | None:
-        """What was announced; None: nothing, batches are read when they are complete."""
+        """Return the announced order; None: batches are read when they are complete."""
         found: Order | None = self._read("_spool.json", Order)
         return found
 
     def batch(self, number: int) -> Path:
-        """The folder for the parts of a batch, made."""
+        """Make and return the folder for the parts of a batch."""
         path = self.folder / f"batch-{number:020d}"
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
 
     def complete(self, number: int, parts: Sequence[tuple[str, int]], query: str = "") -> bool:
-        """Have a batch consist of these parts. Files that are no part of it are taken away.
+        """Complete a batch with these parts; files that are no part of it are removed.
 
         Returns:
             Whether it is; otherwise it was complete before, and stays as it was.
@@ -188,7 +188,7 @@ class Spool:
             )
 
     def expect(self, number: int, columns: Mapping[str, str]) -> None:
-        """Have all batches consist of the same columns: those of the first one.
+        """Require the columns of the first batch of all batches.
 
         Args:
             number: The number of the batch that is about to be written.
@@ -227,7 +227,7 @@ class Spool:
             raise self.error(f"{what}; its rows are not taken", f"{hint} Or start afresh, with new folders.", name)
 
     def completed(self, number: int) -> Batch | None:
-        """A complete batch; None: it is not complete, or forgotten."""
+        """Return a complete batch; None: it is not complete, or forgotten."""
         found: Batch | None = self._read(f"batch-{number:020d}.json", Batch)
         return found
 
@@ -237,7 +237,7 @@ class Spool:
         return sorted(int(name[6:-5]) for name in names)
 
     def last(self) -> tuple[int, Batch] | None:
-        """The last complete batch, with its number. It is never forgotten."""
+        """Return the last complete batch, with its number. It is never forgotten."""
         for number in reversed(self.numbers()):
             batch = self.completed(number)
             if batch is not None:
@@ -245,7 +245,7 @@ class Spool:
         return None
 
     def end(self) -> None:
-        """No more batches come."""
+        """Note that no more batches come."""
         last = self.last()
         self._say("_end.json", 0 if last is None else last[0] + 1)
 
@@ -255,17 +255,17 @@ class Spool:
             (self.folder / name).unlink(missing_ok=True)
 
     def fail(self, failed: Failed) -> None:
-        """No more comes, because of a fault."""
+        """Note that no more rows come, because of a fault."""
         self._say("_failed.json", failed)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def taken(self) -> Taken:
-        """Where reading begins."""
+        """Return the place where reading begins."""
         return self._read("_taken.json", Taken) or Taken()
 
     def over(self, number: int) -> bool:
-        """Whether that batch, and any behind it, does not come.
+        """Return whether that batch, and all behind it, do not come.
 
         Raises:
             SourceError: It does not because of a fault.
@@ -277,7 +277,7 @@ class Spool:
         return end is not None and number >= end
 
     def forget(self, taken: Taken) -> None:
-        """What is before that is not read again: its files go."""
+        """Remove the files before a place, which are not read again."""
         if taken.row <= self.taken().row:
             return
         self._say("_taken.json", taken)

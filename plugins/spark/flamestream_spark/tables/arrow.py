@@ -221,10 +221,10 @@ class Form:
         return cls(table, _with_intervals(pa.schema(fields)), converts, times)
 
     def make(self, payloads: Sequence[Any], orders: Sequence[bytes] = ()) -> Any:
-        """A `pyarrow.Table`: a row for each payload.
+        """Make a `pyarrow.Table` with a row for each payload.
 
         Args:
-            payloads: What came to the sink.
+            payloads: The payloads of the sink.
             orders: Their orders, where `times` are wanted: whole global times.
 
         Raises:

@@ -60,7 +60,7 @@ class Listing:
             ) from error
 
     def refresh(self) -> None:
-        """Have the session see the files that have come."""
+        """Refresh the session's listing, so that it sees new files."""
         self._session.catalog.refreshTable(self._table)
 
     def _check(self, columns: Any) -> None:

@@ -22,7 +22,7 @@ _URL: Final = re.compile(r"[a-z][a-z0-9+]*:/")
 
 
 def delta_rs(kind: str) -> Any:
-    """The module `deltalake`.
+    """Return the module `deltalake`.
 
     Args:
         kind: Who wants it, "source" or "sink".
@@ -46,7 +46,7 @@ def delta_rs(kind: str) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """What delta-rs says, without the stack of its own code."""
+    """Return the text of delta-rs, without the stack of its own code."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
@@ -70,7 +70,7 @@ def unfit(table: Any, ours: Any, partitions: Sequence[str] = ()) -> str:
 
 
 def _difference(theirs: Any, ours: Any) -> str:
-    """The first column that two schemas have not in common; empty: they are the same."""
+    """Return the first difference of two schemas; empty: they are the same."""
     there = {field.name: str(field.type) for field in theirs.fields}
     here = {field.name: str(field.type) for field in ours.fields}
     for name in (*here, *there):
@@ -80,12 +80,14 @@ def _difference(theirs: Any, ours: Any) -> str:
 
 
 def unknown_to(error: Exception) -> bool:
-    """Whether that is what a session says that has not the jars of Delta Lake."""
+    """Return whether the error is that of a session without the jars of Delta Lake."""
     return "DATA_SOURCE_NOT_FOUND" in str(error)
 
 
 def frame_of(spark: Any, path: str, read: Mapping[str, str], source: str) -> Any:
-    """A DataFrame of a table, for a session that has not the jars of Delta Lake: Spark reads the files of a version.
+    """Return a DataFrame of a table, for a session without the jars of Delta Lake.
+
+    Spark reads the files of a version.
 
     Args:
         spark: The session.
@@ -108,7 +110,10 @@ def frame_of(spark: Any, path: str, read: Mapping[str, str], source: str) -> Any
 
 
 def open_table(path: str, read: Mapping[str, str], source: str) -> Any:
-    """A `deltalake.DeltaTable`, whose files hold its rows as they are. Arguments and errors as of `frame_of`."""
+    """Return a `deltalake.DeltaTable`, whose files hold its rows as they are.
+
+    Arguments and errors as of `frame_of`.
+    """
     rs = delta_rs("source")
     if unknown := set(read) - {"versionAsOf", "timestampAsOf"}:
         raise _wrong(source, f"Delta table {path}: there is no option {min(unknown)!r}", "Leave it out.", path)
@@ -129,7 +134,7 @@ def open_table(path: str, read: Mapping[str, str], source: str) -> Any:
 
 
 def files_of(table: Any, path: str) -> list[str]:
-    """The files of a table, as Spark takes them."""
+    """Return the files of a table, as Spark takes them."""
     import pyarrow as pa
 
     found = pa.table(table.get_add_actions()).column("path").to_pylist()

@@ -35,7 +35,7 @@ _TRIES: Final = 10
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """What a table says of itself.
+    """The owner of a table, as the table records it.
 
     Attributes:
         fingerprint: Of what it is the output.
@@ -117,7 +117,7 @@ class DeltaTable:
         self._rs.DeltaTable.create(str(self.path), self._schema, mode="ignore", partition_by=self._partitions)
 
     def _taken(self) -> None:
-        """Have the table know who writes it from now on."""
+        """Record in the table who writes it from now on."""
         for attempt in range(_TRIES):
             self._table = self._rs.DeltaTable(str(self.path))
             self._forced = max(self._table.version() - 2, -1)
@@ -298,7 +298,10 @@ class DeltaTable:
             ) from error
 
     def _still_mine(self) -> None:
-        """By what was seen last: a commit holds on to that, and is refused if somebody has come since."""
+        """Raise an error if another run has opened the table since.
+
+        The check is of the version seen last: a commit is refused if it is not the newest.
+        """
         held = self._owner()
         assert self._mine is not None
         if held is None or held.owner != self._mine.owner:

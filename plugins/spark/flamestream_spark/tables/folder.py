@@ -35,11 +35,11 @@ PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})(?:-of-(\d+))?\.\w+")
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What the folder says of itself.
+    """The manifest of a folder, stored in it.
 
     Attributes:
-        fingerprint: Of what it is the output.
-        owner: Who opened it last; nobody else writes.
+        fingerprint: Fingerprint of the flow and inputs that it is the output of.
+        owner: The run that opened it last, the only one that writes.
         runs: Names of the runs whose files count, in order. Files of others are of a run that was to be replaced.
         time: Everything below it is there, whatever the names of the files say.
         partitions: The columns whose values are folders.
@@ -69,7 +69,7 @@ class _Part(NamedTuple):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """What a folder says of itself; None: nothing.
+    """Return the manifest of a folder; None: there is none.
 
     Raises:
         msgspec.DecodeError: It was changed.
@@ -237,7 +237,7 @@ class Folder:
             ) from error
 
     def _folders(self) -> list[Path]:
-        """This folder and those of partitions in it, the innermost first."""
+        """Return this folder and those of partitions in it, the innermost first."""
         return [*sorted((entry for entry in self.path.rglob("*=*") if entry.is_dir()), reverse=True), self.path]
 
     def _names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a job has put out, as the data source hands it on: a folder of Parquet files, or a Delta table.
+"""The output of a job as the data source hands it on: files or a Delta table.
 
 An offset is a run of the job and the time of its last file, or a Delta table and its version: everything up to there.
 Files stay as they are, so what is between two offsets is the same whenever it is read.
@@ -30,20 +30,23 @@ class Output(Protocol):
     """Outputs of a job. Every method raises SourceError: it cannot be read, or is not what was read before."""
 
     def schema(self) -> Any:
-        """Its columns, as a `StructType`; None: there is nothing yet."""
+        """Return the columns as a `StructType`; None: there is nothing yet."""
 
     def files(self) -> list[str]:
-        """All files, in order."""
+        """Return all files, in order."""
 
     def latest(self, start: Offset, most: int | None) -> Offset:
-        """The offset up to which there is something, at most so many files on; `start`: nothing has come."""
+        """Return the offset of the newest output, at most `most` files on.
+
+        `start` means that nothing has come.
+        """
 
     def between(self, start: Offset, end: Offset) -> list[str]:
-        """The files between two offsets, in order."""
+        """Return the files between two offsets, in order."""
 
 
 def output_of(folder: Path) -> Output:
-    """The outputs in a folder, of which there may be none yet."""
+    """Return the outputs in a folder, of which there may be none yet."""
     return TableOutput(folder) if (folder / LOG).is_dir() else FolderOutput(folder)
 
 

@@ -45,7 +45,7 @@ class Bad(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a batch gave: payloads with their places in the batch, and the rows that are none."""
+    """The payloads of a batch with their places, and the rows that are none."""
 
     values: list[Any]
     places: Sequence[int]
@@ -53,12 +53,12 @@ class Made(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """How one column is taken.
+    """The conversion of one column.
 
     Attributes:
-        name: The column's.
+        name: Name of the column.
         nullable: Whether null is a value.
-        convert: Makes the value of what Arrow gives, None excepted; None: it is that already.
+        convert: Converts a value of Arrow, None excepted; None: nothing is converted.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Payloads:
             self._build = lambda columns: list(columns[0])
 
     def _chosen(self, wanted: int, type_: Any) -> list[str]:
-        """The columns for a type that takes so many, in order."""
+        """Return the columns for a type with `wanted` fields, in order."""
         names: list[str] = self._schema.names
         if len(names) > wanted:
             names = [name for name in names if name not in self._spare]
@@ -161,7 +161,7 @@ class Payloads:
             ) from error
 
     def make(self, batch: Any) -> Made:
-        """The payloads of a `pyarrow.RecordBatch`; rows that are none are told apart."""
+        """Return the payloads of a `pyarrow.RecordBatch`, and the rows that are none."""
         count = batch.num_rows
         bad: dict[int, str] = {}
         columns: list[list[Any]] = []
@@ -308,7 +308,10 @@ Build = Callable[[Sequence[list[Any]]], list[Any]]
 
 
 def _builder(type_: Any, names: Sequence[str], every: Sequence[str]) -> Build:
-    """Makes instances of a class of columns for some of its fields, `every` being all of them."""
+    """Return a function that makes instances of a class of columns for some fields.
+
+    `every` are all fields of the class.
+    """
     if issubclass(type_, dict):
         return lambda columns: [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     in_place = list(every[: len(names)]) == list(names) and not _by_keyword(type_)
@@ -318,7 +321,7 @@ def _builder(type_: Any, names: Sequence[str], every: Sequence[str]) -> Build:
 
 
 def _by_keyword(type_: Any) -> bool:
-    """Whether some field cannot be given by its place."""
+    """Return whether some field cannot be given by its place."""
     if is_named_tuple(type_):
         return False
     parameters = inspect.signature(type_).parameters.values()

@@ -27,7 +27,7 @@ flow.source("lines", str).sink("out")
 
 
 def bare_python(folder: Path) -> Path:
-    """A Python of its own that has what Spark wants, and nothing else."""
+    """Make a Python that has what Spark needs, and nothing else."""
     venv.create(folder, with_pip=False, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     for name in NEEDED:

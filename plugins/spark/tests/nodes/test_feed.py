@@ -73,7 +73,7 @@ def run_job(folder: Path, **settings: Any) -> list[tuple[str, str]]:
 
 
 def expected(folder: Path) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """Outputs, and what is known of dead letters, of a run in this process."""
+    """Return the outputs of a run in this process, and facts of its dead letters."""
     flow: Any = load_flow(f"{folder.name}.py:flow", folder)
     letters = folder / "letters.jsonl"
     settings = {"job.on_error": "dead_letter", "dead_letter.use": "jsonl", "dead_letter.path": str(letters)}

@@ -46,7 +46,10 @@ flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).
 def job_of(
     folder: Path, name: str, *, lines: int = 200, pause: float = 0.0, source: str = "", **settings: Any
 ) -> AnyJob:
-    """A job on Spark that counts words. `settings`: keys with `__` for the dots."""
+    """Make a job on Spark that counts words.
+
+    `settings` are keys with `__` for the dots.
+    """
     (folder / f"{name}.py").write_text(source or WORDS.format(pause=pause))
     (folder / "lines").write_text("".join(f"a b{n % 3} c{n % 50}\n" for n in range(lines)))
     chosen = {

@@ -59,7 +59,10 @@ class Running:
         self.seen: dict[int, str] = {}
 
     def below(self, what: str = "") -> dict[int, str]:
-        """Processes below it whose command has that in it, by id; remembers all of them."""
+        """Return the commands of processes below it that contain a text, by id.
+
+        It remembers all of them.
+        """
         todo = [self.process.pid]
         while todo:
             pid = todo.pop()
@@ -104,7 +107,10 @@ def read(path: Path) -> str:
 
 
 def alive(pid: int, command: str) -> bool:
-    """Whether that process is there; one that has ended and is not waited for has no command."""
+    """Return whether that process is there.
+
+    One that has ended and is not waited for has no command.
+    """
     return read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ") == command != ""
 
 

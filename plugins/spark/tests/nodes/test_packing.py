@@ -189,7 +189,7 @@ def test_another_process_makes_the_same_flow_of_the_bytes(tmp_path: Path) -> Non
 
 
 def flow_with(function: Any) -> fc.Flow:
-    """A flow of one function."""
+    """Return a flow of one function."""
     flow = fc.Flow("one")
     flow.source("lines", str).map(function, name="step").sink("out")
     return flow

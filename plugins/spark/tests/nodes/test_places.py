@@ -19,7 +19,7 @@ from flamestream_spark.session import java, master, session
 
 @pytest.fixture(autouse=True)
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The master of a session that other tests have would come before the one that is configured."""
+    """Hide the session of other tests, whose master would come before the configured one."""
     monkeypatch.setattr(master, "_of_session", lambda: None)
 
 

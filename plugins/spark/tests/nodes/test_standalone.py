@@ -32,7 +32,7 @@ flow.source("lines", str).rebalance().flat_map(str.split).key_by(lambda word: wo
 
 @contextmanager
 def started(folder: Path, name: str, said: str, *arguments: str) -> Iterator[str]:
-    """A daemon of Spark; gives what its log says where it is."""
+    """Start a daemon of Spark, and yield the address that its log names."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None

@@ -60,7 +60,7 @@ path = "out.jsonl"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A job whose flow needs a module from elsewhere."""
+    """Make a folder with a job whose flow needs a module from elsewhere."""
     for name, text in (("words.py", FLOW), ("job.toml", JOB), ("lib/shouting.py", SHOUTING), ("in/a.txt", "a b a\n")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -73,7 +73,7 @@ print([row.value for row in shouted.orderBy("_time", "_place").collect()])
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    """A server."""
+    """Start a server, and yield its port."""
     import pyspark
 
     with socket.socket() as probe:

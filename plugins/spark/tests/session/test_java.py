@@ -15,7 +15,7 @@ from flamestream_spark.session.java import find_java, version_of, wrapped
 
 
 def make_java(folder: Path, version: str) -> Path:
-    """A home of a Java that says this version, and otherwise shows its arguments."""
+    """Make the home of a Java that says this version, and shows its arguments."""
     script = folder / "bin" / "java"
     script.parent.mkdir(parents=True)
     script.write_text(

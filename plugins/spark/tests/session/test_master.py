@@ -13,7 +13,7 @@ from flamestream_spark.session.master import given_to_spark, has_own_logging, ma
 
 @pytest.fixture(autouse=True)
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of configuration; neither a session nor spark-submit is there."""
+    """Return a folder of configuration, without a session or spark-submit."""
     monkeypatch.setattr(master, "_of_session", lambda: None)
     for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_SUBMIT_OPTS"):
         monkeypatch.delenv(name, raising=False)

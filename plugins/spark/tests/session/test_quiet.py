@@ -26,7 +26,7 @@ SETTINGS = ("source.lines.format=text", "source.lines.path=in", "sink.counts.pat
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A flow, and what it reads."""
+    """Make a folder with a flow, and its input."""
     (tmp_path / "words.py").write_text(FLOW)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("to be or not\nto be\n")

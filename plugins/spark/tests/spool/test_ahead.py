@@ -69,13 +69,13 @@ stream = stream.filter(keeps_{at})
 
 @pytest.fixture(autouse=True)
 def nothing_is_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each test meet executors that know no flow, and weigh nothing."""
+    """Make executors that know no flow, and weigh nothing, for each test."""
     ahead._opened.clear()
     monkeypatch.setattr(prefix.Errand, "_weigh", lambda *_: None)
 
 
 def program(seed: int) -> str:
-    """A flow with a prefix of a few operations, some of which fail at times."""
+    """Return the program of a flow with a few operations, some of which fail at times."""
     random = Random(seed)
     drawn = [random.choice(OPERATIONS) for _ in range(random.randrange(1, 5))]
     filled = (
@@ -85,7 +85,7 @@ def program(seed: int) -> str:
 
 
 def loaded(folder: Path, text: str, name: str = "numbers_flow") -> tuple[Any, Any]:
-    """The flow of a file, imported anew, and its module."""
+    """Return the flow of a file, imported anew, and its module."""
     (folder / f"{name}.py").write_text(text)
     flow, _ = load_flow_anew(f"{name}.py", folder)
     return flow, sys.modules[flow.module]
@@ -111,7 +111,7 @@ def fill(folder: Path, rows: Any, errand: dict[str, Any] | None, *, at_once: int
 
 
 def run(flow: Any, module: Any, folder: Path, policy: str, inputs: Any = None, **more: Any) -> dict[str, Any]:
-    """The result of a run over a spool: outputs, metas, dead letters, and the error that ended it."""
+    """Return outputs, metas, dead letters and the error of a run over a spool."""
     dead = folder / "dead.jsonl"
     settings = {
         "source.numbers.use": "spark",

@@ -29,7 +29,7 @@ def written(spool: Spool, number: int, *batches: Any, **options: Any) -> list[tu
 
 
 def filled(folder: Path, *sizes: int) -> Spool:
-    """A spool with a batch of each size."""
+    """Return a spool with a batch of each size."""
     spool = Spool(folder, "numbers")
     spool.open()
     at = 0

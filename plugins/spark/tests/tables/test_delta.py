@@ -136,7 +136,7 @@ def test_a_folder_of_other_files_and_a_damaged_log_are_errors(tmp_path: Path) ->
 
 
 def names(paths: list[str]) -> list[int]:
-    """The times in the names of files of the sink; of files of others 0."""
+    """Return the times in the names of files of the sink; of other files 0."""
     return [int(Path(path).name.split("-")[2]) if Path(path).name.count("-") == 3 else 0 for path in paths]
 
 

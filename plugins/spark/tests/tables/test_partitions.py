@@ -46,7 +46,7 @@ async def deliver(sink: SparkSink, *batches: tuple[int, list[Any]]) -> int:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a folder as any reader of such partitions finds them, or of a Delta table."""
+    """Return the rows of a folder of partitions, or of a Delta table."""
     if (folder / "_delta_log").is_dir():
         found = pa.table(DeltaTable(folder).to_pyarrow_dataset().to_table()).to_pylist()
     else:

@@ -49,7 +49,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_delta(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a table, in the order in which they were committed."""
+    """Return the rows of a table, in the order in which they were committed."""
     from deltalake import DeltaTable
 
     files = {file["path"]: file for file in pa.table(DeltaTable(folder).get_add_actions(flatten=True)).to_pylist()}

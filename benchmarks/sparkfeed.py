@@ -57,7 +57,7 @@ def key_of(number: int) -> int:
 
 
 def is_seldom(pair: tuple[int, int]) -> bool:
-    """Return whether a count is one of a thousand."""
+    """Return whether the count is a multiple of 1,000."""
     return pair[1] % 1000 == 0
 
 

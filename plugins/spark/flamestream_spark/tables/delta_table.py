@@ -35,7 +35,7 @@ _TRIES: Final = 10
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The owner of a table, as the table records it.
+    """The origin and the writer of a table, stored in its properties.
 
     Attributes:
         fingerprint: Of what it is the output.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import flamecore
+from flamecore.runtime.parts.counters import JobStats, meanings
 
 project = "flamestream"
 author = copyright = "the flamestream authors"
@@ -13,7 +14,19 @@ exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 
 # Markdown as code hosts show it: a `mermaid` block is a picture, a heading can be linked to.
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["deflist", "substitution"]
+myst_substitutions = {
+    "counters": "\n".join(
+        [
+            "| key | meaning |",
+            "|---|---|",
+            *(
+                f"| `{'.'.join(filter(None, (name, each.key)))}` | {each.text} |"
+                for name, each in meanings(JobStats).items()
+            ),
+        ]
+    )
+}
 myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 3
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from flamecore import events
 from flamecore.logs import as_json, logger
-from flamecore.runtime.tasks.stats import JobStats, wasteful
+from flamecore.runtime.parts.counters import JobStats, meanings
+from flamecore.runtime.tasks.stats import wasteful
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 REDRAW_S: Final = 0.25
 """Seconds between two drawings of the live table."""
-
-
-_TROUBLE: Final = ("replays", "rejected", "failed", "dead_letters")
-"""Counts that are shown where there are any."""
 
 
 class Progress(ABC):
@@ -156,9 +153,8 @@ class Screen(Progress):
             table.add_row("calls", f"{stats.total_calls:,}", _in_vain(stats))
         if (latency := _latency(stats)) is not None:
             table.add_row("latency p50, p99", latency, "")
-        for name in _TROUBLE:
-            if count := getattr(stats, name):
-                table.add_row(name.replace("_", " "), f"{count:,}", "")
+        for name, count in _counted(stats):
+            table.add_row(name, f"{count:,}", "")
         for name, value in stats.where.items():
             table.add_row(name, str(value), "")
         return table
@@ -171,8 +167,15 @@ def summary(stats: JobStats) -> str:
         parts.append(f"latency p50, p99 {latency}")
     if stats.calls:
         parts.append(", ".join(filter(None, (f"{stats.total_calls:,} calls", _in_vain(stats)))))
-    parts += [f"{count:,} {name.replace('_', ' ')}" for name in _TROUBLE if (count := getattr(stats, name))]
+    parts += [f"{count:,} {name}" for name, count in _counted(stats)]
     return ", ".join(parts)
+
+
+def _counted(stats: JobStats) -> Iterator[tuple[str, int]]:
+    """Yield the counters that are shown where they are not 0, by their names in words."""
+    for name, meaning in meanings(JobStats).items():
+        if meaning.shown and (count := getattr(stats, name)):
+            yield name.replace("_", " "), count
 
 
 def _latency(stats: JobStats) -> str | None:

@@ -24,8 +24,8 @@ from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.engine.job import Job
 from flamecore.runtime.launch import to_the_end
+from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.state.fronts import Phases
-from flamecore.runtime.tasks.stats import JobStats
 
 READING_S: Final = 10.0
 """Longest wait for records: a source may have no end, and a function may take its time."""

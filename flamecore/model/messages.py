@@ -375,7 +375,7 @@ class Stop(NamedTuple):
 
 
 class NodeReport(NamedTuple):
-    """Counts of a node: fields of `flamecore.runtime.tasks.stats.NodeStats`."""
+    """Counts of a node: fields of `flamecore.runtime.parts.counters.NodeStats`."""
 
     node: str
     stats: dict[str, Any]

@@ -25,8 +25,9 @@ from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.config.validate import unknown_key
+from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.tasks.event_loop import run
-from flamecore.runtime.tasks.stats import JobReport, JobStats
+from flamecore.runtime.tasks.stats import JobReport
 
 if TYPE_CHECKING:
     from flamecore.model.messages import Upgrade

@@ -274,7 +274,7 @@ def test_the_calls_are_those_that_are_needed_in_any_interleaving(name: str, fron
                     run = simulation.run()
                 where = (seed, workers, advance)
                 assert run.outputs["out"] == wanted, where
-                counted = sum(sum(worker.in_vain.values()) for worker in simulation.workers.values())
+                counted = sum(sum(worker.counts().calls_in_vain.values()) for worker in simulation.workers.values())
                 most = in_vain(draw(calls), least, workers, advance) if advance else 0
                 assert 0 <= calls[0] - least <= counted <= most, where
                 assert run.replays == 0 or counted, where

@@ -78,7 +78,8 @@ class Run(NamedTuple):
                 on_error=self.on_error,
             )
             run = simulation.run()
-        return run, calls.total(), sum(sum(each.in_vain.values()) for each in simulation.workers.values())
+        in_vain = [each.counts().calls_in_vain for each in simulation.workers.values()]
+        return run, calls.total(), sum(sum(each.values()) for each in in_vain)
 
     def needed(self, times: Mapping[FrontId, Sequence[int]]) -> Needed:
         """Return what the reference gives and takes for some times of the records, as far as they were read."""

@@ -19,7 +19,7 @@ from flamecore.cli.exits import Exit, exit_of
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config import read as config
 from flamecore.runtime.config.plugins import KINDS, PluginRegistry
-from flamecore.runtime.tasks.stats import JobStats
+from flamecore.runtime.parts.counters import JobStats, meanings
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -105,9 +105,11 @@ def test_every_event_has_a_heading() -> None:
     assert sorted(headings(page("events.md"))) == sorted(events.ALL)
 
 
-def test_every_figure_has_a_line() -> None:
-    known = {name.partition(".")[0] for name in rows(page("events.md"))}
-    assert known == set(JobStats.__dataclass_fields__)
+def test_every_counter_is_described_where_it_is_declared_and_the_page_shows_all() -> None:
+    assert "{{ counters }}" in section(page("events.md"), "`job.progressed`")
+    for name, meaning in meanings(JobStats).items():
+        assert meaning.text
+        assert f"{name}: {meaning.text}." in (JobStats.__doc__ or "")
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------

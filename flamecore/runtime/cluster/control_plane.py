@@ -35,8 +35,8 @@ from flamecore.model.messages import (
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.nodes import NodeManager
 from flamecore.runtime.engine.epoch import Epoch, FaultError
+from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.tasks.door import Door, Fits, anything
-from flamecore.runtime.tasks.stats import NodeStats
 
 ENDED: Final = "the job has come to its end"
 """The answer to clients that come too late."""

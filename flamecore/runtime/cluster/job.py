@@ -20,7 +20,6 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flamecore import events
@@ -46,12 +45,13 @@ from flamecore.runtime.config.options import node_options
 from flamecore.runtime.engine.epoch import Epoch, FaultError, ReconfigureSignal
 from flamecore.runtime.engine.job import relaxed_gc
 from flamecore.runtime.engine.planning import check_importable, open_history
+from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.state.format import Manifest
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.event_loop import BackgroundTasks
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.shutdown import Shutdown
-from flamecore.runtime.tasks.stats import JobReport, JobStats, check_left_out
+from flamecore.runtime.tasks.stats import JobReport, check_left_out
 from flamecore.toolkit.private_dir import private_folder
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class ClusterJob:
             self._ended = time.monotonic()
             self._observers.job_ended(self._spec.name, error)
         # Everything is delivered; not every node has heard of it before it ended.
-        return JobReport(replace(self.stats(), in_flight=0, held_back=0), drained=self._draining.is_set())
+        return JobReport(self.stats().past(), drained=self._draining.is_set())
 
     def drain(self) -> None:
         """Read no more, finish what was admitted, and end.

@@ -7,8 +7,8 @@ from typing import Any
 
 from flamecore.errors import PeerGoneError
 from flamecore.model.messages import Join
+from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.tasks.epoch_transport import plain
-from flamecore.runtime.tasks.stats import NodeStats
 
 
 class Membership:

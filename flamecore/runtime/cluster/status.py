@@ -19,8 +19,9 @@ from flamecore.runtime.cluster.lease import Lease
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.engine.epoch import Epoch
 from flamecore.runtime.engine.node import Node
+from flamecore.runtime.parts.counters import JobStats, NodeStats, summed
 from flamecore.runtime.state.format import Manifest
-from flamecore.runtime.tasks.stats import JobStats, NodeStats, Rates, summed
+from flamecore.runtime.tasks.stats import Rates
 
 
 class JobStatus:
@@ -47,9 +48,7 @@ class JobStatus:
 
     def close_epoch(self) -> None:
         """Close an epoch: keep its counts, with nothing in flight any more."""
-        self._past += [
-            replace(counts, in_flight=0, held_back=0, min_times={}, waiting={}) for counts in self._present()
-        ]
+        self._past += [counts.past() for counts in self._present()]
         self._members.reports.clear()
         self.node = None
 

@@ -33,11 +33,12 @@ from flamecore.runtime.engine.planning import acker_plan, check_importable, make
 from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.completion import Completion
+from flamecore.runtime.parts.counters import JobStats, summed
 from flamecore.runtime.state.restore import StateAccess
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.shutdown import Shutdown
-from flamecore.runtime.tasks.stats import JobReport, JobStats, check_left_out, summed
+from flamecore.runtime.tasks.stats import JobReport, check_left_out
 
 
 class AnyJob(Protocol):

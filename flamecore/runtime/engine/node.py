@@ -7,8 +7,6 @@ on several processes each worker process is a node with a worker, and the superv
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from random import Random, SystemRandom
@@ -28,7 +26,9 @@ from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.engine.snapshots.participant import SnapshotWriter
 from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.collector import Collector
+from flamecore.runtime.parts.counters import NodeStats, merged
 from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.histogram import Histogram
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.state.format import Binding
@@ -40,7 +40,6 @@ from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
 from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats, StopSignal
 from flamecore.runtime.tasks.rear_task import RearTask, patient
 from flamecore.runtime.tasks.sender import Sender
-from flamecore.runtime.tasks.stats import Histogram, NodeStats, earliest
 from flamecore.runtime.tasks.tracker_task import TrackerTask
 from flamecore.runtime.tasks.worker_task import WorkerTask
 
@@ -55,6 +54,12 @@ class Part(Protocol):
     """A part with a task of its own."""
 
     async def run(self) -> None: ...
+
+
+class Counting(Protocol):
+    """A part that counts."""
+
+    def counts(self) -> NodeStats: ...
 
 
 class Node:
@@ -356,30 +361,10 @@ class Node:
             raise error
 
     def stats(self) -> NodeStats:
-        """Return the counts of this node's parts."""
+        """Return the counters of this node's parts."""
         workers = [worker_task.worker for worker_task in self.workers]
-        delivered = {rear.collector.name: rear.count for rear in self.rears}
-        messages: Counter[str] = Counter()
-        for sender in self.senders:
-            messages.update(sender.sent)
-        return NodeStats(
-            at=time.time(),
-            items_in=sum(worker.admitted for worker in workers),
-            items_out={name: count for name, count in delivered.items() if name != DEAD_LETTERS},
-            in_flight=sum(front_task.front.in_flight for front_task in self.front_tasks),
-            held_back=sum(front_task.held_back for front_task in self.front_tasks),
-            min_times={worker.index: worker.min_time for worker in workers},
-            waiting=dict(sum((Counter(worker.waiting) for worker in workers), Counter())),
-            replays=sum(worker.retracted for worker in workers),
-            calls=dict(sum((Counter(worker.calls) for worker in workers), Counter())),
-            calls_in_vain=dict(sum((Counter(worker.in_vain) for worker in workers), Counter())),
-            rejected=sum(worker.rejected for worker in workers),
-            failed=sum(worker.failed for worker in workers),
-            first_failed=earliest(worker.first_failed for worker in workers),
-            dead_letters=delivered.get(DEAD_LETTERS, 0),
-            latency=self._latency.buckets(),
-            messages=dict(messages),
-        )
+        parts: list[Counting] = [*workers, *self.front_tasks, *self.rears, *self.senders]
+        return merged([*(part.counts() for part in parts), NodeStats(latency=self._latency.buckets())])
 
 
 def _share(most: int, fronts: int, plan: Plan) -> int:

@@ -36,6 +36,7 @@ from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
 from flamecore.runtime.operators.prefix import Ahead, runs_of
 from flamecore.runtime.operators.table import Operators
+from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.failures import Failures
 from flamecore.runtime.parts.front import Front, LatestTime, Malformed, merge_rejected, split
 from flamecore.runtime.parts.front_merge import Records, merges
@@ -454,35 +455,20 @@ class Worker:
         """
         return bool(self._merges or self.compiled.waiting)
 
-    @property
-    def failed(self) -> int:
-        """Return the number of records that user functions failed on, not ending the job."""
-        return self._failures.passed
-
-    @property
-    def first_failed(self) -> Mapping[int, str]:
-        """Return the earliest of these failures: time → description."""
-        return self._failures.first_passed
-
-    @property
-    def retracted(self) -> int:
-        """Return the number of outputs that operations have retracted by tombstones."""
-        return sum(operation.retracted for operation in self.compiled.stateful.values())
-
-    @property
-    def calls(self) -> dict[str, int]:
-        """Return the number of calls of each stateful operation, with repeats, by name."""
-        return {name: operation.calls for name, operation in self.compiled.stateful.items() if operation.calls}
-
-    @property
-    def in_vain(self) -> dict[str, int]:
-        """Return an upper bound of the wasted calls of each operation, by name."""
-        return {waiting.name: waiting.in_vain for waiting in self.compiled.waiting if waiting.in_vain}
-
-    @property
-    def waiting(self) -> dict[str, int]:
-        """Return the number of items that wait before each operation, by name."""
-        return {waiting.name: len(waiting) for waiting in self.compiled.waiting if waiting}
+    def counts(self) -> NodeStats:
+        """Return this worker's share of the counters."""
+        stateful, buffers = self.compiled.stateful.items(), self.compiled.waiting
+        return NodeStats(
+            items_in=self.admitted,
+            min_times={self.index: self.min_time},
+            waiting={buffer.name: len(buffer) for buffer in buffers if buffer},
+            replays=sum(operation.retracted for _, operation in stateful),
+            calls={name: operation.calls for name, operation in stateful if operation.calls},
+            calls_in_vain={buffer.name: buffer.in_vain for buffer in buffers if buffer.in_vain},
+            rejected=self.rejected,
+            failed=self._failures.passed,
+            first_failed=dict(self._failures.first_passed),
+        )
 
     @property
     def min_time(self) -> int:

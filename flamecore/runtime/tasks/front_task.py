@@ -10,6 +10,7 @@ from flamecore.model.failure import ending_error
 from flamecore.model.messages import CONTROL, FrontEnded
 from flamecore.model.plan import Plan
 from flamecore.runtime.config.guard import check_batch
+from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.parts.front import Front
 from flamecore.runtime.parts.room import Room
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
@@ -93,6 +94,10 @@ class FrontTask:
         self.held_back = False
         """True while it waits for credit."""
         self._woken = asyncio.Event()
+
+    def counts(self) -> NodeStats:
+        """Return this front's share of the counters."""
+        return NodeStats(in_flight=self.front.in_flight, held_back=int(self.held_back))
 
     def wake(self) -> None:
         """Continue if there is room, after records were delivered or committed."""

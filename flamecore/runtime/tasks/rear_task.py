@@ -11,8 +11,9 @@ from flamecore.abc.transport import Delivery
 from flamecore.model.batch import Lines
 from flamecore.model.messages import CONTROL, Delivered, Reached, Released
 from flamecore.model.meta import MIN_TIME
-from flamecore.model.plan import Plan
+from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.parts.collector import Collector, Complete, joined
+from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
 from flamecore.runtime.tasks.door import Door
 from flamecore.runtime.tasks.event_loop import monotonic
@@ -76,6 +77,11 @@ class RearTask:
         self._translate = translate
         self._encoded = translate is None and collector.name in encoders_of({collector.name: sink})
         self._store = sink.write_encoded if self._encoded else sink.write
+
+    def counts(self) -> NodeStats:
+        """Return this rear's share of the counters."""
+        name = self.collector.name
+        return NodeStats(dead_letters=self.count) if name == DEAD_LETTERS else NodeStats(items_out={name: self.count})
 
     async def run(self) -> None:
         """Run until cancelled, or until a failed record is reached."""

@@ -15,6 +15,7 @@ from flamecore.abc.transport import Endpoint
 from flamecore.errors import CodecError, FlameError, FrameError, JobError
 from flamecore.model.messages import Outgoing
 from flamecore.runtime.config.guard import check_sent
+from flamecore.runtime.parts.counters import NodeStats
 from flamecore.runtime.tasks.parting import is_too_large, parted, told
 
 _BACKLOG: Final = 1_000_000
@@ -35,6 +36,10 @@ class Sender:
         self.sent: Counter[str] = Counter()
         self._backlog: dict[str, deque[Any]] = {}
         self._senders: set[asyncio.Task[None]] = set()
+
+    def counts(self) -> NodeStats:
+        """Return this sender's share of the counters."""
+        return NodeStats(messages=dict(self.sent))
 
     def send(self, to: str, message: Any) -> None:
         """Send a message now if there is room, otherwise later, in order per address.

@@ -16,11 +16,12 @@ from flamecore.model.clock import STOPWATCH
 from flamecore.model.failure import ending_error
 from flamecore.model.messages import Busy, Committed, Delivered, Items, MinTimes, Prepare, Settled
 from flamecore.model.meta import MIN_TIME
+from flamecore.runtime.parts.histogram import Histogram
 from flamecore.runtime.parts.worker import Worker
 from flamecore.runtime.tasks.door import Door, anything
 from flamecore.runtime.tasks.event_loop import monotonic
 from flamecore.runtime.tasks.sender import Sender
-from flamecore.runtime.tasks.stats import DeliveryTimes, Histogram
+from flamecore.runtime.tasks.stats import DeliveryTimes
 
 _BURST: Final = 64
 _BURST_S: Final = 0.005

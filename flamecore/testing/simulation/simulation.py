@@ -166,7 +166,7 @@ class Simulation:
         return SimulatedRun(
             self.outputs,
             self.failure,
-            sum(worker.retracted for worker in self.workers.values()),
+            sum(worker.counts().replays for worker in self.workers.values()),
             self.steps,
             dict(self.sent),
             self._trace or [],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from flamecore.runtime.tasks.stats import JobStats
+from flamecore.runtime.parts.counters import JobStats
 from flamestream_demo.view import Held, IndexView
 
 _SHOWN_POSITIONS: Final = 12

@@ -12,7 +12,8 @@ from flamecore.runtime.config.layers import Layer
 from flamecore.runtime.config.read import make_config
 from flamecore.runtime.engine.job import AnyJob
 from flamecore.runtime.launch import make_job
-from flamecore.runtime.tasks.stats import JobReport, JobStats
+from flamecore.runtime.parts.counters import JobStats
+from flamecore.runtime.tasks.stats import JobReport
 from flamestream_demo.inverted_index import Change, flow
 from flamestream_demo.report import Figures
 from flamestream_demo.view import IndexView

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flamecore.errors import ConsistencyError
-from flamecore.runtime.tasks.stats import JobStats
+from flamecore.runtime.parts.counters import JobStats
 from flamestream_demo.inverted_index import Change, plain_index
 from flamestream_demo.pages import Page
 from flamestream_demo.report import Answer, Figures, as_text

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 import flamecore as fc
 from flamecore import events
 from flamecore.cli.progress import Lines, shown, summary
-from flamecore.runtime.tasks.stats import JobStats, wasteful
+from flamecore.runtime.parts.counters import JobStats
+from flamecore.runtime.tasks.stats import wasteful
 
 
 def wasted(calls: int, in_vain: int) -> JobStats:

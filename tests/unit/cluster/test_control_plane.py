@@ -10,13 +10,13 @@ import pytest
 from flamecore.model.messages import Begin, Join, NodeFailed, NodeReport, Opened, Rescale, Settled, Stop, Upgrade
 from flamecore.runtime.cluster.control_plane import ControlPlane
 from flamecore.runtime.cluster.membership import Membership
-from flamecore.runtime.tasks.stats import NodeStats
+from flamecore.runtime.parts.counters import NodeStats
 
 SAID: list[Any] = [
     Join("w1", "worker", "127.0.0.1:7070", 1, "1.0"),
     NodeReport("w1", {}),
     NodeReport("w1", {"at": 1.5, "items_out": {"out": 3}, "min_times": {0: 7}}),
-    NodeReport("w1", asdict(NodeStats(at=2.0, latency={3: 4}))),
+    NodeReport("w1", asdict(NodeStats(latency={3: 4}))),
     Opened("w1", "epoch"),
     NodeFailed("w1", "JobError", "it failed"),
     Rescale(3),

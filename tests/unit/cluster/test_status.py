@@ -9,7 +9,7 @@ from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.status import JobStatus, homes_of
-from flamecore.runtime.tasks.stats import NodeStats
+from flamecore.runtime.parts.counters import NodeStats
 
 NAMES = ("first", "second", "third", "fourth")
 

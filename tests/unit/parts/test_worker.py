@@ -260,7 +260,7 @@ def test_history_below_the_minimum_time_is_less_than_a_window(window: int) -> No
             assert sum(entry[0] < limit for entry in history) <= 1
         assert sum(map(len, drift.histories.values())) <= 7 + 10
         assert window > 1 or len(grouping.buckets) <= 10, "a bucket of window 1 has no history at all"
-    assert bench.worker.retracted == 0
+    assert bench.worker.counts().replays == 0
 
 
 def test_credit_counts_records_that_every_rear_has_stored() -> None:
@@ -377,9 +377,9 @@ def test_late_items_from_another_worker_are_repaired_and_counted() -> None:
         order = Meta(GlobalTime(time, 1)).order
         bench.worker.receive("worker/0", Items([(index, 0, True, [order], ["x"])], (Ack(0, time, time),)))
         bench.flush()
-    assert bench.worker.retracted == 1
-    assert bench.worker.in_vain == {"count": 2}, "found out again to be taken back, and made again"
-    assert bench.worker.calls == {"count": 5}
+    assert bench.worker.counts().replays == 1
+    assert bench.worker.counts().calls_in_vain == {"count": 2}, "found out again to be taken back, and made again"
+    assert bench.worker.counts().calls == {"count": 5}
     assert bench.released(6) == [("x", 1), ("x", 2), ("x", 3)]
 
 
@@ -405,14 +405,14 @@ def test_items_that_wait_are_reported_until_they_go_in() -> None:
     (second, *rest) = arrive("worker/2", 2, 4)
     assert second[:3] == ("ack", 1, 2)
     assert rest == [first]
-    assert bench.worker.waiting == {"count": 6}
+    assert bench.worker.counts().waiting == {"count": 6}
     bench.min_time(4, segment=0)
     third, *rest = bench.log.taken()
     assert third[:3] == ("ack", 1, 4)
     assert rest == [second]
     bench.min_time(9, segment=0)
     assert bench.log.taken() == [third]
-    assert bench.worker.waiting == {}
+    assert bench.worker.counts().waiting == {}
     assert bench.worker.due() is None
     assert [count for _, count in bench.released(9)] == list(range(1, 7))
 
@@ -495,7 +495,7 @@ def test_a_failing_function_that_does_not_end_the_job(on_error: str) -> None:
     message = messages_to("out", out)
     assert [payload for _, payload in message.items] == [1, 2]
     assert message.failures == []
-    assert bench.worker.failed == 1
+    assert bench.worker.counts().failed == 1
     if on_error == "dead_letter":
         ((_, letter),) = messages_to("dead_letter", out).items
         assert letter.letter() == {

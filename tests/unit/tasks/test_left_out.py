@@ -8,7 +8,8 @@ import pytest
 
 import flamecore as fc
 from flamecore.errors import ConfigError, TooManyFailedError
-from flamecore.runtime.tasks.stats import JobStats, check_left_out
+from flamecore.runtime.parts.counters import JobStats
+from flamecore.runtime.tasks.stats import check_left_out
 
 
 @pytest.mark.parametrize(

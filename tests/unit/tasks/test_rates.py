@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from flamecore.runtime.tasks.stats import RATE_LOOKS, JobStats, Rates
+from flamecore.runtime.parts.counters import JobStats
+from flamecore.runtime.tasks.stats import RATE_LOOKS, Rates
 
 
 def test_the_first_rate_is_the_mean() -> None:

@@ -1,0 +1,69 @@
+"""Counters are declared once: sums, what is past, and what progress and the log show follow."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+import flamecore as fc
+from flamecore import events
+from flamecore.cli.progress import Lines, summary
+from flamecore.runtime.parts.counters import Counters, JobStats, NodeStats, meanings, merged, summed
+
+NAMES = [each.name for each in fields(NodeStats)]
+
+
+def value(name: str, count: int) -> Any:
+    """Return a value of a counter that is not empty."""
+    if name == "first_failed":
+        return {count: f"record {count}"}
+    return (
+        {count: count} if name in ("min_times", "latency") else {"a": count} if meanings(NodeStats)[name].key else count
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_counter_of_a_part_is_one_of_its_node_and_survives_the_wire(name: str) -> None:
+    parts = [NodeStats(**{name: value(name, 3)}), NodeStats(), NodeStats(**{name: value(name, 4)})]
+    whole = getattr(merged(parts), name)
+    if name == "first_failed":
+        assert whole == {3: "record 3"}
+    elif name in ("min_times", "latency"):
+        assert whole == {3: 3, 4: 4}
+    else:
+        assert whole == ({"a": 7} if meanings(NodeStats)[name].key else 7)
+    sent = msgspec.to_builtins(parts[0])
+    assert getattr(msgspec.convert(sent, NodeStats, strict=False), name) == value(name, 3)
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(Counters)])
+def test_every_counter_of_nodes_is_one_of_the_job_and_in_its_log(name: str) -> None:
+    stats = summed([NodeStats(**{name: value(name, 1)})] * 2, 1.0)
+    assert dict(stats.rows())[name]
+    with capture_logs() as lines:
+        Lines("job", 1.0).end(events.JOB_ENDED, stats)
+    assert any(key.partition(".")[0] == name for key in lines[0])
+    if meanings(JobStats)[name].shown:
+        assert f"2 {name.replace('_', ' ')}" in summary(stats)
+
+
+def test_what_is_under_way_ends_with_its_parts() -> None:
+    full = NodeStats(**{name: value(name, 2) for name in NAMES})
+    past = full.past()
+    ended = {name for name in NAMES if getattr(past, name) != getattr(full, name)}
+    assert ended == {"in_flight", "held_back", "waiting", "min_times"}
+    assert not any(getattr(past, name) for name in ended)
+
+
+def test_a_job_of_no_node_has_counted_nothing() -> None:
+    assert summed([], 2.0) == JobStats(elapsed_s=2.0)
+
+
+def test_sinks_without_outputs_are_left_out() -> None:
+    flow = fc.Flow("none")
+    flow.source("numbers", int).filter(lambda n: n > 5).sink("out")
+    assert flow.run({"numbers": [1, 2]}).stats.items_out == {}

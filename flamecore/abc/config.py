@@ -11,62 +11,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-Policy = Literal["fail", "skip", "dead_letter"]
-"""The fate of a record that is malformed or that a user function fails on."""
-
+from flamecore.model.settings import JobTable, OnError, StateTable
 
 AUTO: Final = "auto"
 HERE: Final = "here"
 """Values of `deploy.on` that are no host: where the job's data is at home, and in one process."""
-
-
-class JobTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[job]: what runs, and how.
-
-    Attributes:
-        flow: Reference of the flow: `package.module:flow` or `file.py:flow`, relative to the configuration file.
-        name: Name of the job; the flow's own name by default.
-        workers: Number of workers.
-        owners: Most workers that own key groups: they run the operations by key, and keep their state. By default all;
-            half of them, rounded up, where these operations only count.
-        clock: Source of global times: a counter, or the wall clock.
-        guarantee: `exactly_once` refuses sources and sinks that cannot keep it.
-        on_error: Fate of a record that a user function fails on.
-        max_failed: Most records that may be skipped or become dead letters in a run that ends well: a number, or, with
-            a decimal point, a share of those read. By default not all, and of 100 or more not more than half.
-        max_in_flight: Most items admitted and not yet delivered, for the whole job.
-        max_rounds: Most rounds of an item in a cycle, and most items of one record that wait there at once.
-        barrier: Whether outputs wait for the minimum time; without it they leave at once, and nothing can be repaired.
-        advance: Whether items may go into keyed states on several workers before it is known that nothing comes before
-            them. Latency is lower, and a few calls of the states' functions are made again, or in vain.
-        sink_timeout_s: Longest time for a sink to store one batch, to make it durable, to open or to close.
-        source_timeout_s: Longest time for a source to stop reading, to close, or to acknowledge a snapshot.
-        grace_s: Longest time for either of them once the job ends with an error.
-        take_over: Whether to take the job over from a run in progress, which then ends; without it the later start is
-            refused.
-        check_types: Whether results of functions are held to their annotations on every record, and what is in a
-            container too. Without it they are on the first records.
-        check_mutation: Whether functions are held to leave what they are given as it is. Costly: for tests.
-    """
-
-    flow: str = ""
-    name: str = ""
-    workers: Annotated[int, msgspec.Meta(ge=1)] = 1
-    owners: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    clock: Literal["sequence", "wall"] = "sequence"
-    guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
-    on_error: Policy = "fail"
-    max_failed: Annotated[int, msgspec.Meta(ge=0)] | Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    max_in_flight: Annotated[int, msgspec.Meta(ge=1)] = 8192
-    max_rounds: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
-    barrier: bool = True
-    advance: bool = True
-    sink_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
-    source_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
-    grace_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
-    take_over: bool = False
-    check_types: bool = False
-    check_mutation: bool = False
 
 
 class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,28 +46,6 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
     silence_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     restarts: Annotated[int, msgspec.Meta(ge=0)] = 10
     restart_window_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
-
-
-class StateTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[state]: the store of snapshots, from which a job goes on after a crash.
-
-    Off unless `use` is given.
-
-    Attributes:
-        use: The store's driver; the table's other keys are its options. Missing ones are taken from the table of the
-            transport of that name, if there is one.
-        interval_s: Time between two snapshots.
-        max_uncommitted: Most records admitted since the last snapshot, for the whole job: bounds what is kept to make
-            the next one.
-        commit_timeout_s: Longest time for one snapshot before the job ends with an error.
-        lease_s: Time without a renewal after which a run has lost its state, and another may take it.
-    """
-
-    use: str | None = None
-    interval_s: Annotated[float, msgspec.Meta(gt=0)] = 0.5
-    max_uncommitted: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
-    commit_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 100.0
-    lease_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 5.0
 
 
 class State(StateTable, frozen=True, kw_only=True):
@@ -174,7 +101,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     use: str | None = None
-    on_error: Policy = "fail"
+    on_error: OnError = "fail"
     phase: Phase = 1
     options: Mapping[str, Any] = {}
 

@@ -81,7 +81,7 @@ def run_to_the_end(ctx: click.Context, spec: JobSpec, *, quiet: bool, progress_i
 
 def writes_to_stdout(spec: JobSpec) -> bool:
     """Return whether data goes to stdout, so that nothing else may."""
-    return any(sink.writes_to_stdout for sink in filter(None, (*spec.sinks.values(), spec.dead_letter)))
+    return any(sink.writes_to_stdout for sink in spec.all_sinks.values())
 
 
 def say_placed(spec: JobSpec) -> None:

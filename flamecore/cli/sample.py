@@ -25,7 +25,6 @@ from flamecore.runtime.config.resolve import resolve
 from flamecore.runtime.engine.job import Job
 from flamecore.runtime.launch import to_the_end
 from flamecore.runtime.parts.counters import JobStats
-from flamecore.runtime.state.fronts import Phases
 
 READING_S: Final = 10.0
 """Longest wait for records: a source may have no end, and a function may take its time."""
@@ -103,9 +102,11 @@ def run_sample(spec: JobSpec, count: int) -> Sample:
         hooks=[],
     )
     local = resolve(config, spec.flow, plugins=spec.plugins)
-    settings = dataclasses.replace(local.settings, dead_letter=None, phases=Phases(), max_failed=None)
+    settings = msgspec.structs.replace(
+        local.settings, dead_letters=False, source_phases={}, sink_phases={}, max_failed=None
+    )
     if settings.on_error == DEAD_LETTERS:
-        settings = dataclasses.replace(settings, on_error="skip")
+        settings = msgspec.structs.replace(settings, on_error="skip")
     policies = {name: "skip" if how == DEAD_LETTERS else how for name, how in settings.source_policies.items()}
     graph = local.checked_graph
     job = Job(
@@ -114,7 +115,7 @@ def run_sample(spec: JobSpec, count: int) -> Sample:
         sinks={name: _Nowhere(None, sink.context) for name, sink in local.sinks.items()},
         acker=local.acker,
         transport=local.transport,
-        settings=dataclasses.replace(settings, source_policies=policies),
+        settings=msgspec.structs.replace(settings, source_policies=policies),
         operators=local.operators,
     )
     with timed(graph) as timings:

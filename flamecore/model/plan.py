@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-from flamecore.model.clock import ClockName
 from flamecore.model.graph import Graph, cycle_name
 from flamecore.model.hashing import KEY_GROUPS, key_group, owners, stable_hash
 from flamecore.model.meta import MAX_FRONT, FrontId
 from flamecore.model.segments import Segments
+from flamecore.model.settings import JobSettings
 from flamecore.model.vertices import ByHash, ByKey, Vertex
-
-OnError = Literal["fail", "skip", "dead_letter"]
 
 DEAD_LETTERS = "dead_letter"
 """Name of the rear that takes dead letters."""
@@ -25,56 +22,33 @@ class Plan:
 
     Attributes:
         graph: The checked graph.
-        workers: Number of workers.
-        owning: Number of workers that own key groups; None: see `owning_workers`.
         fronts: The fronts in the order of their numbers, which start at 1.
-        barrier: Whether outputs wait for the minimum time.
-        on_error: Treatment of records that a user function fails on.
-        dead_letters: Whether there is a rear for dead letters.
-        partitions: The partition that each front reads.
-        policies: For each source the treatment of malformed records; "fail" if not given.
-        clock: "sequence" (a replay gives the same times) or "wall" (fronts interleave by arrival).
+        settings: The settings of the job.
         start: The time fronts start from.
-        max_in_flight: Most records admitted and not yet delivered, over all fronts.
-        max_rounds: Most rounds of an item in a cycle, and most items of one record that wait there.
-        heartbeat_interval_s: Seconds between heartbeats of an idle front of the wall clock.
+        partitions: The partition that each front reads.
+        workers: Number of workers.
         snapshots: Whether snapshots are taken of the state.
-        advance: Whether, on several workers, items may go into stateful operations before they are known to be in
-            order; a few calls of their functions are then wasted, and latency is lower. Never without the barrier,
-            behind which outputs cannot be retracted.
-        seed: Seed of random ids, for tests; None: unpredictable.
-        check_types: Whether to check the types of all results, not only of the first records.
-        check_mutation: Whether to check that functions leave their arguments unchanged.
         segments: Segments of the graph.
         owners: Owner of each key group, for vertices without a home.
         homes: Home worker of each vertex on a cycle with keyed state, except in loops by key.
     """
 
     graph: Graph
-    workers: int
     fronts: tuple[FrontId, ...]
-    barrier: bool = True
-    on_error: OnError = "fail"
-    dead_letters: bool = False
-    partitions: tuple[str, ...] = ()
-    policies: Mapping[str, OnError] = field(default_factory=dict)
-    clock: ClockName = "sequence"
+    settings: JobSettings = field(default_factory=JobSettings)
     start: int = 0
-    max_in_flight: int = 8192
-    max_rounds: int = 1_000_000
-    heartbeat_interval_s: float = 0.05
-    snapshots: bool = False
-    advance: bool = True
-    seed: int | None = None
-    owning: int | None = None
-    check_types: bool = False
-    check_mutation: bool = False
+    partitions: tuple[str, ...] = ()
+    workers: int = field(init=False, repr=False, compare=False)
+    snapshots: bool = field(init=False, repr=False, compare=False)
     segments: Segments = field(init=False, repr=False, compare=False)
     owners: tuple[int, ...] = field(init=False, repr=False, compare=False)
     homes: Mapping[Vertex, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        shared = owners(self.workers, self.owning)  # refuses impossible numbers
+        workers, owning = self.settings.workers, self.settings.owners
+        object.__setattr__(self, "workers", workers)
+        object.__setattr__(self, "snapshots", self.settings.state is not None)
+        shared = owners(workers, owning)  # refuses impossible numbers
         object.__setattr__(self, "segments", Segments.number(self.graph))
         # The home of a cycle is the owner of the key group of its name. Not all owners of its keys: guesses would go
         # round faster than tombstones catch them, without a bound; and to know the least order across workers is
@@ -87,8 +61,9 @@ class Plan:
             for vertex in cycle
         }
         object.__setattr__(self, "homes", homes)
-        owning = owning_workers(self.graph, self.workers, homes) if self.owning is None else self.owning
-        object.__setattr__(self, "owners", owners(self.workers, owning))
+        if owning is None:
+            owning = owning_workers(self.graph, workers, homes)
+        object.__setattr__(self, "owners", owners(workers, owning))
         if len(self.fronts) >= MAX_FRONT:
             raise ValueError(f"{len(self.fronts)} fronts are more than can be numbered")
 
@@ -111,7 +86,7 @@ class Plan:
     def rears(self) -> tuple[str, ...]:
         """Return the names of the rears: the sinks, and the one for dead letters."""
         names = tuple(sink.name for sink in self.graph.sinks)
-        return (*names, DEAD_LETTERS) if self.dead_letters else names
+        return (*names, DEAD_LETTERS) if self.settings.dead_letters else names
 
     def host_of(self, number: int) -> int:
         """Return the worker that hosts a front."""

@@ -78,7 +78,7 @@ def job_of(spec: JobSpec) -> AnyJob:
     return Job(
         spec.checked_graph,
         sources=spec.sources,
-        sinks=spec.sinks,
+        sinks=spec.all_sinks,
         acker=spec.acker,
         transport=spec.transport,
         settings=spec.settings,

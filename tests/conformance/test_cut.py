@@ -19,6 +19,7 @@ from flamecore.model.graph import Graph
 from flamecore.model.hashing import KEY_GROUPS
 from flamecore.model.meta import FrontId, GlobalTime, Meta, encode_time
 from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings, StateTable
 from flamecore.model.vertices import ByHash, ByKey, Grouping, Map, Sink, Source, Vertex
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.operators.compiler import Compiler
@@ -40,7 +41,7 @@ class Bench(Compiler):
 
     def __init__(self, graph: Graph, *, kept: bool, seed: int = 1) -> None:
         self.out, self.failed = Contents(), Contents()
-        plan = Plan(graph, 1, (FrontId("numbers", 0),), snapshots=kept)
+        plan = Plan(graph, (FrontId("numbers", 0),), JobSettings(state=StateTable() if kept else None))
         super().__init__(plan, 0, Random(seed), [Outbox()], self.fail, {**OPERATORS, Sink: self.end})
         self.entry = self.successor(graph.sources[0]).step
 

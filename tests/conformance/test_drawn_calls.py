@@ -16,7 +16,7 @@ import pytest
 
 from flamecore.model.clock import ClockName
 from flamecore.model.meta import FrontId
-from flamecore.model.plan import OnError
+from flamecore.model.settings import OnError
 from flamecore.runtime.operators import reorder
 from flamecore.runtime.parts import worker
 from flamecore.testing.checks.ackers import simulated_runs

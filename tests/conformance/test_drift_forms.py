@@ -31,7 +31,7 @@ class Bench(Compiler):
 
     def __init__(self, graph: Graph) -> None:
         self.out, self.failed = Contents(), Contents()
-        plan = Plan(graph, 1, (FrontId("numbers", 0),))
+        plan = Plan(graph, (FrontId("numbers", 0),))
         super().__init__(plan, 0, Random(1), [Outbox()], self.fail, {**OPERATORS, Sink: self.end})
         self.entry = self.successor(graph.sources[0]).step
         self.heads_at_rest()

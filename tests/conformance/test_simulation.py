@@ -18,7 +18,7 @@ from flamecore.model.drift import DriftState
 from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph, payload_types
 from flamecore.model.meta import encode_time
-from flamecore.model.plan import OnError
+from flamecore.model.settings import OnError
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.operators import reorder
 from flamecore.runtime.operators.drift import DriftOperator

@@ -18,8 +18,8 @@ import pytest
 import flamecore as fc
 from flamecore.abc.source import EdgeContext
 from flamecore.model.graph import Graph
+from flamecore.model.settings import JobSettings
 from flamecore.model.vertices import Broadcast, ByHash, ByKey, Grouping, Map, Merge, Sink, Source, ToAll
-from flamecore.runtime.config.settings import JobSettings
 from flamecore.runtime.engine.job import Job
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.flows.reference import interpret

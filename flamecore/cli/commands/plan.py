@@ -11,6 +11,7 @@ from flamecore.cli.exits import Exit
 from flamecore.cli.output import json_option, print_json, verbose_option, wants_json
 from flamecore.cli.stored import use_store
 from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.state.fronts import Phases
 
 if TYPE_CHECKING:
     from flamecore.abc.store import Store
@@ -45,7 +46,7 @@ def command(ctx: click.Context, /, app: str, accept: bool, **options: Any) -> No
     async def act(store: Store) -> tuple[StatePlan, bool]:
         from flamecore.runtime.state.migration import plan_migration
 
-        plan = await plan_migration(store, graph, spec.sources, spec.sink_names, spec.settings.phases)
+        plan = await plan_migration(store, graph, spec.sources, spec.sink_names, Phases.of(spec.settings))
         return plan, bool(accept and plan.loss and await _accept(store, plan, graph))
 
     plan, accepted = use_store(config, spec.name, act)

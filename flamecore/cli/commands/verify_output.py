@@ -73,15 +73,13 @@ def _of_job(app: str, settings: tuple[str, ...]) -> dict[str, Sink]:
     Raises:
         ConfigError: One cannot be made, or there is no job.
     """
-    from flamecore.model.plan import DEAD_LETTERS
     from flamecore.runtime.config.resolve import resolve
 
     config = read_app(app, Options(settings=settings))
     spec = resolve(config, load_app_flow(app, config))
     if spec.graph is None or len(spec.sinks) < len(spec.graph.sinks):  # other problems do not matter here
         spec.problems.raise_first()
-    letters = {DEAD_LETTERS: spec.dead_letter} if spec.dead_letter is not None else {}
-    return {**spec.sinks, **letters}
+    return spec.all_sinks
 
 
 def _facts(verified: Verified | None) -> dict[str, Any]:

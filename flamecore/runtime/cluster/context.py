@@ -11,10 +11,11 @@ import msgspec
 
 from flamecore.abc.sink import Sink
 from flamecore.model.graph import Graph
-from flamecore.model.plan import DEAD_LETTERS, Plan
+from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings
 from flamecore.runtime.codec.codec import Codec
-from flamecore.runtime.config.settings import JobSettings
 from flamecore.runtime.engine.planning import make_plan, open_sinks
+from flamecore.runtime.state.fronts import Phases
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
 
@@ -106,27 +107,23 @@ class JobContext:
         self.spec = replace(self.spec, config=msgspec.structs.replace(config, job=job))
         self.history.workers = workers
         await self.rewind()
-        self.plan = replace(self.plan, workers=workers)
+        settings = msgspec.structs.replace(self.plan.settings, workers=workers)
+        self.plan = replace(self.plan, settings=settings)
 
     def switch_version(self, spec: JobSpec, code: str, place: tuple[str, str]) -> None:
         """Set another version for the next epoch, which opens its sinks."""
         assert self.history is not None
         self.spec, self.code, self.place = spec, code, place
         self._codec.relearn(spec.checked_graph)
-        self.history.graph, self.history.phases = spec.checked_graph, spec.settings.phases
+        self.history.graph, self.history.phases = spec.checked_graph, Phases.of(spec.settings)
 
     # -- sinks -----------------------------------------------------------------------------------------------------
 
     @property
     def sinks(self) -> dict[str, Sink]:
         """Return the sinks of the plan, by name of the rear."""
-        sinks = self._all_sinks
+        sinks = self.spec.all_sinks
         return {name: sinks[name] for name in self.plan.rears}
-
-    @property
-    def _all_sinks(self) -> dict[str, Sink]:
-        spec = self.spec
-        return {**spec.sinks, **({DEAD_LETTERS: spec.dead_letter} if spec.dead_letter is not None else {})}
 
     async def open_sinks(self) -> None:
         """Open the sinks that are not open.
@@ -138,7 +135,7 @@ class JobContext:
 
     async def close_sinks(self, but: Collection[str]) -> None:
         """Close all sinks but those of the names in `but`."""
-        for name, sink in self._all_sinks.items():
+        for name, sink in self.spec.all_sinks.items():
             if name not in but and self.delivered_up_to.pop(name, None) is not None:
                 await self.deadlines.close(self.deadlines.sink(name), sink.aclose)
 

@@ -82,7 +82,7 @@ def dry_run(spec: JobSpec, environ: Mapping[str, str] | None = None) -> list[Pro
     environ = os.environ if environ is None else environ
     problems = spec.problems
     fronts = _fronts(spec)
-    for sink in (*spec.sinks.values(), *filter(None, [spec.dead_letter])):
+    for sink in spec.all_sinks.values():
         with problems.noted():
             sink.rehearse()
     transport = outlook = None

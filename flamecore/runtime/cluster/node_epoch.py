@@ -7,10 +7,12 @@ imports, its connections and its store stay.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from flamecore.abc.sink import encoders_of
 from flamecore.abc.store import Store
@@ -43,7 +45,7 @@ class NodeEpoch:
         self.assignment = assignment
         self._context = context
         self._spec = spec
-        settings = replace(spec.settings, workers=assignment.total)
+        settings = msgspec.structs.replace(spec.settings, workers=assignment.total)
         fronts = [front[:3] for front in assignment.fronts]
         self.plan = make_plan(spec.checked_graph, spec.sources, settings, fronts=fronts, start=assignment.start)
         epoch_transport, encoders = EpochTransport(context.transport, assignment.epoch), encoders_of(spec.sinks)

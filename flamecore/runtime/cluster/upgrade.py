@@ -17,6 +17,7 @@ from flamecore.runtime.config.flow_loader import importable, load_flow_anew
 from flamecore.runtime.config.job_spec import JobSpec
 from flamecore.runtime.config.read import decode_config
 from flamecore.runtime.config.resolve import resolve
+from flamecore.runtime.state.fronts import Phases
 from flamecore.runtime.state.migration import StatePlan, plan_migration
 from flamecore.runtime.state.scan import scan
 
@@ -135,7 +136,7 @@ async def _plan(old: JobSpec, new: JobSpec, *, accepted: bool) -> StatePlan | No
     try:
         if not (await scan(store)).snapshots:
             return None
-        plan = await plan_migration(store, new.checked_graph, new.sources, new.sink_names, new.settings.phases)
+        plan = await plan_migration(store, new.checked_graph, new.sources, new.sink_names, Phases.of(new.settings))
         if plan.loss and not accepted:
             text = "\n    ".join(["part of the state would be lost:", *plan.lines()])
             raise JobError(text, hint="To accept that: flamestream upgrade --accept.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.abc.config import HERE, Choice, Edge, JobConfig
@@ -19,16 +21,13 @@ from flamecore.errors import FlameError
 from flamecore.model.flow import FlowGraph
 from flamecore.model.graph import Graph
 from flamecore.model.plan import DEAD_LETTERS
+from flamecore.model.settings import JobSettings
 from flamecore.model.vertices import Vertex, user_functions
 from flamecore.runtime.config.flow_loader import code_of, copy_of, importable
 from flamecore.runtime.config.options import node_options, options_of, options_table
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.validate import Problems, redacted
 from flamecore.runtime.operators.table import Operators
-
-if TYPE_CHECKING:
-    from flamecore.runtime.config.settings import JobSettings, StateSettings
-    from flamecore.runtime.state.fronts import Phases
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -134,50 +133,23 @@ class JobSpec:
     @property
     def settings(self) -> JobSettings:
         """Return the settings by which the job runs."""
-        from flamecore.runtime.config.settings import JobSettings
-
-        job = self.config.job
-        return JobSettings(
-            workers=job.workers,
-            owners=job.owners,
-            clock=job.clock,
-            barrier=job.barrier,
-            advance=job.advance,
-            max_in_flight=job.max_in_flight,
-            max_rounds=job.max_rounds,
-            on_error=job.on_error,
-            max_failed=job.max_failed,
-            source_policies={name: edge.on_error for name, edge in self.config.source.items()},
-            phases=self._phases,
-            dead_letter=self.dead_letter,
-            name=self.name,
-            sink_timeout_s=job.sink_timeout_s,
-            source_timeout_s=job.source_timeout_s,
-            grace_s=job.grace_s,
-            check_types=job.check_types,
-            check_mutation=job.check_mutation,
-            state=self._state_settings,
-            take_over=job.take_over,
-        )
-
-    @property
-    def _phases(self) -> Phases:
-        from flamecore.runtime.state.fronts import Phases
-
         config = self.config
-        return Phases(
-            {name: edge.phase for name, edge in config.source.items()},
-            {name: edge.phase for name, edge in config.sink.items()},
+        return JobSettings(
+            **{
+                **msgspec.structs.asdict(config.job),
+                "name": self.name,
+                "source_policies": {name: edge.on_error for name, edge in config.source.items()},
+                "source_phases": {name: edge.phase for name, edge in config.source.items()},
+                "sink_phases": {name: edge.phase for name, edge in config.sink.items()},
+                "dead_letters": self.dead_letter is not None,
+                "state": config.state if config.state.use is not None else None,
+            }
         )
 
     @property
-    def _state_settings(self) -> StateSettings | None:
-        from flamecore.runtime.config.settings import StateSettings
-
-        state = self.config.state
-        if state.use is None:
-            return None
-        return StateSettings(state.interval_s, state.max_uncommitted, state.commit_timeout_s, state.lease_s)
+    def all_sinks(self) -> dict[str, Sink]:
+        """Return all sinks by name, that of dead letters among them if there is one."""
+        return {**self.sinks, **({DEAD_LETTERS: self.dead_letter} if self.dead_letter is not None else {})}
 
     def store(self) -> Store | None:
         """Make the configured store of snapshots, if there is one; it is not open."""
@@ -189,7 +161,7 @@ class JobSpec:
     @property
     def sink_names(self) -> tuple[str, ...]:
         """Return the names of all sinks, including that of dead letters if there is one."""
-        return (*self.sinks, *((DEAD_LETTERS,) if self.dead_letter is not None else ()))
+        return tuple(self.all_sinks)
 
     def keep_sinks(self, other: JobSpec, names: Collection[str]) -> None:
         """Take over the open sinks of these names from another spec."""

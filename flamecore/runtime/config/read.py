@@ -32,15 +32,13 @@ from flamecore.abc.config import (
     DeployTable,
     Edge,
     JobConfig,
-    JobTable,
     Phase,
-    Policy,
     RegistryChoice,
     RegistryTable,
     State,
-    StateTable,
 )
 from flamecore.errors import ConfigError
+from flamecore.model.settings import JobTable, OnError, StateTable
 from flamecore.runtime.config import defaults, layers
 from flamecore.runtime.config.options import workers_on
 from flamecore.runtime.config.validate import Problems, convert, expand, unknown_key
@@ -60,7 +58,7 @@ class _SinkKeys(_UseKey, frozen=True):
 
 
 class _SourceKeys(_SinkKeys, frozen=True):
-    on_error: Policy = "fail"
+    on_error: OnError = "fail"
 
 
 _EDGE_KEYS: Final[Mapping[str, type[_UseKey]]] = {"source": _SourceKeys, "sink": _SinkKeys, "dead_letter": _UseKey}

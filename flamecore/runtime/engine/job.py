@@ -24,10 +24,9 @@ from flamecore.abc.transport import Endpoint, Transport, TransportContext
 from flamecore.errors import FlameError, JobError
 from flamecore.model.graph import Graph
 from flamecore.model.messages import CONTROL, Prepared
-from flamecore.model.plan import DEAD_LETTERS
+from flamecore.model.settings import JobSettings, StateTable
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.config.guard import blamed
-from flamecore.runtime.config.settings import JobSettings, StateSettings
 from flamecore.runtime.engine.node import Node
 from flamecore.runtime.engine.planning import acker_plan, check_importable, make_plan, open_history, open_sinks
 from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
@@ -62,7 +61,7 @@ class Job:
 
     Args:
         graph: The checked graph (`Flow.graph()`).
-        sources, sinks: A driver for each source and sink of the graph.
+        sources, sinks: A driver for each source and sink of the graph, and for dead letters, if there are any.
         acker: Function that makes the acker strategy.
         transport: Function that makes the transport.
         settings: Settings of the job.
@@ -89,8 +88,6 @@ class Job:
         self.graph = graph
         self.settings = settings or JobSettings()
         self._sources, self._sinks = dict(sources), dict(sinks)
-        if self.settings.dead_letter is not None:
-            self._sinks[DEAD_LETTERS] = self.settings.dead_letter
         self._make_acker, self._make_transport = acker, transport
         self._observers = Observers(observers)
         self._started: float | None = None
@@ -179,7 +176,7 @@ class Job:
             )
             if history is not None:
                 await history.begin(delivered_up_to)
-                most = (settings.state or StateSettings()).max_uncommitted
+                most = (settings.state or StateTable()).max_uncommitted
                 node.state_access = StateAccess(history.store, codec, history.resume(), most)
             sender = Sender(await transport.bind(CONTROL), self._fail)
             stack.push_async_callback(sender.aclose)
@@ -194,7 +191,7 @@ class Job:
             coordinator = None
             if history is not None:
                 coordinator = SnapshotCoordinator(
-                    plan, history, completion, settings.state or StateSettings(), sender, node.rears
+                    plan, history, completion, settings.state or StateTable(), sender, node.rears
                 )
             tasks = [asyncio.create_task(self._control(completion, coordinator, sender.endpoint, outcome))]
             if coordinator is not None:

@@ -110,7 +110,7 @@ class Node:
         self._edges = AsyncExitStack()
         self._deadlines = deadlines or Deadlines()
         self._tasks: dict[asyncio.Task[None], CallDeadline | None] = {}
-        self._random = SystemRandom() if plan.seed is None else Random(plan.seed)
+        self._random = SystemRandom() if plan.settings.seed is None else Random(plan.settings.seed)
 
     # -- assembly ---------------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Node:
                 continue
             source = sources[front.source]
             again = source.capabilities.replayable
-            if again and self.plan.clock == "sequence":
+            if again and self.plan.settings.clock == "sequence":
                 self._again.add(front)
             reader = self._readers[front] = await source.open(partition, position if again else None)
             self._edges.push_async_callback(self._deadlines.close, self._deadlines.source(front), reader.aclose)
@@ -165,7 +165,7 @@ class Node:
         )
         worker_task = WorkerTask(worker, await self._bind(f"worker/{index}"), self._latency, self._advanced)
         self.workers.append(worker_task)
-        most, uncommitted = _share(plan.max_in_flight, len(fronts), plan), None
+        most, uncommitted = _share(plan.settings.max_in_flight, len(fronts), plan), None
         if self.state_access is not None:
             await self._add_state(self.state_access, worker, worker_task)
             uncommitted = _share(self.state_access.max_uncommitted, len(fronts), plan)
@@ -175,8 +175,8 @@ class Node:
             deadline = self._deadlines.source(front.name)
             reader, again = self._readers[front.name], front.name in self._again
             self.front_tasks.append(FrontTask(front, reader, worker_task, plan, room, self.stop, deadline, again=again))
-        if plan.clock == "wall" and fronts and len(plan.fronts) > 1:  # a single front keeps no other waiting
-            self.heartbeats.append(Heartbeats(worker_task, plan.heartbeat_interval_s))
+        if plan.settings.clock == "wall" and fronts and len(plan.fronts) > 1:  # a single front keeps no other waiting
+            self.heartbeats.append(Heartbeats(worker_task, plan.settings.heartbeat_interval_s))
 
     async def _fronts(self, numbers: Sequence[int]) -> list[Front]:
         plan, state_access = self.plan, self.state_access
@@ -192,9 +192,9 @@ class Node:
             front = Front(
                 name,
                 number,
-                clock=plan.clock,
+                clock=plan.settings.clock,
                 start=max(start, state_access.resume.floor)
-                if state_access is not None and plan.clock == "wall"
+                if state_access is not None and plan.settings.clock == "wall"
                 else start,
                 describe=self._readers[name].describe,
                 original=self._readers[name].original,
@@ -253,7 +253,11 @@ class Node:
         away = sorted(hosts.difference(here))
         rear = RearTask(
             Collector(
-                name, plan.workers, delivered_up_to=delivered_up_to, barrier=plan.barrier, orders=sink.wants_orders
+                name,
+                plan.workers,
+                delivered_up_to=delivered_up_to,
+                barrier=plan.settings.barrier,
+                orders=sink.wants_orders,
             ),
             sink,
             await self._bind(f"rear/{name}"),

@@ -16,10 +16,11 @@ from flamecore.logs import logger
 from flamecore.model.graph import Graph
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings, StateTable
 from flamecore.model.vertices import is_local, note_declaration, user_functions, user_name
 from flamecore.runtime.config import defaults
-from flamecore.runtime.config.settings import JobSettings, StateSettings
 from flamecore.runtime.engine.state_lease import StateLease
+from flamecore.runtime.state.fronts import Phases
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
 
@@ -61,24 +62,10 @@ def make_plan(
         ]
     return Plan(
         graph,
-        settings.workers,
         tuple(FrontId(source, number) for source, number, _ in fronts),
+        settings,
+        start,
         partitions=tuple(partition for _, _, partition in fronts),
-        barrier=settings.barrier,
-        on_error=settings.on_error,
-        dead_letters=settings.dead_letter is not None,
-        policies=settings.source_policies,
-        clock=settings.clock,
-        max_in_flight=settings.max_in_flight,
-        max_rounds=settings.max_rounds,
-        heartbeat_interval_s=settings.heartbeat_interval_s,
-        advance=settings.advance,
-        start=start,
-        snapshots=settings.state is not None,
-        seed=settings.seed,
-        owning=settings.owners,
-        check_types=settings.check_types,
-        check_mutation=settings.check_mutation,
     )
 
 
@@ -107,23 +94,23 @@ async def open_history(
     """
     if store is None:
         return None
-    state = settings.state or StateSettings()
+    state = settings.state or StateTable()
     deadline = deadlines.store(store.name, state.commit_timeout_s)
     stack.push_async_callback(deadlines.close, deadline, store.aclose)
     await store.open()
-    if lost is not None and state.lease_s is not None and store.capabilities.durable:
+    if lost is not None and store.capabilities.durable:
         lease = await StateLease.acquire(
             store, settings.name, lease_s=state.lease_s, lost=lost, take_over=settings.take_over, listed=listed
         )
         await stack.enter_async_context(lease)
-    history = History(store, graph, settings.workers, settings.phases, settings.clock)
+    history = History(store, graph, settings.workers, Phases.of(settings), settings.clock)
     await history.scan()
     if history.unbound:
         blobs, first = len(history.unbound), history.unbound[0]
         logger().warning(events.STATE_UNVERIFIED, job=settings.name, blobs=blobs, first=first)
     known = {front.source for front in history.fronts}
     for source in graph.sources:
-        if (phase := settings.phases.of_source(source.name)) > 1 and source.name not in known:
+        if (phase := settings.source_phases.get(source.name, 1)) > 1 and source.name not in known:
             hint = "the state holds nothing of an earlier phase; if there was one, [state] is another here"
             logger().warning(events.PHASE_SKIPPED, job=settings.name, source=source.name, phase=phase, hint=hint)
     return history

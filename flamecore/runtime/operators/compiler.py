@@ -96,7 +96,7 @@ class Compiler:
         self.cycles = CycleCompiler(plan, worker, fail_at, numbers=own)
         self.compiled.waiting += self.cycles.waiting
         self.fail_at = self.cycles.fail_of
-        self.checks = plan.check_types or plan.check_mutation
+        self.checks = plan.settings.check_types or plan.settings.check_mutation
         self.strict = cache(partial(strict_vertex, plan=plan))
         self.at_home = frozenset(plan.homes)
         self.placed = self.placed_by_order()
@@ -136,7 +136,7 @@ class Compiler:
             ways,
             apart=self.parts(ends),
             snapshots=plan.snapshots,
-            barrier=plan.barrier,
+            barrier=plan.settings.barrier,
             strict=self.strict(vertex) if early else None,
             early=early,
         )
@@ -174,7 +174,7 @@ class Compiler:
         alone = len(self.outboxes) == 1
         strict = self.strict(vertex) if self.checks else vertex
         if isinstance(operator, StatefulOperator) and not (alone or vertex in self.cycles):
-            advance = self.plan.advance and self.plan.barrier
+            advance = self.plan.settings.advance and self.plan.settings.barrier
             segment = self.plan.segments.of[vertex.index]
             buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
             self.compiled.waiting.append(buffer)

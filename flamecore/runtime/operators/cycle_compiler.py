@@ -180,7 +180,7 @@ class CycleCompiler:
 
     def _head_of(self, head: Vertex) -> LoopHead:
         """Make the head operator of a cycle."""
-        most, fail, agenda = self._plan.max_rounds, self.fail_of(head), self._agenda_of(head)
+        most, fail, agenda = self._plan.settings.max_rounds, self.fail_of(head), self._agenda_of(head)
         keyed = self._keyed.get(head)
         if keyed is not None and isinstance(head, KeyedLoop):
             return KeyedLoopHead(head.name, most, fail, agenda, keyed, head.key)

@@ -64,7 +64,7 @@ class PrefixRun:
     """
 
     def __init__(self, graph: Graph, source: Source) -> None:
-        plan = Plan(graph, 1, ())
+        plan = Plan(graph, ())
         self._orders: list[Orders] = []
         self._payloads: list[Sequence[Any]] = []
         self._failed: set[int] = set()

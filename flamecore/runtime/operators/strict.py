@@ -42,9 +42,9 @@ Function = Callable[..., Any]
 
 def early_orders(plan: Plan) -> list[bytes]:
     """Return the order below which records are first ones; empty if there are none."""
-    if plan.check_types or plan.check_mutation:
+    if plan.settings.check_types or plan.settings.check_mutation:
         return []  # all records meet strict vertices
-    if plan.clock == "sequence":
+    if plan.settings.clock == "sequence":
         end = max(_FIRST * len(plan.graph.sources) // max(len(plan.fronts), 1), 1)
     else:
         end = WALL_CLOCK.get()() + _FIRST_US
@@ -56,7 +56,7 @@ def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
 
     By default they check the types of results, without their contents.
     """
-    depth = 1 if plan.check_types else 0
+    depth = 1 if plan.settings.check_types else 0
     made: Any = copy.copy(vertex)
     if isinstance(vertex, Map):
         made.function = _map_function(vertex, depth)
@@ -65,14 +65,14 @@ def strict_vertex(vertex: Vertex, plan: Plan) -> Vertex:
         if vertex.accumulate is not None:
             made.accumulate = _checked(vertex.accumulate, state)
         made.advance = _advancing(vertex.advance, state, output, vertex.accumulate or vertex.advance)
-    if plan.check_mutation:
+    if plan.settings.check_mutation:
         for name in vertex.functions:
             if (function := getattr(made, name)) is not None:
                 setattr(made, name, unchanging(function, getattr(vertex, name)))
-    if (plan.check_types or plan.check_mutation) and isinstance(vertex.route, ByKey):
+    if (plan.settings.check_types or plan.settings.check_mutation) and isinstance(vertex.route, ByKey):
         key = vertex.route.key
-        checked = _checked(key, ResultTest(returned(key), depth, "key")) if plan.check_types else key
-        made.route = ByKey(unchanging(checked, key) if plan.check_mutation else checked)
+        checked = _checked(key, ResultTest(returned(key), depth, "key")) if plan.settings.check_types else key
+        made.route = ByKey(unchanging(checked, key) if plan.settings.check_mutation else checked)
     strict: Vertex = made
     return strict
 

@@ -93,7 +93,7 @@ class Failures:
         if vertex.index not in self._idents:
             self._idents[vertex.index] = self._random.getrandbits(64)
         ident = self._idents[vertex.index]
-        letters = self._plan.on_error == DEAD_LETTERS
+        letters = self._plan.settings.on_error == DEAD_LETTERS
 
         def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
             key, reason = None, _reason(error)
@@ -113,7 +113,7 @@ class Failures:
                 reason=reason,
                 declared=vertex.declared,
                 frames=user_frames(error),
-                fatal=self._plan.on_error == "fail" or isinstance(error, FlowMistake),
+                fatal=self._plan.settings.on_error == "fail" or isinstance(error, FlowMistake),
                 worker=self._worker,
                 at=GlobalTime.decode(order),
                 trace=user_traceback(error) if letters and alive else "",
@@ -170,7 +170,7 @@ class Failures:
 
     def _rears_behind(self, vertex: Vertex) -> list[str]:
         """Return the rears that outputs of a vertex reach; all get dead letters."""
-        letters = [DEAD_LETTERS] if self._plan.dead_letters else []
+        letters = [DEAD_LETTERS] if self._plan.settings.dead_letters else []
         return letters + [end.name for end in self._plan.graph.reach_of(vertex) if isinstance(end, Sink)]
 
     def _placed(self, failure: Failure) -> Failure:
@@ -189,7 +189,7 @@ class Failures:
                 self.first_passed = {placed.at.time: f"{placed.vertex!r}: {placed.reason}, at {placed.position}"}
             self.passed += placed.at != last
             last = placed.at
-            if self._plan.on_error == DEAD_LETTERS:
+            if self._plan.settings.on_error == DEAD_LETTERS:
                 letters.append((order, self._kept(placed, front)))
         return letters
 

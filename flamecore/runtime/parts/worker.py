@@ -98,7 +98,7 @@ class Worker:
         self._held: dict[int, int] = {}  # promises of fronts that wait for their records to run
         self._promised: dict[int, int] = {}  # for each front with given times, the time after the last
         self._closing: set[int] = set()  # fronts that end once their times are stored and their records have run
-        self._merge_of = merges(plan.graph, self.fronts) if plan.barrier else {}
+        self._merge_of = merges(plan.graph, self.fronts) if plan.settings.barrier else {}
         self._merges = tuple(dict.fromkeys(self._merge_of.values()))
         self.step_items = _STEP_ITEMS
         """Approximate number of waiting items that run in one step; the rest is due at once."""
@@ -113,7 +113,7 @@ class Worker:
         self._inbound = segments.inbound
         self._last = segments.last
         self._opens = {sink.name: segments.of[sink.index] for sink in plan.graph.sinks}  # segment of each rear
-        if plan.dead_letters:
+        if plan.settings.dead_letters:
             self._opens[DEAD_LETTERS] = self._last
         self._released = {rear: min(listener.min_time(segment), 0) for rear, segment in self._opens.items()}
         self._delivered: dict[str, int] = {}
@@ -163,7 +163,7 @@ class Worker:
                 self._run(front.name.source, orders, values, mixed)
             else:
                 merge.add(number, Records(front.name.source, orders, values, mixed))
-        if times_left is None and self.plan.snapshots and self.plan.clock == "wall" and positions:
+        if times_left is None and self.plan.snapshots and self.plan.settings.clock == "wall" and positions:
             # Nothing is released before the front promises the next time: until then these can be stored.
             self.given_times.append(GivenTimes(number, first, len(positions)))
             self._promised[number] = front.next_time
@@ -247,7 +247,7 @@ class Worker:
         the source grows until the job restarts after a fault, new records must not get times that others have passed.
         """
         front = self.fronts[number]
-        if self.plan.snapshots and self.plan.clock == "sequence" and not front.ended:
+        if self.plan.snapshots and self.plan.settings.clock == "sequence" and not front.ended:
             self.given_times.append(GivenTimes(number, front.next_time, 0))
             self._promised[number] = front.next_time
         front.ended = True

@@ -15,6 +15,7 @@ from itertools import count
 from flamecore.abc.source import Source
 from flamecore.errors import JobError
 from flamecore.model.graph import Graph
+from flamecore.model.settings import JobSettings
 from flamecore.runtime.state.format import FrontState, Manifest, SinkState
 from flamecore.runtime.state.scan import StoreContents
 
@@ -25,6 +26,11 @@ class Phases:
 
     sources: Mapping[str, int] = field(default_factory=dict)
     sinks: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: JobSettings) -> Phases:
+        """Return the phases that the settings of a job name."""
+        return cls(settings.source_phases, settings.sink_phases)
 
     def of_source(self, name: str) -> int:
         """Return the phase of a source."""

@@ -16,7 +16,7 @@ from flamecore import events
 from flamecore.errors import FlameError, SinkError, SourceError, StoreError
 from flamecore.logs import logger
 from flamecore.model.meta import FrontId
-from flamecore.runtime.config.settings import JobSettings
+from flamecore.model.settings import JobSettings
 from flamecore.runtime.tasks.event_loop import give_up
 
 T = TypeVar("T")

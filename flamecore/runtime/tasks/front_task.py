@@ -85,7 +85,7 @@ class FrontTask:
         self._reader = reader
         self._worker_task = worker_task
         self._room = room
-        self._policy = plan.policies.get(front.name.source, "fail")
+        self._policy = plan.settings.source_policies.get(front.name.source, "fail")
         self._stop = stop
         self._snapshots, self._again = plan.snapshots, again or plan.snapshots
         self._exhausted = front.ended

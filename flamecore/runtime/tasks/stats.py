@@ -103,7 +103,7 @@ def check_left_out(job: str, stats: JobStats, limit: float | None) -> None:
         job: Name of the job.
         stats: Its last counts.
         limit: Most records, as an `int`; the largest share of them, as a `float`; None: see
-            `flamecore.abc.config.JobTable`.
+            `flamecore.model.settings.JobTable`.
 
     Raises:
         TooManyFailedError: Too many records failed.

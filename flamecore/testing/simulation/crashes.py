@@ -21,7 +21,7 @@ from flamecore.abc.acker import Acker, AckerPlan
 from flamecore.errors import FencedError, FlameError, OperationError
 from flamecore.model.clock import STOPWATCH, WALL_CLOCK, ClockName
 from flamecore.model.graph import Graph
-from flamecore.model.plan import OnError
+from flamecore.model.settings import OnError
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.format import Binding, decode_epoch
 from flamecore.testing.laws import LawBroken

@@ -17,10 +17,9 @@ from flamecore.abc.sink import Sink
 from flamecore.abc.source import Source
 from flamecore.model.clock import ClockName
 from flamecore.model.graph import Graph
-from flamecore.model.plan import OnError
+from flamecore.model.settings import JobSettings, OnError, StateTable
 from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.plugins import PluginRegistry
-from flamecore.runtime.config.settings import JobSettings, StateSettings
 from flamecore.runtime.parts.front import Front
 from flamecore.testing.simulation.edges import Contents, Records, SimulatedSink, SimulatedSource
 from flamecore.testing.simulation.network import Network
@@ -198,10 +197,9 @@ class Start:
             max_failed=1.0,  # a run may read few records, or one that fails
             max_in_flight=most,
             seed=seed,
-            state=StateSettings(
+            state=StateTable(
                 interval_s=random.choice((0.001, 0.01, 0.05)),
                 max_uncommitted=random.choice((3, 20, 1000)),
-                lease_s=None,
             ),
         )
         return cls(job, name, Process(job.world, f"{name}/control"), Network(job.world), acker, settings)

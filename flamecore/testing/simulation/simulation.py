@@ -24,7 +24,8 @@ from flamecore.model.graph import Graph
 from flamecore.model.item import DataItem
 from flamecore.model.messages import CONTROL, Busy, Delivered, Items, Released, Report
 from flamecore.model.meta import FrontId
-from flamecore.model.plan import OnError, Plan
+from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings, OnError
 from flamecore.runtime.config.operators import plugin_operators
 from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.parts.collector import Collector
@@ -114,7 +115,8 @@ class Simulation:
             advance = drawn.choice((False, True))
         owning = drawn.choice((None, *range(1, workers + 1)))
         names = tuple(front.name for front in fronts)
-        self.plan = Plan(graph, workers, names, on_error=on_error, owning=owning, advance=advance, clock=clock)
+        settings = JobSettings(workers=workers, owners=owning, on_error=on_error, advance=advance, clock=clock)
+        self.plan = Plan(graph, names, settings)
         strategy = acker(AckerPlan(workers, self.plan.segments.inbound, tuple(self.records)))
         self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}

@@ -14,6 +14,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from flamecore.abc.hooks import Observers
 from flamecore.errors import FlameError, JobError
 from flamecore.model.plan import Plan
@@ -66,7 +68,7 @@ class SimulatedSupervisor:
                 stack,
                 SimulatedStore(control),
                 job.graph,
-                replace(self._start.settings, workers=self._workers),
+                msgspec.structs.replace(self._start.settings, workers=self._workers),
                 Deadlines(),
             )
             assert history is not None
@@ -92,7 +94,8 @@ class SimulatedSupervisor:
                     await self._recover(epoch, history, fault)
                     if not history.fronts:
                         history.find_fronts(job.graph, sources)
-                    plan = replace(plan, start=history.start, workers=self._workers)
+                    settings = msgspec.structs.replace(plan.settings, workers=self._workers)
+                    plan = replace(plan, start=history.start, settings=settings)
                 else:
                     return
 
@@ -139,7 +142,8 @@ class SimulatedSupervisor:
             if process is None or not process.alive:
                 process = Process(self._job.world, f"{epoch.name}/worker-{index}")
                 self.processes.append(process)
-            seeded = replace(plan, seed=self._job.random.getrandbits(32))
+            seed = self._job.random.getrandbits(32)
+            seeded = replace(plan, settings=msgspec.structs.replace(plan.settings, seed=seed))
             transport = EpochTransport(SimulatedTransport(process, self._start.network), epoch.name)
             self._nodes[index] = (
                 process,

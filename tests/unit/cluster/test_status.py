@@ -7,6 +7,7 @@ from typing import Any
 import flamecore as fc
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings
 from flamecore.runtime.cluster.membership import Membership
 from flamecore.runtime.cluster.status import JobStatus, homes_of
 from flamecore.runtime.parts.counters import NodeStats
@@ -55,7 +56,7 @@ def test_the_homes_of_cycles_are_told_by_worker() -> None:
     for name in NAMES:
         numbers.loop(body, name=name).sink(name)  # type: ignore[arg-type]
     numbers.key_by(lambda n: n).fold(0, lambda total, n: total + n).sink("totals")
-    homes = homes_of(Plan(flow.graph(), 3, (FrontId("numbers", 0),)))
+    homes = homes_of(Plan(flow.graph(), (FrontId("numbers", 0),), JobSettings(workers=3)))
     assert sorted(name for cycles in homes.values() for name in cycles) == sorted(NAMES)
     assert len(homes) > 1
-    assert homes_of(Plan(flow.graph(), 1, (FrontId("numbers", 0),))) == {"worker/0": NAMES}
+    assert homes_of(Plan(flow.graph(), (FrontId("numbers", 0),))) == {"worker/0": NAMES}

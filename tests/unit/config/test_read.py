@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from flamecore.abc.config import DeployTable, JobConfig, JobTable, RegistryChoice, RegistryTable, StateTable
+from flamecore.abc.config import DeployTable, JobConfig, RegistryChoice, RegistryTable
 from flamecore.errors import ConfigError, UnknownKeyError
+from flamecore.model.settings import JobTable, StateTable
 from flamecore.runtime.config.layers import OWN_KEYS, Layer, from_command, parsed
 from flamecore.runtime.config.options import options_of
 from flamecore.runtime.config.read import _EDGE_KEYS, read_config

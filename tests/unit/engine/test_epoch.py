@@ -41,7 +41,7 @@ class Slow:
 def in_an_epoch(check: Callable[[Epoch], Awaitable[None]]) -> None:
     flow = fc.Flow("counts")
     flow.source("lines", str).key_by(lambda line: line).count().sink("out")
-    plan = Plan(flow.graph(), 1, (FrontId("lines", 0),), partitions=("",))
+    plan = Plan(flow.graph(), (FrontId("lines", 0),), partitions=("",))
 
     async def run() -> None:
         nobody: Any = None

@@ -20,8 +20,8 @@ from flamecore.model.hashing import key_groups
 from flamecore.model.messages import Committed, Delivered, Failing, Prepare, Prepared, Reached, Report, Resume, Settled
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings, StateTable
 from flamecore.runtime.codec.codec import Codec
-from flamecore.runtime.config.settings import StateSettings
 from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
 from flamecore.runtime.engine.snapshots.participant import SnapshotWriter
 from flamecore.runtime.parts.completion import Completion
@@ -129,7 +129,9 @@ class Bench:
 
     def __init__(self, clock: ClockName = "sequence", now: int = 100, fronts: int = 1, **front: Any) -> None:
         self.now = now
-        self.plan = Plan(counting(), 1, tuple(FrontId("lines", n) for n in range(fronts)), clock=clock, snapshots=True)
+        self.plan = Plan(
+            counting(), tuple(FrontId("lines", n) for n in range(fronts)), JobSettings(clock=clock, state=StateTable())
+        )
         self.reporter = Silent()
         made = [
             Front(name, number, clock=clock, snapshots=True, now_us=lambda: self.now, **front)
@@ -500,7 +502,7 @@ class Job:
         self.store = Watched(self.told)
         self.graph = counting()
         self.history = History(self.store, self.graph, 2)
-        self.plan = Plan(self.graph, 2, (FrontId("lines", 0),), snapshots=True)
+        self.plan = Plan(self.graph, (FrontId("lines", 0),), JobSettings(workers=2, state=StateTable()))
         self.completion = Completion(self.plan)
         self.post = Post()
         self.taken: list[Manifest] = []
@@ -513,7 +515,7 @@ class Job:
             self.plan,
             self.history,
             self.completion,
-            StateSettings(**settings),
+            StateTable(**settings),
             self.post,  # type: ignore[arg-type]
             [Rear(self.told)],  # type: ignore[list-item]
             self.taken.append,

@@ -14,6 +14,7 @@ from flamecore.model.builder import same
 from flamecore.model.graph import Graph
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings
 from flamecore.model.vertices import Broadcast, ByKey, ByTime, KeyedLoop, Map, Route, Sink, Source, ToAll
 
 Item = tuple[int, int]
@@ -110,7 +111,7 @@ def test_a_loop_by_key_has_the_owners_of_a_state_outside_of_cycles(owning: int |
     def within(items: Any) -> Any:
         return items.loop(plain).key_by(key).stateful_map(0, turn, name="last").branch(goes_on)
 
-    plan = Plan(drawn(within).graph(), 4, (FrontId("in", 0),), owning=owning)
+    plan = Plan(drawn(within).graph(), (FrontId("in", 0),), JobSettings(workers=4, owners=owning))
     assert not plan.homes
     assert [cycle for worker in range(4) for cycle in plan.homes_on(worker)] == []
     assert {owner for vertex in plan.graph.vertices for owner in plan.owners_of(vertex)} == set(
@@ -124,7 +125,7 @@ def test_a_loop_by_key_in_a_cycle_with_another_key_has_the_home_of_that() -> Non
 
     flow = fc.Flow("loops")
     flow.source("in").loop(around, name="around").sink("out")
-    plan = Plan(flow.graph(), 4, (FrontId("in", 0),))
+    plan = Plan(flow.graph(), (FrontId("in", 0),), JobSettings(workers=4))
     assert {vertex.name for vertex in plan.homes} > {"around", "loop", "loop.key", "stateful_map:turn"}
     assert len(set(plan.homes.values())) == 1
 

@@ -9,6 +9,7 @@ import pytest
 import flamecore as fc
 from flamecore.model.meta import FrontId
 from flamecore.model.plan import Plan, owning_workers
+from flamecore.model.settings import JobSettings
 
 HOMES = [2, 0, 1, 3]
 """The homes of the first cycles among four workers: state that is stored must be found."""
@@ -24,7 +25,7 @@ def test_half_of_the_workers_own_counts(workers: int, owning: int) -> None:
     flow, keyed = words()
     keyed.count().sink("counts")
     assert owning_workers(flow.graph(), workers) == owning
-    plan = Plan(flow.graph(), workers, (FrontId("lines", 0),))
+    plan = Plan(flow.graph(), (FrontId("lines", 0),), JobSettings(workers=workers))
     assert set(plan.owners) == set(range(workers - owning, workers))
 
 
@@ -62,7 +63,7 @@ def test_each_cycle_with_keyed_state_has_one_home(owning: int | None) -> None:
         turned(numbers, f"cycle {number}").sink(f"out {number}")
     vertices = {vertex.name: vertex for vertex in flow.graph().vertices}
     homes = set()
-    plan = Plan(flow.graph(), 4, (FrontId("numbers", 0),), owning=owning)
+    plan = Plan(flow.graph(), (FrontId("numbers", 0),), JobSettings(workers=4, owners=owning))
     for cycle in plan.graph.keyed_cycles():
         (home,) = {owner for vertex in cycle for owner in plan.owners_of(vertex)}
         homes.add(home)
@@ -78,7 +79,7 @@ def test_a_count_beside_a_cycle_is_owned_as_if_it_were_alone() -> None:
     flow, keyed = words()
     keyed.count().sink("counts")
     turned(flow.source("numbers", int), "cycle").sink("out")
-    plan = Plan(flow.graph(), 4, (FrontId("lines", 0), FrontId("numbers", 0)))
+    plan = Plan(flow.graph(), (FrontId("lines", 0), FrontId("numbers", 0)), JobSettings(workers=4))
     assert set(plan.owners) == {2, 3}
 
 
@@ -86,6 +87,6 @@ def test_the_number_of_owners_can_be_set() -> None:
     flow, keyed = words()
     keyed.count().sink("counts")
     fronts = (FrontId("lines", 0),)
-    assert set(Plan(flow.graph(), 4, fronts, owning=4).owners) == {0, 1, 2, 3}
-    assert set(Plan(flow.graph(), 4, fronts, owning=1).owners) == {3}
-    assert set(Plan(flow.graph(), 2, fronts, owning=3).owners) == {0, 1}, "there are no more"
+    assert set(Plan(flow.graph(), fronts, JobSettings(workers=4, owners=4)).owners) == {0, 1, 2, 3}
+    assert set(Plan(flow.graph(), fronts, JobSettings(workers=4, owners=1)).owners) == {3}
+    assert set(Plan(flow.graph(), fronts, JobSettings(workers=2, owners=3)).owners) == {0, 1}, "there are no more"

@@ -77,7 +77,7 @@ def compiled(flow: fc.Flow, entered: list[tuple[Meta, Any]], failed: set[int]) -
     (behind,) = [vertex for vertex in graph.vertices if vertex.name == "behind"]
     behind.shape = "inspect_meta"  # type: ignore[attr-defined]  # it is a map
     behind.function = lambda payload, meta: entered.append((meta, payload))  # type: ignore[attr-defined]
-    return compile_worker(Plan(graph, 1, ()), 0, Random(0), [Outbox()], fail_at)
+    return compile_worker(Plan(graph, ()), 0, Random(0), [Outbox()], fail_at)
 
 
 @pytest.mark.parametrize("seed", range(40))

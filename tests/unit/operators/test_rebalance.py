@@ -16,6 +16,7 @@ from flamecore.model.clock import STOPWATCH
 from flamecore.model.messages import Busy
 from flamecore.model.meta import FrontId, GlobalTime
 from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings
 from flamecore.model.vertices import ByTime, Map
 from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, routed
@@ -187,7 +188,10 @@ def by_load(flow: fc.Flow, fronts: int = 1) -> bool:
     def fail_at(vertex: Any) -> Any:
         return lambda order, trace, alive, payload, error: None
 
-    return compile_worker(Plan(flow.graph(), 2, names), 0, Random(0), outboxes, fail_at).shares is not None
+    return (
+        compile_worker(Plan(flow.graph(), names, JobSettings(workers=2)), 0, Random(0), outboxes, fail_at).shares
+        is not None
+    )
 
 
 def numbers() -> tuple[fc.Flow, fc.Stream[int]]:

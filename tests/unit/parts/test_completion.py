@@ -18,7 +18,7 @@ def control(start: int = 0, fronts: int = 2) -> Completion:
     numbers = flow.source("numbers", int)
     numbers.sink("a")
     numbers.sink("b")
-    return Completion(Plan(flow.graph(), 1, tuple(FrontId("numbers", n) for n in range(fronts)), start=start))
+    return Completion(Plan(flow.graph(), tuple(FrontId("numbers", n) for n in range(fronts)), start=start))
 
 
 def test_a_job_is_done_when_every_front_has_ended_and_every_rear_has_stored_all() -> None:

@@ -18,6 +18,7 @@ from flamecore.model.hashing import key_group, owners, stable_hash
 from flamecore.model.messages import Ack, Delivered, Items, MinTimes, Released, Report
 from flamecore.model.meta import FrontId, GlobalTime, Meta, encode_time
 from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
@@ -53,7 +54,7 @@ class Bench:
 
     def __init__(self, graph: Graph, index: int = 0, workers: int = 1, **settings: Any) -> None:
         names = tuple(FrontId(source.name, 0) for source in graph.sources)
-        self.plan = Plan(graph, workers, names, **{"owning": workers, **settings})
+        self.plan = Plan(graph, names, JobSettings(**{"workers": workers, "owners": workers, **settings}))
         self.log = Log()
         fronts = [
             Front(name, number, describe=lambda at: f"line {at}")

@@ -13,9 +13,9 @@ import pytest
 
 import flamecore as fc
 from flamecore.model.clock import WALL_CLOCK
+from flamecore.model.settings import JobSettings
 from flamecore.runtime.config.layers import from_program
 from flamecore.runtime.config.read import make_config
-from flamecore.runtime.config.settings import JobSettings
 from flamecore.runtime.engine.job import Job
 from flamecore.runtime.launch import make_job
 from flamecore.testing.simulation.virtual import VirtualLoop, run_virtually

@@ -17,7 +17,7 @@ from typing import Final
 from flamecore.errors import JobError
 from flamecore.model.messages import Committed, Prepare, Prepared, Settled
 from flamecore.model.plan import Plan
-from flamecore.runtime.config.settings import StateSettings
+from flamecore.model.settings import StateTable
 from flamecore.runtime.parts.completion import Completion
 from flamecore.runtime.state.format import Manifest
 from flamecore.runtime.state.history import History
@@ -46,7 +46,7 @@ class SnapshotCoordinator:
         plan: Plan,
         history: History,
         completion: Completion,
-        settings: StateSettings,
+        settings: StateTable,
         sender: Sender,
         rears: Sequence[RearTask],
         taken: Callable[[Manifest], None] = lambda manifest: None,

@@ -210,7 +210,7 @@ class RegistryError(FlameError):
 
 
 class ClaimedError(RegistryError):
-    """Another supervisor runs the job. Fields: also `job`, `holder` (host and process), `epoch`."""
+    """Another supervisor runs the job. Fields: also `job`, `holder` (host and process), `incarnation`."""
 
 
 class CodecError(FlameError):
@@ -284,9 +284,10 @@ class SendTimeout(TransportError):
 
 
 class FrameError(TransportError):
-    """Bytes that are not a frame of this job and epoch, or frames that are missing.
+    """Bytes that are not a frame of this job and incarnation, or frames that are missing.
 
-    Fields: also `reason`, one word: short, magic, version, oversized, length, damaged, job, epoch, addresses, gap.
+    Fields: also `reason`, one word: short, magic, version, oversized, length, damaged, job, incarnation, addresses,
+    gap.
     """
 
 

@@ -74,7 +74,7 @@ class TransportContext:
 
     Attributes:
         job: Identifies the job; a frame of another job is refused.
-        epoch: Incarnation of the job; a frame of an earlier one is a ghost and is refused.
+        incarnation: Number of this start of the job; a frame of an earlier one is a ghost and is refused.
         codec: Encodes and decodes messages (`flamecore.runtime.codec.codec.Codec`), for transports that carry bytes.
         node: Name of this process in the job.
         token: Shared secret of the job; a peer that does not show it is refused. Empty: none is asked for.
@@ -88,7 +88,7 @@ class TransportContext:
     """
 
     job: str = ""
-    epoch: int = 0
+    incarnation: int = 0
     codec: Any = None
     node: str = ""
     token: str = ""

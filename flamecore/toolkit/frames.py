@@ -2,8 +2,8 @@
 
 It is enough to refuse foreign bytes before parsing them:
 
-    magic 4 | version 1 | reserved 1 | addresses' length 2 | body length 4 | epoch 4 | sequence 8 | job 8 | checksum 8
-    then "sender\0receiver", then the body
+    magic 4 | version 1 | reserved 1 | addresses' length 2 | body length 4 | incarnation 4 | sequence 8 | job 8 |
+    checksum 8; then "sender\0receiver", then the body
 
 All numbers are big-endian and unsigned. `job` is a hash of the job's id; `sequence` counts the frames of one channel
 from 1, so a gap shows a loss. The checksum (xxh3, 64 bits) covers everything else. It detects damage, not malice: the
@@ -40,16 +40,16 @@ class Frame(NamedTuple):
 
 
 class Framing:
-    """The encoding of the frames of one job and epoch.
+    """The encoding of the frames of one job and incarnation.
 
     Args:
         job: Id of the job.
-        epoch: Its incarnation; frames of another are refused.
+        incarnation: The number of its start; frames of another are refused.
         max_body_bytes: Largest body.
     """
 
-    def __init__(self, job: str, epoch: int = 0, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-        self.epoch = epoch
+    def __init__(self, job: str, incarnation: int = 0, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        self.incarnation = incarnation
         self.max_body_bytes = max_body_bytes
         self._job = xxhash.xxh3_64_intdigest(job.encode())
 
@@ -69,7 +69,7 @@ class Framing:
                 peer=frame.receiver,
                 reason="oversized",
             )
-        head = _HEAD.pack(MAGIC, VERSION, len(addresses), len(frame.body), self.epoch, frame.sequence, self._job)
+        head = _HEAD.pack(MAGIC, VERSION, len(addresses), len(frame.body), self.incarnation, frame.sequence, self._job)
         rest = addresses + frame.body
         return head + _SUM.pack(_checksum(head, rest)) + rest
 
@@ -92,11 +92,11 @@ class Framing:
         """Return the frame in some bytes.
 
         Raises:
-            FrameError: They are no whole, undamaged frame of this job, version and epoch; the text says why.
+            FrameError: They are no whole, undamaged frame of this job, version and incarnation; the text says why.
         """
         if len(data) < HEADER_BYTES:
             raise _refused("short", f"{len(data)} bytes are no frame")
-        magic, version, addresses, body, epoch, sequence, job = _HEAD.unpack_from(data)
+        magic, version, addresses, body, incarnation, sequence, job = _HEAD.unpack_from(data)
         if magic != MAGIC:
             raise _refused("magic", "bytes that are no frame")
         if version != VERSION:
@@ -112,8 +112,10 @@ class Framing:
             raise _refused("damaged", "a damaged frame")
         if job != self._job:
             raise _refused("job", "a frame of another job")
-        if epoch != self.epoch:
-            raise _refused("epoch", f"a frame of epoch {epoch}; this is epoch {self.epoch}")
+        if incarnation != self.incarnation:
+            raise _refused(
+                "incarnation", f"a frame of incarnation {incarnation}; this is incarnation {self.incarnation}"
+            )
         try:
             sender, receiver = rest[:addresses].decode().split("\0")
         except ValueError:

@@ -223,7 +223,7 @@ def grpc() -> Target:
 
     async def listening(script: Script) -> None:
         """Frames of a peer, over some connections."""
-        transport = GrpcTransport(options, TransportContext(job="fuzz", epoch=1, codec=codec))
+        transport = GrpcTransport(options, TransportContext(job="fuzz", incarnation=1, codec=codec))
         endpoint = await transport.bind("b/0")
         peer = Peer("unix:/nowhere", "one", options, ("a/", "b/"))
         for _ in range(3):
@@ -297,7 +297,7 @@ def nats() -> Target:
         token = "" if script.number() % 4 == 0 else "secret"
         lost: list[str] = []
         context = TransportContext(
-            job="fuzz", epoch=1, codec=codec, token=token, lost=lambda location, _: lost.append(location)
+            job="fuzz", incarnation=1, codec=codec, token=token, lost=lambda location, _: lost.append(location)
         )
         exchange = Exchange(options, context)
         endpoint = exchange.endpoints["b/0"] = NatsEndpoint("b/0", exchange)

@@ -146,8 +146,8 @@ def test_a_joining_worker_finds_the_job_by_its_name(shell: Shell, transport: str
     before = shell.record()
     listen = {"transport__grpc__listen": f"127.0.0.1:{free_port()}"} if transport == "grpc" else {}
     job = shell.job(transport, "long", "out.jsonl", deploy__start="join", **listen)
-    epoch = (before.epoch if before else 0) + 1
-    wait_for(lambda: (record := shell.record()) and record.epoch == epoch and record.control, job)
+    incarnation = (before.incarnation if before else 0) + 1
+    wait_for(lambda: (record := shell.record()) and record.incarnation == incarnation and record.control, job)
     names = ("w1", "w2")
     workers = [shell.start("worker", "--join", shell.server.url, "--job", "slow", "--name", name) for name in names]
     wait_for(lambda: shell.output("out.jsonl"), job)
@@ -169,7 +169,7 @@ def test_a_joining_worker_finds_the_job_by_its_name(shell: Shell, transport: str
         assert process.returncode == 0, trouble
     record = shell.record()
     assert record is not None
-    assert (record.epoch, record.lease_s, record.members) == (epoch, 0, {})
+    assert (record.incarnation, record.lease_s, record.members) == (incarnation, 0, {})
 
 
 def test_a_joining_worker_finds_a_job_without_registry_through_its_server(shell: Shell) -> None:
@@ -190,13 +190,13 @@ def test_a_joining_worker_finds_a_job_without_registry_through_its_server(shell:
 
 def test_a_second_supervisor_is_refused_and_follows_when_the_first_is_gone(shell: Shell, transport: str) -> None:
     before = shell.record()
-    epoch = (before.epoch if before else 0) + 1
+    incarnation = (before.incarnation if before else 0) + 1
     first = shell.job(transport, "long", "first.jsonl", registry__lease_s=3)
     wait_for(lambda: shell.output("first.jsonl"), first)
     second = shell.job(transport, "short", "second.jsonl")
     _, said = second.communicate(timeout=30)
     assert second.returncode == 2
-    assert f"(process {first.pid}), since epoch {epoch}" in said
+    assert f"(process {first.pid}), since incarnation {incarnation}" in said
     assert not shell.output("second.jsonl")
     assert first.poll() is None, "the first one has not been troubled"
     first.kill()
@@ -207,7 +207,7 @@ def test_a_second_supervisor_is_refused_and_follows_when_the_first_is_gone(shell
     assert len(shell.output("third.jsonl")) == 20
     record = shell.record()
     assert record is not None
-    assert record.epoch == epoch + 1
+    assert record.incarnation == incarnation + 1
 
 
 def test_a_worker_that_joins_an_unknown_job_is_refused(shell: Shell) -> None:

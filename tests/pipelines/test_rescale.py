@@ -166,7 +166,7 @@ def test_a_request_to_an_ending_job_is_answered(tmp_path: Path) -> None:
 def test_a_client_hears_that_the_supervisor_left_without_an_answer(tmp_path: Path) -> None:
     from flamestream_grpc import GrpcTransport
 
-    facts: dict[str, Any] = {"job": "j", "epoch": 1, "token": "t" * 32, "folder": str(tmp_path)}
+    facts: dict[str, Any] = {"job": "j", "incarnation": 1, "token": "t" * 32, "folder": str(tmp_path)}
 
     async def run() -> None:
         supervisor = GrpcTransport(None, TransportContext(codec=Codec(), node="supervisor", **facts))

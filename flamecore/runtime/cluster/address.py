@@ -31,14 +31,14 @@ class JobPlace(NamedTuple):
         transport: Name of the transport's driver.
         options: Options of the transport, as configured.
         job: The transport's name for the job (`TransportContext.job`).
-        epoch: Incarnation of the job.
+        incarnation: Number of the start of the job.
         control: Location of its control, in the transport's words.
     """
 
     transport: str
     options: Mapping[str, Any]
     job: str
-    epoch: int
+    incarnation: int
     control: str
 
 
@@ -75,11 +75,11 @@ def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bo
             reached = plugins.get("transport", record.transport)
             stands_for = reached.address_of(address).options if has_scheme(reached, address) else {}
             options = {**stands_for, **_configured(config, record.transport)}
-            return JobPlace(record.transport, options, record.run, record.epoch, record.control)
+            return JobPlace(record.transport, options, record.run, record.incarnation, record.control)
     assert transport is not None
     name, reached = transport
     said = reached.address_of(address)
-    # Without a registry outside of its supervisor a job has one lease: its epoch is 1.
+    # Without a registry outside of its supervisor a job has one lease: its incarnation is 1.
     return JobPlace(name, {**said.options, **_configured(config, name)}, job, 1, said.control)
 
 

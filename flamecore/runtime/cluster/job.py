@@ -168,7 +168,7 @@ class ClusterJob:
         transport = self._transport = spec.transport(
             TransportContext(
                 job=self.id,
-                epoch=lease.epoch,
+                incarnation=lease.incarnation,
                 codec=self._codec,
                 node=SUPERVISOR,
                 token=token,
@@ -189,7 +189,7 @@ class ClusterJob:
             "transport": spec.config.transport.use,
             "options": node_options(spec.transport_table),
             "job": self.id,
-            "epoch": lease.epoch,
+            "incarnation": lease.incarnation,
             "token": token,
             "folder": folder,
             "control": control,
@@ -257,7 +257,9 @@ class ClusterJob:
             self._check()
             self._epochs += 1
             epoch = self.epoch = Epoch(
-                f"{secrets.token_hex(3)}.{self._epochs}",
+                # Where the registry ends with its supervisor, every start has incarnation 1, and an epoch of the state
+                # has no number before it begins. So chance tells the name from those of other starts.
+                f"{self._lease.incarnation}.{self._epochs}.{secrets.token_hex(3)}",
                 self._context.plan,
                 self._context.spec,
                 self._transport,

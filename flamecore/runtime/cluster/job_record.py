@@ -44,7 +44,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         job: Its name.
-        epoch: Its incarnation; grows with every lease.
+        incarnation: Number of its start; grows with every lease. It is stored as `epoch`, as earlier versions wrote it.
         holder: Its supervisor, for people: host and process.
         claim: A random text for each lease.
         lease_s: Seconds without a change of the record after which the supervisor is gone; 0: it has ended.
@@ -59,7 +59,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     job: str
-    epoch: int
+    incarnation: int = msgspec.field(name="epoch")
     holder: str
     claim: str
     lease_s: float

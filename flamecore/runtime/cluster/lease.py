@@ -1,11 +1,11 @@
 """The lease of a job: one supervisor holds it at a time, and renews it.
 
-The record of a job in the registry names its supervisor, the epoch, and the places of all processes. A supervisor
+The record of a job in the registry names its supervisor, the incarnation, and the places of all processes. A supervisor
 renews the record three times in `lease_s`. Another one watches it: if the record stays as it is for `lease_s`, the
-supervisor is gone, and the other takes over with a higher epoch. Clocks of two hosts are never compared, only changes
-of the record count; and since every change names the revision it is based on, only one of several takeovers succeeds. A
-supervisor that wakes up too late finds the record changed, and stops. Its messages until then carry its old epoch, and
-are refused.
+supervisor is gone, and the other takes over with a higher incarnation. Clocks of two hosts are never compared, only
+changes of the record count; and since every change names the revision it is based on, only one of several takeovers
+succeeds. A supervisor that wakes up too late finds the record changed, and stops. Its messages until then carry its old
+incarnation, and are refused.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Lease:
             lease_s: Seconds that the lease outlives its last renewal.
             token: Secret of the job, which processes that look it up must know.
             lost: Called once if the lease cannot be kept, with a ClaimedError or RegistryError.
-            above: A bound that the epoch exceeds, too.
+            above: A bound that the incarnation exceeds, too.
             take_over: Whether to take the job from a supervisor that has it, without waiting.
 
         Raises:
@@ -89,7 +89,7 @@ class Lease:
         began = time.monotonic()
         record = JobRecord(
             job=job,
-            epoch=max(last.epoch if last else 0, above) + 1,
+            incarnation=max(last.incarnation if last else 0, above) + 1,
             holder=f"{socket.gethostname()} (process {os.getpid()})",
             claim=secrets.token_hex(8),
             lease_s=lease_s,
@@ -99,7 +99,9 @@ class Lease:
         for _ in range(_TRIES if take_over else 0):  # the one that has it may renew in between
             if revision is not None or (entry := await registry.get(key)) is None:
                 break
-            record = msgspec.structs.replace(record, epoch=max(record.epoch, read(entry.value, job).epoch + 1))
+            record = msgspec.structs.replace(
+                record, incarnation=max(record.incarnation, read(entry.value, job).incarnation + 1)
+            )
             value = encode(record, token)
             revision = await registry.update(key, value, entry.revision)
         if revision is None:
@@ -110,9 +112,9 @@ class Lease:
         return lease
 
     @property
-    def epoch(self) -> int:
-        """Return the incarnation of the job."""
-        return self.record.epoch
+    def incarnation(self) -> int:
+        """Return the number of this start of the job."""
+        return self.record.incarnation
 
     def publish(self, **changes: Any) -> None:
         """Change fields of the record.
@@ -209,14 +211,14 @@ async def _wait_for_end(registry: JobRegistry, key: str, revision: int, last: Jo
 
 def _claimed(record: JobRecord) -> ClaimedError:
     return ClaimedError(
-        f"job {record.job!r} is run by {record.holder}, since epoch {record.epoch}",
+        f"job {record.job!r} is run by {record.holder}, since incarnation {record.incarnation}",
         hint="Stop that one first, or take the job over from it: --take-over, or job.take_over = true; or give this "
         "one another name under [job].",
         registry="",
         key=key_of(record.job),
         job=record.job,
         holder=record.holder,
-        epoch=record.epoch,
+        incarnation=record.incarnation,
     )
 
 

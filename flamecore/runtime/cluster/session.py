@@ -32,7 +32,7 @@ class ControlSession:
     """The session of one process with the control of one job.
 
     Args:
-        bootstrap: Values to join: transport and its options, job, epoch, token, names, and the control's location.
+        bootstrap: Values to join: transport, its options, job, incarnation, token, names, and the control's location.
         lost: Called with the error of a lost connection, unless it led to the control; its `peer` is the location.
 
     Attributes:
@@ -92,7 +92,7 @@ class ControlSession:
         options = options_of(driver, bootstrap["options"], f"transport.{bootstrap['transport']}")
         context = TransportContext(
             job=self.job,
-            epoch=bootstrap["epoch"],
+            incarnation=bootstrap["incarnation"],
             codec=codec,
             node=self.name,
             token=bootstrap["token"],

@@ -77,7 +77,7 @@ class Bench:
         for number in range(self.setup.processes):
             context = TransportContext(
                 job="kit",
-                epoch=1,
+                incarnation=1,
                 codec=Codec([Note]),
                 node=f"node-{number}",
                 token="secret of the kit",

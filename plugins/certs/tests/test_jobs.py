@@ -225,7 +225,7 @@ ROGUE = """
     async def main(control: str, address: str) -> None:
         token = os.environ["FLAMESTREAM_TOKEN"]
         context = TransportContext(
-            job="lengths", epoch=1, codec=Codec(), node="x", token=token, locate=lambda _: control
+            job="lengths", incarnation=1, codec=Codec(), node="x", token=token, locate=lambda _: control
         )
         transport = GrpcTransport(Options(listen="127.0.0.1"), context)
         await transport.start()
@@ -327,7 +327,7 @@ CLIENT = """
             Options(listen="127.0.0.1", **{key: f"{folder}/{file}" for key, file in files.items()}),
             TransportContext(
                 job="lengths",
-                epoch=1,
+                incarnation=1,
                 codec=Codec(),
                 node="x",
                 token=os.environ["FLAMESTREAM_TOKEN"],

@@ -208,7 +208,7 @@ class Target:
             "transport": "grpc",
             "options": {},
             "job": self.name,
-            "epoch": 1,
+            "incarnation": 1,
             "token": self._token,
             "folder": folder,
             "control": f"127.0.0.1:{self._port}",

@@ -16,7 +16,7 @@ _DELAY_S: Final = 0.02
 _CHANNELS: Final = 4096
 """Most channels from one process."""
 HELLO: Final = Frame("", "", 0, b"hello")
-"""The frame a process shows when it connects: only the same version, job and epoch can unwrap it."""
+"""The frame a process shows when it connects: only the same version, job and incarnation can unwrap it."""
 GOODBYE: Final = Frame("", "", 0, b"goodbye")
 """The last frame of a process that closes. A connection that ends without it is broken."""
 

@@ -56,7 +56,7 @@ class GrpcTransport(Transport):
     def __init__(self, options: Any, context: TransportContext) -> None:
         super().__init__(options or Options(), context)
         check(self.options)
-        self.framing = Framing(context.job, context.epoch, max_body_bytes=self.options.max_frame_bytes)
+        self.framing = Framing(context.job, context.incarnation, max_body_bytes=self.options.max_frame_bytes)
         self.refused: Counter[str] = Counter()
         self.endpoints: dict[str, GrpcEndpoint] = {}
         self.location = ""

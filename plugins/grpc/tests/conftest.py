@@ -61,7 +61,7 @@ class Mesh:
 
         told: dict[str, Any] = {
             "job": self.job,
-            "epoch": 1,
+            "incarnation": 1,
             "codec": Codec(),
             "node": node,
             "token": self.token,
@@ -189,7 +189,7 @@ class Remote(Transport):
 
     async def start(self) -> str:
         self.wire = Wire()
-        told = {key: getattr(self.context, key) for key in ("job", "epoch", "node", "token", "folder")}
+        told = {key: getattr(self.context, key) for key in ("job", "incarnation", "node", "token", "folder")}
         location: str = await self.wire.later("start", self.options, told)
         return location
 

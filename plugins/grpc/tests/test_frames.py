@@ -15,7 +15,7 @@ from flamecore.toolkit.frames import HEADER_BYTES, MAGIC, VERSION, Frame, Framin
 FRAMING = Framing("tests", 3, max_body_bytes=1000)
 ADDRESSES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 FRAMES = st.builds(Frame, ADDRESSES, ADDRESSES, st.integers(0, 2**64 - 1), st.binary(max_size=1000))
-REASONS = {"short", "magic", "version", "oversized", "length", "damaged", "job", "epoch", "addresses"}
+REASONS = {"short", "magic", "version", "oversized", "length", "damaged", "job", "incarnation", "addresses"}
 
 
 @given(st.lists(FRAMES, max_size=5))
@@ -77,11 +77,11 @@ def test_claimed_lengths_allocate_nothing(addresses: int, body: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "epoch", "reason"), [("another", 3, "job"), ("tests", 2, "epoch"), ("tests", 4, "epoch")]
+    ("job", "incarnation", "reason"), [("another", 3, "job"), ("tests", 2, "incarnation"), ("tests", 4, "incarnation")]
 )
-def test_frames_of_another_job_or_epoch_are_refused(job: str, epoch: int, reason: str) -> None:
+def test_frames_of_another_job_or_incarnation_are_refused(job: str, incarnation: int, reason: str) -> None:
     with pytest.raises(FrameError) as caught:
-        FRAMING.unwrap(Framing(job, epoch).wrap(Frame("a", "b", 1, b"")))
+        FRAMING.unwrap(Framing(job, incarnation).wrap(Frame("a", "b", 1, b"")))
     assert caught.value.reason == reason
 
 

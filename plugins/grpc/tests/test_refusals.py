@@ -71,9 +71,11 @@ async def raw(
         return await call.code(), await call.details()
 
 
-def frame(body: bytes = b"", *, sequence: int = 1, receiver: str = "b/0", job: str = "tests", epoch: int = 1) -> bytes:
+def frame(
+    body: bytes = b"", *, sequence: int = 1, receiver: str = "b/0", job: str = "tests", incarnation: int = 1
+) -> bytes:
     """Return a frame, correct in everything that is not given otherwise."""
-    return Framing(job, epoch).wrap(Frame("x/0", receiver, sequence, body or Codec().encode("a message")))
+    return Framing(job, incarnation).wrap(Frame("x/0", receiver, sequence, body or Codec().encode("a message")))
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 WRONG: dict[str, tuple[bytes, str, grpc.StatusCode]] = {
     "version": (frame()[:4] + b"\x09" + frame()[5:], "version", grpc.StatusCode.FAILED_PRECONDITION),
     "job": (frame(job="another"), "job", grpc.StatusCode.FAILED_PRECONDITION),
-    "epoch": (frame(epoch=0), "epoch", grpc.StatusCode.FAILED_PRECONDITION),
+    "incarnation": (frame(incarnation=0), "incarnation", grpc.StatusCode.FAILED_PRECONDITION),
     "truncated head": (frame()[: HEADER_BYTES - 1], "short", grpc.StatusCode.DATA_LOSS),
     "truncated body": (frame()[:-1], "length", grpc.StatusCode.DATA_LOSS),
     "oversized": (frame(bytes(LARGEST + 1)), "oversized", grpc.StatusCode.DATA_LOSS),
@@ -183,7 +185,7 @@ def test_random_and_flipped_bytes_are_refused(mesh: Any) -> None:
     [
         ({"hello": b""}, "short"),
         ({"hello": frame(job="another")}, "job"),
-        ({"hello": frame(epoch=2)}, "epoch"),
+        ({"hello": frame(incarnation=2)}, "incarnation"),
         ({"hello": WRONG["version"][0]}, "version"),
         ({"instance": ""}, "unnamed"),
         *(
@@ -222,10 +224,10 @@ def test_a_refused_peer_that_sends_early_is_refused_too(mesh: Any) -> None:
             target = await b.bind("b/0")
             for number in range(1, 20):
                 code, _ = await raw(
-                    made.locations["b"], *(frame() for _ in range(5)), hello=frame(epoch=2), impatient=True
+                    made.locations["b"], *(frame() for _ in range(5)), hello=frame(incarnation=2), impatient=True
                 )
                 assert code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INTERNAL)
-                assert b.refused == {"epoch": number}
+                assert b.refused == {"incarnation": number}
             assert target.receive_nowait() is None
 
     asyncio.run(run())
@@ -308,7 +310,7 @@ def test_a_process_with_another_token_hears_of_it(mesh: Any) -> None:
 
 @pytest.mark.parametrize(
     ("change", "text"),
-    [({"job": "another"}, "refused a frame of another job"), ({"epoch": 2}, "refused a frame of epoch 2")],
+    [({"job": "another"}, "refused a frame of another job"), ({"incarnation": 2}, "refused a frame of incarnation 2")],
 )
 def test_a_process_of_another_job_hears_of_it(mesh: Any, change: dict[str, Any], text: str) -> None:
     async def run() -> None:

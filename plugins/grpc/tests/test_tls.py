@@ -82,7 +82,8 @@ LISTENER = """
     async def main() -> None:
         authority, certificate, key = sys.argv[2:]
         options = Options(listen="127.0.0.1", tls_ca=authority, tls_certificate=certificate, tls_key=key)
-        transport = GrpcTransport(options, TransportContext(job="tests", epoch=1, codec=Codec(), node="n", token="t"))
+        context = TransportContext(job="tests", incarnation=1, codec=Codec(), node="n", token="t")
+        transport = GrpcTransport(options, context)
         print(await transport.start(), flush=True)
         await asyncio.to_thread(sys.stdin.read)
         await transport.aclose()

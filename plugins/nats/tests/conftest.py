@@ -60,7 +60,7 @@ class Job:
         """Add a process to the job."""
         context = {
             "job": "test",
-            "epoch": 1,
+            "incarnation": 1,
             "codec": Codec(),
             "token": "t0ken",
             "lost": lambda location, error: self.lost.put_nowait((location, error)),

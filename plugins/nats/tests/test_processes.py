@@ -21,7 +21,8 @@ from flamestream_nats import NatsTransport, Options
 
 async def main():
     options = Options(servers=(sys.argv[1],))
-    transport = NatsTransport(options, TransportContext(job="test", epoch=1, codec=Codec(), token="t0ken", node="echo"))
+    context = TransportContext(job="test", incarnation=1, codec=Codec(), token="t0ken", node="echo")
+    transport = NatsTransport(options, context)
     location = await transport.start()
     endpoint = await transport.bind("worker/1")
     print(location, flush=True)

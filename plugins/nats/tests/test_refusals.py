@@ -32,7 +32,7 @@ def sealed(
     kind: Kind = Kind.DATA,
     *,
     job: str = "test",
-    epoch: int = 1,
+    incarnation: int = 1,
     token: str = "t0ken",
     sequence: int = 1,
     sender: str = "worker/7",
@@ -41,7 +41,7 @@ def sealed(
     subject: str = AT,
     reply: str = BACK,
 ) -> bytes:
-    envelope = Envelope(Framing(job, epoch), token)
+    envelope = Envelope(Framing(job, incarnation), token)
     return envelope.seal(kind, 0, 5, Frame(sender, receiver, sequence, body), subject, reply)
 
 
@@ -84,7 +84,7 @@ LONE = {
     "another way back": ("token", sealed(), SUBJECTS.node("other", "c1")),
     "copied from another address": ("token", sealed(subject=SUBJECTS.at("worker/2")), BACK),
     "other job": ("job", sealed(job="other"), BACK),
-    "earlier epoch": ("epoch", sealed(epoch=0), BACK),
+    "earlier incarnation": ("incarnation", sealed(incarnation=0), BACK),
     "other address inside": ("address", sealed(receiver="worker/2"), BACK),
     "no way back": ("origin", sealed(reply=""), ""),
     "a wrong way back": ("origin", sealed(reply="elsewhere.1"), "elsewhere.1"),
@@ -130,7 +130,7 @@ def test_without_a_token_damage_and_strangers_are_still_seen(server: NatsServer,
         ("length", untokened() + b"\0"),
         ("damaged", flipped(untokened())),
         ("job", untokened(job="other")),
-        ("epoch", untokened(epoch=2)),
+        ("incarnation", untokened(incarnation=2)),
         ("kind", b"\x63" + untokened()[1:]),
     ]
 

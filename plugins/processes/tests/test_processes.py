@@ -29,7 +29,7 @@ class Bench:
             "transport": "inproc",
             "options": {},
             "job": "words",
-            "epoch": 1,
+            "incarnation": 1,
             "control": "",
             "token": "secret",
             "folder": str(folder),

@@ -250,7 +250,7 @@ class PlainTcp(Transport):
 
     def __init__(self, options: Any, context: TransportContext) -> None:
         super().__init__(options or Options(), context)
-        self.framing = Framing(context.job, context.epoch)
+        self.framing = Framing(context.job, context.incarnation)
         self.endpoints: dict[str, TcpEndpoint] = {}
         self.location = ""
         self._server: asyncio.Server | None = None
@@ -309,7 +309,7 @@ class PlainTcp(Transport):
                 self._lost.discard(location)
                 await endpoint.serve(hello, reader, writer)
         except FrameError:
-            pass  # it is of another job, or of an earlier epoch of this one
+            pass  # it is of another job, or of an earlier incarnation of this one
         except (OSError, EOFError) as error:
             if location:
                 what = f"the process at {location} is gone: {error or type(error).__name__}"

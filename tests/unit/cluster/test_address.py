@@ -88,7 +88,7 @@ def _plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def put_up(transport: str, hall: str = "5", lease_s: float = 5.0) -> None:
     where = {"run": "words-3", "transport": transport, "control": "there"}
-    record = JobRecord(job="words", epoch=3, holder="h", claim="c", lease_s=lease_s, **where)
+    record = JobRecord(job="words", incarnation=3, holder="h", claim="c", lease_s=lease_s, **where)
     asyncio.run(Board(BoardOptions(hall=hall), RegistryContext()).create(key_of("words"), encode(record, TOKEN)))
 
 

@@ -1,4 +1,4 @@
-"""The right to run a job: one supervisor at a time has it, and who takes over has a higher epoch."""
+"""The right to run a job: one supervisor at a time has it, and who takes over has a higher incarnation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flamecore.abc.registry import MAX_KEY, Entry, JobRegistry, RegistryContext
 from flamecore.errors import ClaimedError, ConfigError, RegistryError
-from flamecore.runtime.cluster.job_record import PREFIX, JobRecord, Member, find, key_of, read
+from flamecore.runtime.cluster.job_record import PREFIX, JobRecord, Member, encode, find, key_of, read
 from flamecore.runtime.cluster.lease import Lease
 from flamestream_inproc.registry import Held, SupervisorRegistry
 
@@ -88,16 +88,25 @@ def run(main: Coroutine[Any, Any, Any]) -> None:
     asyncio.run(limited())
 
 
-def test_epochs_grow_with_every_claim() -> None:
+def test_incarnations_grow_with_every_claim() -> None:
     async def main() -> None:
         on = registry()
-        for epoch in (1, 2, 3):
+        for incarnation in (1, 2, 3):
             async with await take(on) as claim:
-                assert claim.epoch == epoch
+                assert claim.incarnation == incarnation
         async with await take(on, above=10) as lease:
-            assert lease.epoch == 11
+            assert lease.incarnation == 11
 
     run(main())
+
+
+def test_records_of_earlier_versions_are_read_and_theirs_can_read_ours() -> None:
+    """Their key for the incarnation is `epoch`."""
+    record = JobRecord(job="words", incarnation=3, holder="h", claim="c", lease_s=5.0)
+    stored = encode(record, "t")
+    assert b'"epoch":3' in stored
+    assert b"incarnation" not in stored
+    assert read(stored, "words", "t") == record
 
 
 def test_published_facts_can_be_looked_up() -> None:
@@ -109,7 +118,7 @@ def test_published_facts_can_be_looked_up() -> None:
             lease.publish(members={"w1": member}, key_groups={"worker/0": (0, 127)}, fronts=(("a", "0", "worker/0"),))
             await written(on, lambda record: bool(record.members))
             found = await find(on, "words", "t")
-            assert (found.job, found.run, found.epoch) == ("words", "words-1a", 1)
+            assert (found.job, found.run, found.incarnation) == ("words", "words-1a", 1)
             assert (found.transport, found.control) == ("grpc", "here:1")
             assert found.members == {"w1": member}
             assert found.key_groups == {"worker/0": (0, 127)}
@@ -131,8 +140,8 @@ def test_a_second_claim_is_refused_as_soon_as_the_first_is_renewed() -> None:
             with pytest.raises(ClaimedError) as caught:
                 await second
         error = caught.value
-        assert (error.job, error.holder, error.epoch) == ("words", lease.record.holder, 1)
-        assert f"is run by {error.holder}, since epoch 1" in error.what
+        assert (error.job, error.holder, error.incarnation) == ("words", lease.record.holder, 1)
+        assert f"is run by {error.holder}, since incarnation 1" in error.what
 
     run(main())
 
@@ -161,22 +170,22 @@ def test_a_registry_that_does_not_answer_does_not_keep_a_job_from_ending() -> No
     run(main())
 
 
-def test_the_successor_of_a_dead_supervisor_has_a_higher_epoch() -> None:
+def test_the_successor_of_a_dead_supervisor_has_a_higher_incarnation() -> None:
     async def main() -> None:
         held, told = Held(), Told()
         first = await take(registry(held), told, lease_s=SHORT_S)
         die(first)
         async with await take(registry(held)) as second:
-            assert second.epoch == 2
+            assert second.incarnation == 2
             # It was not dead, only slow: it hears that it is too late, and stops.
             late = Lease(first._registry, first.record, first._revision, "t", told)
             late.publish()
             error = await told.error()
             assert isinstance(error, ClaimedError)
-            assert error.epoch == 2
+            assert error.incarnation == 2
             async with late:
                 pass
-            assert (await written(second._registry, lambda _: True)).epoch == 2  # type: ignore[arg-type]
+            assert (await written(second._registry, lambda _: True)).incarnation == 2  # type: ignore[arg-type]
 
     run(main())
 
@@ -187,7 +196,7 @@ def test_one_of_several_successors_takes_over() -> None:
         die(await take(registry(held), lease_s=SHORT_S))
         outcomes = await asyncio.gather(*(take(registry(held)) for _ in range(10)), return_exceptions=True)
         claims = [outcome for outcome in outcomes if isinstance(outcome, Lease)]
-        assert [lease.epoch for lease in claims] == [2]
+        assert [lease.incarnation for lease in claims] == [2]
         assert sum(isinstance(outcome, ClaimedError) for outcome in outcomes) == 9
         async with claims[0]:
             pass
@@ -340,7 +349,7 @@ def test_a_claim_that_is_renewed_is_taken_over_if_that_is_asked_for() -> None:
     async def main() -> None:
         on, told = registry(), Told()
         async with await take(on, told, lease_s=SHORT_S) as first, await take(on, take_over=True) as second:
-            assert second.epoch > first.epoch
+            assert second.incarnation > first.incarnation
             assert isinstance(await told.error(), ClaimedError)
 
     run(main())
@@ -364,7 +373,7 @@ def test_a_takeover_wins_against_renewals_in_between() -> None:
         die(await take(registry(held)))
         on = Busy(None, RegistryContext(), held)
         async with await take(on, take_over=True) as lease:
-            assert lease.epoch == 2
+            assert lease.incarnation == 2
             assert not on.changes
 
     run(main())

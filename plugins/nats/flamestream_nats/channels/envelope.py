@@ -64,7 +64,7 @@ class Letter(NamedTuple):
 
 
 class Envelope:
-    """Seal of the messages of one job and epoch.
+    """Seal of the messages of one job and incarnation.
 
     Args:
         framing: Wrapper of the frames.
@@ -90,7 +90,7 @@ class Envelope:
         """Open the bytes of a message, as they arrived.
 
         Raises:
-            FrameError: The message is not of this job and epoch, or lacks the proof.
+            FrameError: The message is not of this job and incarnation, or lacks the proof.
         """
         if self._keyed:
             proof, data = data[:_PROOF_BYTES], data[_PROOF_BYTES:]

@@ -56,9 +56,9 @@ class Exchange:
         self.refused: Counter[str] = Counter()
         self.error: FlameError | None = None
         """Set once the server is lost for good."""
-        self._subjects = Subjects(options.prefix, context.job, context.epoch)
+        self._subjects = Subjects(options.prefix, context.job, context.incarnation)
         self.home = self._subjects.node(self.location, "-")
-        self._envelope = Envelope(Framing(context.job, context.epoch), context.token)
+        self._envelope = Envelope(Framing(context.job, context.incarnation), context.token)
         self._connection = Connection(
             options, self.location, up=self._mended, failed=self._server_lost, waits=context.waits
         )
@@ -228,7 +228,7 @@ class Exchange:
         """Return the process and the number of its channel that own a way back.
 
         Raises:
-            FrameError: The subject is not of this job and epoch, or names no channel.
+            FrameError: The subject is not of this job and incarnation, or names no channel.
         """
         location, key = self._subjects.location(reply)
         if not key[1:].isdecimal():

@@ -1,4 +1,4 @@
-"""Subjects of the messages of one job and epoch.
+"""Subjects of the messages of one job and incarnation.
 
     PREFIX.JOB.EPOCH.at.ADDRESS           to the endpoint bound to an address; `worker/0` is `worker.0`
     PREFIX.JOB.EPOCH.node.LOCATION.KEY    back to one process; the key names the channel or peer it concerns
@@ -30,16 +30,16 @@ def safe(text: str) -> str:
 
 
 class Subjects:
-    """The subjects of one job and epoch.
+    """The subjects of one job and incarnation.
 
     Args:
         prefix: Prefix of all subjects; may have dots.
         job: Id of the job.
-        epoch: Number of the epoch.
+        incarnation: The number of the start of the job.
     """
 
-    def __init__(self, prefix: str, job: str, epoch: int) -> None:
-        base = f"{prefix}.{safe(job)}.{epoch}"
+    def __init__(self, prefix: str, job: str, incarnation: int) -> None:
+        base = f"{prefix}.{safe(job)}.{incarnation}"
         self._at = f"{base}.at"
         self._node = f"{base}.node."
 

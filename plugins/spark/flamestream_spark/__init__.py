@@ -7,11 +7,29 @@ Source and sink `use = "spark"` do the same for job files; `stream` takes stream
 `flamestream_spark.flows`, `.streaming`, `.source`, `.sink` and `.datasource`.
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from flamestream_spark.flows import TIMES, run, through
-from flamestream_spark.queries import Into
-from flamestream_spark.streaming import Streaming, stream
+if TYPE_CHECKING:
+    from flamestream_spark.flows import TIMES, run, through
+    from flamestream_spark.queries import Into
+    from flamestream_spark.streaming import Streaming, stream
+
+_WHERE = {
+    "TIMES": "flows",
+    "run": "flows",
+    "through": "flows",
+    "Into": "queries",
+    "Streaming": "streaming",
+    "stream": "streaming",
+}
+"""Imported when they are asked for: a task that is started anew does not wait for them."""
+
+
+def __getattr__(name: str) -> Any:
+    if (place := _WHERE.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{place}"), name)
 
 
 def register(spark: Any) -> None:

@@ -1,4 +1,4 @@
-"""Host `spark`: the nodes of a job are tasks of one barrier stage of Spark, for as long as the job runs."""
+"""Host `spark`: each node of a job is a task of Spark, for as long as the job runs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from flamestream_spark.session.messages import reason
 from flamestream_spark.session.session import facts_of, name_of, named_jobs, session, show_name
 
 BARRIER: Final = {
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "120",
 }
-"""A session that is made here says within seconds that it has too few slots, not after ten minutes."""
+"""Where a session is made here, nodes start a second after an executor has come, if there was none at all."""
 
 
 def summary(counts: Mapping[str, Any]) -> str:
@@ -58,7 +58,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class SparkHost(NodeHost):
-    """Nodes as tasks. A stage is started for all nodes that are missing; Spark starts it anew if one is lost."""
+    """Nodes as tasks, each a stage of its own: one that is lost takes no other with it."""
 
     name: ClassVar[str] = "spark"
     Options: ClassVar[Any] = Options
@@ -67,7 +67,7 @@ class SparkHost(NodeHost):
         super().__init__(options or Options(), context)
         self._resources = ExitStack()
         self._session: Any = None
-        self._stages: list[Stage] = []
+        self._stages: dict[str, Stage] = {}
         self._facts: Mapping[str, Any] = {}
         self._stopping = False
         self._works = False
@@ -104,57 +104,42 @@ class SparkHost(NodeHost):
 
     async def start(self, slots: Sequence[NodeSlot], bootstrap: Mapping[str, Any]) -> None:
         told = {**bootstrap, "cwd": str(Path.cwd()), "code": dict(self.context.code())}
-        name = name_of(self.context.job, "workers", *(slot.name for slot in slots))
-        self._stages.append(Stage(self._session, slots, told, self._stage_ended, name))
+        for slot in slots:
+            title = name_of(self.context.job, "node", slot.name)
+            self._stages[slot.name] = Stage(self._session, slot, told, self._stage_ended, title)
 
     def _check_slots(self) -> None:
         with named_jobs(self._session, name_of(self.context.job, "count slots")):
             check_slots(self._session, self.context)
 
     def running(self) -> list[str]:
-        return [name for stage in self._stages for name in stage.running()]
+        return [name for name, stage in self._stages.items() if stage.runs]
 
     def came(self, name: str, attempt: int) -> Collection[str] | None:
-        stage = self._stage_of(name)
-        over = None if stage is None else stage.came(name, attempt)
-        self._works = self._works or over is not None
-        return over
+        stage = self._stages.get(name)
+        if stage is None or not stage.runs:
+            return None
+        self._works = True
+        return ()
 
     def release(self, name: str) -> None:
-        if stage := self._stage_of(name):
-            stage.release(name)
+        if stage := self._stages.get(name):
+            stage.released = True
 
     def kill(self, name: str) -> None:
-        """Cancel the stage: a single task cannot be ended, and Spark would end the others with it."""
-        stage = self._stage_of(name)
-        if stage is None or stage.over:
-            return
-        others = [other for other in stage.running() if other != name]
-        stage.cancel()
-        for other in others:
-            self.context.died(other, f"was ended with its stage, as {name} was", ())
+        stage = self._stages.get(name)
+        if stage is not None and not stage.over:
+            stage.cancel()
 
-    def lost(self, name: str) -> bool:
-        """Return whether Spark starts a lost node again.
-
-        If the node is gone, or finds that it is cut off, its task has failed, and Spark starts the stage again.
-        """
-        stage = self._stage_of(name)
-        return stage is not None and not stage.over
-
-    def _stage_of(self, name: str) -> Stage | None:
-        return next((stage for stage in self._stages if name in stage.names), None)
-
-    def _stage_ended(self, stage: Stage, names: list[str], error: Exception | None) -> None:
-        self._stages.remove(stage)
-        if self._stopping:
+    def _stage_ended(self, stage: Stage, lost: bool, error: Exception | None) -> None:
+        del self._stages[stage.name]
+        if self._stopping or not lost:
             return
         what, lines = reason(error)
-        if names and not self._works:
+        if not self._works:
             hint = "\n  ".join(lines) or "Spark's own words are above."
-            self.context.failed(JobError(f"the stage of the workers {what}", hint=hint))
-        for name in names:
-            self.context.died(name, what, lines)
+            self.context.failed(JobError(f"{stage.name} {what}", hint=hint))
+        self.context.died(stage.name, what, lines)
 
     async def stop(self, timeout_s: float) -> None:
         self._stopping = True
@@ -169,12 +154,13 @@ class SparkHost(NodeHost):
             await asyncio.to_thread(self._resources.close)
 
     async def _end(self, timeout_s: float) -> None:
-        waiting = [asyncio.create_task(stage.done.wait()) for stage in self._stages]
+        stages = tuple(self._stages.values())
+        waiting = [asyncio.create_task(stage.done.wait()) for stage in stages]
         if not waiting:
             return
         _, late = await asyncio.wait(waiting, timeout=timeout_s)
         if late:
-            for stage in tuple(self._stages):
+            for stage in stages:
                 await asyncio.to_thread(stage.cancel)
             await asyncio.wait(late, timeout=timeout_s)
 

@@ -1,1 +1,1 @@
-"""Nodes as tasks of Spark: the barrier stage, what a task runs, and what follows from where it runs."""
+"""Nodes as tasks of Spark: the stage of each, what its task runs, and what follows from where it runs."""

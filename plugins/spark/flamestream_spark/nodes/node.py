@@ -31,7 +31,7 @@ def run_node(bootstrap: Mapping[str, Any], executor: str) -> Any:
         A record batch of `flamestream_spark.nodes.task.SCHEMA`.
 
     Raises:
-        RuntimeError: It has failed; Spark starts the stage again.
+        RuntimeError: It has failed.
     """
     import pyarrow as pa
 

@@ -1,7 +1,4 @@
-"""The number of tasks that Spark can run at once, and whether it is enough.
-
-A barrier stage starts whole or never.
-"""
+"""The number of tasks that Spark can run at once, and whether it is enough: a job starts whole or never."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ def check_dynamic(config: Callable[[str, str], str]) -> None:
     """
     if config(_DYNAMIC, "false").lower() == "true":
         raise ConfigError(
-            f"{_DYNAMIC} is true, and workers keep their slots for as long as the job runs: they are one barrier "
+            f"{_DYNAMIC} is true, and workers keep their slots for as long as the job runs: each is a barrier "
             "stage, which Spark does not run then (SPARK-24942)",
             hint=FIXED_SLOTS,
             path="spark.config",

@@ -1,8 +1,9 @@
-"""The barrier stage whose tasks are nodes, and which of its tasks are those that count.
+"""The stage whose only task is a node: each node is a job of Spark's own.
 
-Spark starts all tasks of the stage at once, or none. If one is lost it starts all of them anew, and kills those of the
-former attempt, which may live on for seconds beside the new ones. Task ids grow from attempt to attempt: the newest
-task of a slot is the one that counts, and the first task of a new attempt means the end of all former ones.
+Were all nodes of a job the tasks of one barrier stage, Spark would end all of them when one is lost, which takes it
+seconds, and start all of them anew. So a node that is lost is the end of its own stage alone, and the job has another
+one started, on whichever executor has room, as soon as it knows: what Spark finds out later is not waited for. It is a
+barrier stage all the same: Spark does not start its task a second time, be it lost or slow, and says where it is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flamecore import __version__
@@ -20,84 +21,62 @@ from flamestream_spark.session.session import cancel_tag, tag_thread
 
 
 class Stage:
-    """One run of a barrier stage, in a thread of its own.
+    """One stage, run by a thread of its own.
 
     Args:
         session: Of Spark.
-        slots: The node of each task.
-        bootstrap: What a node must know to join.
-        ended: Told in the event loop's thread when it has ended: (this stage, names of the
-            nodes that were running, why; None: every node has ended well).
-        name: What Spark's pages show of it.
+        slot: The node.
+        bootstrap: What the node must know to join.
+        ended: Told in the event loop's thread when it has ended: (this stage, whether its node is a loss, why; None:
+            the node has ended well).
+        title: What Spark's pages show of it.
 
     Attributes:
+        name: Of the node.
         over: It has ended, or was told to.
-        names: Of its nodes.
+        released: The node is not needed any more.
+        done: Set when it has ended.
     """
 
     def __init__(
         self,
         session: Any,
-        slots: Sequence[NodeSlot],
+        slot: NodeSlot,
         bootstrap: Mapping[str, Any],
-        ended: Callable[[Stage, list[str], Exception | None], None],
-        name: str = "",
+        ended: Callable[[Stage, bool, Exception | None], None],
+        title: str = "",
     ) -> None:
-        self.names = [slot.name for slot in slots]
-        self.over = False
+        self.name = slot.name
+        self.over = self.released = False
         self.done = asyncio.Event()
         self._session = session
         self._ended = ended
-        self._tag, self._name = f"flamestream-{secrets.token_hex(6)}", name
-        self._task = node_task([(slot.name, slot.role) for slot in slots], bootstrap, __version__)
+        self._tag, self._title = f"flamestream-{secrets.token_hex(6)}", title
+        self._task = node_task(slot.name, slot.role, bootstrap, __version__)
         self._loop = asyncio.get_running_loop()
-        self._attempts: dict[str, int] = {}
-        self._floor = -1
-        self._released: set[str] = set()
         threading.Thread(target=self._run, name=self._tag, daemon=True).start()
 
     def _run(self) -> None:
-        session, count = self._session, len(self.names)
+        session = self._session
         why: Exception | None = None
         try:
-            tag_thread(session, self._tag, self._name)
-            rows = session.range(0, count, 1, count).mapInArrow(self._task, SCHEMA, barrier=True)
-            # What is behind the shuffle is another stage: Spark gives up a barrier stage only if it is the last.
-            rows.repartition(1).collect()
+            tag_thread(session, self._tag, self._title)
+            session.range(0, 1, 1, 1).mapInArrow(self._task, SCHEMA, barrier=True).collect()
         except Exception as error:  # noqa: BLE001 – whatever it is, the job is told
             why = error
         self._loop.call_soon_threadsafe(self._end, why)
 
     def _end(self, why: Exception | None) -> None:
-        names = self.running()
-        self.over = True
+        lost, self.over = self.runs, True
         self.done.set()
-        self._ended(self, names, why)
+        self._ended(self, lost, why)
 
     def cancel(self) -> None:
-        """End all its tasks."""
+        """End its task."""
         self.over = True
         cancel_tag(self._session, self._tag)
 
-    def running(self) -> list[str]:
-        """Return the names of its nodes that are there, or are to come, or come again."""
-        return [] if self.over else [name for name in self.names if name not in self._released]
-
-    def release(self, name: str) -> None:
-        """Release a node that is not needed any more.
-
-        If Spark starts the stage again, the node is not let in.
-        """
-        self._released.add(name)
-
-    def came(self, name: str, attempt: int) -> set[str] | None:
-        """Note that a node has joined; arguments and result as `Host.came`."""
-        attempts = self._attempts
-        if self.over or name in self._released or attempt <= max(self._floor, attempts.get(name, -1)):
-            return None
-        over: set[str] = set()
-        if len(attempts) == len(self.names) and attempt > (newest := max(attempts.values())):
-            over, self._floor = set(attempts) - {name}, newest
-            attempts.clear()
-        attempts[name] = attempt
-        return over
+    @property
+    def runs(self) -> bool:
+        """Return whether its node is there, or is to come."""
+        return not (self.over or self.released)

@@ -1,4 +1,4 @@
-"""The program of a task of the stage, sent to executors by value.
+"""The program of the task of a stage, sent to executors by value.
 
 So it can say that they lack the package: it imports nothing of the project before it has looked whether that is there.
 """
@@ -6,22 +6,23 @@ So it can say that they lack the package: it imports nothing of the project befo
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from flamestream_spark.session.messages import WHICH_PYTHON
 
 SCHEMA = "node string, ended string"
-"""What the stage returns: a row for each node that was told to end."""
+"""What the stage returns: a row, if its node was told to end."""
 
 
 def node_task(
-    slots: Sequence[tuple[str, str]], bootstrap: Mapping[str, Any], version: str
+    name: str, role: str, bootstrap: Mapping[str, Any], version: str
 ) -> Callable[[Iterator[Any]], Iterable[Any]]:
     """Return the function for `mapInArrow`.
 
     Args:
-        slots: (name, role) of the node of each partition.
+        name: Of the node.
+        role: What it is for.
         bootstrap: What a node must know to join.
         version: Of flamestream at the driver.
     """
@@ -35,7 +36,7 @@ def node_task(
         for _ in rows:
             pass
         task = BarrierTaskContext.get()
-        executor = task.getTaskInfos()[task.partitionId()].address
+        executor = task.getTaskInfos()[0].address
         try:
             import flamecore
             from flamestream_spark.nodes.node import run_node
@@ -49,9 +50,7 @@ def node_task(
                 f"flamestream: executor {executor} has flamestream {flamecore.__version__}, and the driver {version}"
                 "\n    Install one version everywhere."
             )
-        name, role = slots[task.partitionId()]
-        # Spark may start this task again while the former one still runs: the later one has the higher number.
-        told = {"node": name, "role": role, "attempt": task.taskAttemptId(), "site": f"executor {executor}"}
+        told = {"node": name, "role": role, "site": f"executor {executor}"}
         yield run_node({**bootstrap, **told}, executor)
 
     return run

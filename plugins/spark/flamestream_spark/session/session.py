@@ -133,8 +133,8 @@ def facts_of(session: Any) -> dict[str, str]:
 def name_of(job: str, work: str, *parts: str) -> str:
     """Return the name of what Spark does for a job, for Spark's pages.
 
-    >>> name_of("index", "workers", "worker-0", "worker-1"), name_of("", "feed pages")
-    ('flamestream index: workers worker-0, worker-1', 'flamestream: feed pages')
+    >>> name_of("index", "node", "worker-0"), name_of("", "feed pages")
+    ('flamestream index: node worker-0', 'flamestream: feed pages')
     """
     return f"flamestream{' ' * bool(job)}{job}: {work}{' ' * bool(parts)}{', '.join(parts)}"
 

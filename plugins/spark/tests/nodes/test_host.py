@@ -215,7 +215,7 @@ flow.source("lines", str).rebalance().flat_map(split).key_by(lambda word: word).
 """
 
 
-def test_a_worker_that_hangs_is_ended_with_its_stage(spark: Any, tmp_path: Path) -> None:
+def test_a_worker_that_hangs_is_ended_with_its_stage_alone(spark: Any, tmp_path: Path) -> None:
     state: dict[str, Any] = {
         "state__use": "sqlite",
         "state__path": str(tmp_path / "state"),
@@ -226,7 +226,7 @@ def test_a_worker_that_hangs_is_ended_with_its_stage(spark: Any, tmp_path: Path)
     asyncio.run(asyncio.wait_for(job.run(), 100))
     with closing(sqlite3.connect(tmp_path / "out.db")) as database:
         assert database.execute("SELECT count(*) FROM counts").fetchone() == (201,)
-    assert job.described()["faults"] >= 1
+    assert job.described()["faults"] == 1, "the other one goes on"
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,20 @@
-"""Which of Spark's tasks count: the newest, and none of those before the last attempt. Without Spark."""
+"""Stages that are nodes: how they end, who is told, and what Spark's errors say of them. Without Spark."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from flamecore.abc.host import NodeSlot
-from flamestream_spark.nodes.stage import Stage
+from flamecore.abc.host import HostContext, NodeSlot
+from flamecore.runtime.config.layers import Layer
+from flamecore.runtime.config.read import make_config
+from flamestream_spark.host import SparkHost
 from flamestream_spark.nodes.task import node_task
 from flamestream_spark.session.messages import reason
 from flamestream_spark.spool.feeding import failed
@@ -30,11 +34,7 @@ class FakeSession:
         return self
 
     def mapInArrow(self, *_: Any, barrier: bool) -> FakeSession:
-        assert barrier
-        return self
-
-    def repartition(self, count: int) -> FakeSession:
-        assert count == 1
+        assert barrier, "Spark would start it again, and the job does so, too"
         return self
 
     def collect(self) -> None:
@@ -46,68 +46,79 @@ class FakeSession:
         self.interrupted.set()
 
 
-def with_stage(use: Callable[[Stage], None]) -> list[Any]:
-    """Use a stage of two nodes, and cancel it; what was told of its end."""
+def with_host(use: Callable[[SparkHost, FakeSession], Awaitable[None]]) -> list[Any]:
+    """Use a host that has started two nodes, and stop it; what it has told of their ends."""
     told: list[Any] = []
 
     async def run() -> None:
-        stage = Stage(
-            FakeSession(),
-            [NodeSlot("worker-0", "worker"), NodeSlot("worker-1", "worker")],
-            {},
-            lambda *all_: told.append(all_),
-        )
-        waiting: Awaitable[Any] = stage.done.wait()
-        use(stage)
-        stage.cancel()
-        await waiting
+        died = lambda name, what, lines: told.append((name, what, lines))  # noqa: E731
+        context = HostContext("job", make_config(Layer()), {}, died=died, failed=told.append)
+        host = SparkHost(None, context)
+        session = host._session = FakeSession()
+        slots = [NodeSlot("worker-0", "worker"), NodeSlot("worker-1", "worker")]
+        await host.start(slots, {})
+        await use(host, session)
+        await host.stop(0.01)
 
     asyncio.run(asyncio.wait_for(run(), 20))
     return told
 
 
-def test_the_first_task_of_a_new_attempt_is_the_end_of_all_former_ones() -> None:
-    def use(stage: Stage) -> None:
-        assert stage.came("worker-0", 7) == set()
-        assert stage.came("worker-1", 6) == set()
-        assert stage.came("worker-1", 9) == {"worker-0"}, "the other of the former attempt, which is not told yet"
-        assert stage.came("worker-0", 7) is None, "of the former attempt, and late"
-        assert stage.came("worker-0", 8) == set()
-
-    with_stage(use)
+async def ended(host: SparkHost) -> None:
+    while host._stages:
+        await asyncio.sleep(0.01)
 
 
-def test_a_retried_task_of_an_incomplete_stage_replaces_only_its_predecessor() -> None:
-    def use(stage: Stage) -> None:
-        assert stage.came("worker-0", 1) == set()
-        assert stage.came("worker-0", 3) == set()
-        assert stage.came("worker-1", 2) == set()
-        assert stage.came("worker-1", 4) == {"worker-0"}
+def test_a_node_that_is_killed_takes_no_other_with_it_and_is_not_let_in_again() -> None:
+    async def use(host: SparkHost, _: FakeSession) -> None:
+        assert host.came("worker-0", 0) == host.came("worker-1", 0) == ()
+        host._stages["worker-1"]._session = FakeSession()  # an interruption of its own
+        host._stages["worker-1"]._session.tags = [host._stages["worker-1"]._tag]
+        host.kill("worker-1")
+        assert host.running() == ["worker-0"]
+        assert host.came("worker-1", 0) is None
 
-    with_stage(use)
-
-
-def test_nodes_no_longer_needed_do_not_return() -> None:
-    def use(stage: Stage) -> None:
-        stage.came("worker-0", 1)
-        stage.came("worker-1", 2)
-        stage.release("worker-1")
-        assert stage.running() == ["worker-0"]
-        assert stage.came("worker-1", 4) is None
-        assert stage.came("worker-0", 3) == {"worker-1"}
-
-    with_stage(use)
+    assert with_host(use) == []
 
 
-def test_a_cancelled_stage_admits_no_task() -> None:
-    def use(stage: Stage) -> None:
-        stage.cancel()
-        assert stage.running() == []
-        assert stage.came("worker-0", 1) is None
+def test_a_node_whose_connection_is_lost_is_replaced_before_spark_knows() -> None:
+    async def use(host: SparkHost, session: FakeSession) -> None:
+        assert host.came("worker-1", 0) == ()
+        assert not host.lost("worker-1"), "another is asked for"
+        assert host.running() == ["worker-0"]
+        assert session.interrupted.is_set(), "the former may only be cut off, and holds its slot"
 
-    ((_, names, why),) = with_stage(use)
-    assert names == []
-    assert reason(why) == ("was cancelled, as somebody has told Spark", ())
+    with_host(use)
+
+
+def test_a_node_that_ends_is_told_of_and_one_that_was_released_is_not() -> None:
+    async def use(host: SparkHost, session: FakeSession) -> None:
+        assert host.came("worker-0", 0) == host.came("worker-1", 0) == ()
+        host.release("worker-1")
+        assert host.running() == ["worker-0"]
+        assert host.came("worker-1", 0) is None
+        session.interrupted.set()
+        await ended(host)
+
+    assert with_host(use) == [("worker-0", "was cancelled, as somebody has told Spark", ())]
+
+
+def test_a_node_that_ends_before_any_has_come_ends_the_job() -> None:
+    async def use(host: SparkHost, session: FakeSession) -> None:
+        session.interrupted.set()
+        await ended(host)
+
+    (error, *_) = with_host(use)
+    assert str(error).startswith("worker-")
+
+
+def test_a_node_that_was_not_started_does_not_come() -> None:
+    async def use(host: SparkHost, _: FakeSession) -> None:
+        assert host.came("worker-9", 0) is None
+        host.release("worker-9")
+        host.kill("worker-9")
+
+    assert with_host(use) == []
 
 
 class FakeTask:
@@ -117,12 +128,6 @@ class FakeTask:
     def get(cls) -> FakeTask:
         return cls()
 
-    def partitionId(self) -> int:
-        return 0
-
-    def taskAttemptId(self) -> int:
-        return 5
-
     def getTaskInfos(self) -> list[Any]:
         return [type("Info", (), {"address": "10.0.0.7:4040"})]
 
@@ -130,7 +135,7 @@ class FakeTask:
 def test_an_executor_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.BarrierTaskContext", FakeTask)
     monkeypatch.setitem(__import__("sys").modules, "flamestream_spark.nodes.node", None)
-    run = node_task([("worker-0", "worker")], {}, "1")
+    run = node_task("worker-0", "worker", {}, "1")
     with pytest.raises(
         RuntimeError, match=r"executor 10.0.0.7:4040 has no module 'flamestream_spark.nodes.node'.*\n +Install"
     ):
@@ -139,9 +144,17 @@ def test_an_executor_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch
 
 def test_an_executor_with_another_version_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.BarrierTaskContext", FakeTask)
-    run = node_task([("worker-0", "worker")], {}, "0.0.1")
+    run = node_task("worker-0", "worker", {}, "0.0.1")
     with pytest.raises(RuntimeError, match=r"executor 10.0.0.7:4040 has flamestream .*, and the driver 0.0.1"):
         list(run(iter(())))
+
+
+def test_a_task_waits_for_no_import_that_it_does_not_need() -> None:
+    command = "import sys; import flamestream_spark.nodes.node; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"pyarrow", "numpy", "pyspark", "flamestream_spark.flows", "flamecore.runtime.engine.job"} & set(
+        done.stdout.split()
+    )
 
 
 def test_the_error_of_a_node_is_found_in_that_of_spark() -> None:

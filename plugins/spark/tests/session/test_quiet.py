@@ -103,7 +103,8 @@ def test_jobs_are_named_after_the_flow(spark: Any, folder: Path, monkeypatch: py
     assert {
         "flamestream words: feed lines",
         "flamestream words: feed lines, batch 0",
-        "flamestream words: workers worker-0, worker-1",
+        "flamestream words: node worker-0",
+        "flamestream words: node worker-1",
     } <= named
     (ended,) = (name for name in named if name.startswith("flamestream words: ended"))
     assert ended.startswith("flamestream words: ended: 2 in, 6 out, ")

@@ -21,7 +21,7 @@ from flamestream_spark.nodes.places import advised, problems
 from flamestream_spark.nodes.slots import check_slots
 from flamestream_spark.nodes.stage import Stage
 from flamestream_spark.session.messages import reason
-from flamestream_spark.session.session import facts_of, name_of, named_jobs, session, show_name
+from flamestream_spark.session.session import facts_of, is_gone, name_of, named_jobs, session, show_name
 
 BARRIER: Final = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
@@ -136,7 +136,10 @@ class SparkHost(NodeHost):
         if self._stopping or not lost:
             return
         what, lines = reason(error)
-        if not self._works:
+        if is_gone(self._session):
+            hint = "Its own words are above, if it has said any. What was delivered is right; run the job again."
+            self.context.failed(JobError("Spark has ended, and with it all workers", hint=hint))
+        elif not self._works:
             hint = "\n  ".join(lines) or "Spark's own words are above."
             self.context.failed(JobError(f"{stage.name} {what}", hint=hint))
         self.context.died(stage.name, what, lines)

@@ -120,7 +120,8 @@ def session(master: str = "", config: Mapping[str, str] | None = None) -> Iterat
             _users -= own
             if own and not _users:
                 _made.clear()
-                found.stop()
+                if not is_gone(found):
+                    found.stop()
 
 
 def facts_of(session: Any) -> dict[str, str]:
@@ -199,6 +200,17 @@ def cancel_tag(session: Any, tag: str) -> None:
         session.interruptTag(tag)
     else:
         context.cancelJobsWithTag(tag)
+
+
+def is_gone(session: Any) -> bool:
+    """Return whether Spark runs nothing any more: its driver in Java has ended, or somebody has stopped the session."""
+    context = _context(session)
+    if context is None:
+        return False
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except Exception:  # noqa: BLE001 – however Python says that nobody is there
+        return True
 
 
 def _context(session: Any) -> Any | None:

@@ -173,6 +173,29 @@ def test_a_worker_is_killed_and_then_the_driver_and_a_run_is_told_to_stop(tmp_pa
     assert delivered(tmp_path) == wanted()
 
 
+@pytest.mark.parametrize("driver", ["python", "java"])
+@pytest.mark.timeout(400)
+def test_the_driver_is_killed_and_executors_and_workers_end(tmp_path: Path, driver: str) -> None:
+    job = start(tmp_path, "local-cluster[2,1,1024]")
+    try:
+        job.until_it_moves()
+        assert len(job.below("CoarseGrainedExecutorBackend")) == len(job.below(".node_process")) == 2
+        (java,) = job.below("SparkSubmit")
+        os.kill(job.process.pid if driver == "python" else java, signal.SIGKILL)
+        job.ends(-signal.SIGKILL if driver == "python" else 1)
+    finally:
+        job.process.kill()
+        job.process.wait()
+    if driver == "java":
+        said = job.log.read_text()
+        assert "error: Spark has ended, and with it all workers\n" in said
+        assert said.count("job.faulted") <= 1, "there is nothing to try again with"
+        assert "Traceback" not in said
+    so_far = delivered(tmp_path)
+    assert 0 < len(so_far) < 3 * LINES
+    assert so_far == wanted()[: len(so_far)]
+
+
 def parents(pid: int) -> list[int]:
     """Return the processes above that one, nearest first."""
     found: list[int] = []

@@ -28,13 +28,14 @@ from flamestream_spark.tables.delta import LOG, delta_rs
 from flamestream_spark.tables.delta_table import DeltaTable
 from flamestream_spark.tables.folder import Folder
 from flamestream_spark.tables.partitions import check_columns
+from flamestream_spark.tables.places import SCHEMES, Local, Objects, Place
 
 
 class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of the sink.
 
     Attributes:
-        path: The folder; made if it is not there. Local, or mounted.
+        path: The folder; made if it is not there. Local, or mounted; of a Delta table also the URL of an object store.
         format: Of the files in it: "parquet", "json" (a value a line) or "csv" (with a header); or "delta", a table of
             Delta Lake, for which `deltalake` must be installed.
         mode: What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it. A
@@ -47,6 +48,8 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         table: A table of a catalogue that is to be over the folder; made if it is not there.
         master: Where Spark runs, if `table` is given and this program has no session.
         config: Configuration of that session.
+        storage_options: What delta-rs is told of an object store, such as credentials or an endpoint; it knows the
+            variables of the environment too.
     """
 
     path: str
@@ -59,6 +62,12 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     table: str = ""
     master: str = ""
     config: dict[str, str] = {}
+    storage_options: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        hidden = {"storage_options": dict.fromkeys(self.storage_options, "***")}
+        shown = ", ".join(f"{name}={value!r}" for name, value in (msgspec.structs.asdict(self) | hidden).items())
+        return f"SparkSinkOptions({shown})"
 
 
 class SparkSink(Sink):
@@ -71,12 +80,21 @@ class SparkSink(Sink):
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
         path = str(options.path).removeprefix("file://")
-        if "://" in path:
+        self._far = "://" in path
+        if self._far and (options.format != "delta" or path.partition("://")[0] not in SCHEMES):
             raise ConfigError(
                 f"sink.{context.name}.path: {path} is not in the file system of this machine",
-                hint="Write to a folder, and have Spark copy it: spark.read.parquet(FOLDER).write.parquet(…).",
+                hint=f'Write a Delta table, format = "delta", to {", ".join(SCHEMES)}://…; or write to a folder, and '
+                "have Spark copy it: spark.read.parquet(FOLDER).write.parquet(…).",
                 path=f"sink.{context.name}.path",
             )
+        if self._far and options.table:
+            raise ConfigError(
+                f"sink.{context.name}.table: only a folder is entered into a catalogue, and {path} is none",
+                hint=f"Say it to Spark yourself: CREATE TABLE {options.table} USING delta LOCATION '{path}'.",
+                path=f"sink.{context.name}.table",
+            )
+        self._place: Place = Objects(path, options.storage_options) if self._far else Local(Path(path).expanduser())
         self._path = Path(path).expanduser()
         self._form = Form.of(
             context.type,
@@ -115,6 +133,8 @@ class SparkSink(Sink):
     def rehearse(self) -> None:
         if self.options.format == "delta":
             delta_rs("sink")
+            if self._far:
+                return
         elif (self._path / LOG).is_dir():
             raise self._error(f"{self._path} is a Delta table", 'Say format = "delta", or give another folder.')
         if self._path.exists() and not self._path.is_dir():
@@ -127,7 +147,7 @@ class SparkSink(Sink):
         mode, format = self.options.mode, self.options.format
         if format == "delta":
             by, key = self.options.partition_by, self.options.key
-            self._folder = DeltaTable(self._path, self.context, mode, self._form.schema, by, key)
+            self._folder = DeltaTable(self._place, self.context, mode, self._form.schema, by, key)
         else:
             self._folder = Folder(self._path, self.context, mode, format, self.options.partition_by)
         try:
@@ -179,7 +199,8 @@ class SparkSink(Sink):
 
     def _failed(self, done: str, error: OSError) -> SinkError:
         return self._error(
-            f"{self._path} cannot be {done}: {error.strerror or error}", "Is there room, and may this user write there?"
+            f"{self._place.url} cannot be {done}: {error.strerror or error}",
+            "Is there room, and may this user write there?",
         )
 
     def _error(self, what: str, hint: str) -> SinkError:

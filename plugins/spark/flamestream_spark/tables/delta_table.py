@@ -13,23 +13,22 @@ import time as clock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from secrets import token_hex
 from typing import Any, Final
 
 import msgspec
-import pyarrow.parquet as pq
 
 from flamecore.abc.sink import Mode, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.model.meta import MIN_TIME
-from flamestream_spark.spool.parts import force
 from flamestream_spark.tables.delta import LOG, delta_rs, first_line, unfit
 from flamestream_spark.tables.partitions import Piece, last_of, pieces_of
+from flamestream_spark.tables.places import Place
 
 _PROPERTY: Final = "flamestream"
-_PART: Final = re.compile(r"part-[0-9a-f]{8}-(-?\d{19,20})-[0-9a-f]{16}\.parquet")
+_PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-[0-9a-f]{16}\.parquet")
 _TRIES: Final = 10
 """How often a commit is tried that others, who write other things to the table, come in the way of."""
 
@@ -54,7 +53,7 @@ class DeltaTable:
     """One such table, to be written.
 
     Args:
-        path: Its folder, made if it is not there; the folder it lies in must be.
+        place: Where it lies; made if it is not there.
         context: The sink's.
         mode: What becomes of output that is there.
         schema: Of its rows; a `pyarrow.Schema`.
@@ -65,14 +64,14 @@ class DeltaTable:
 
     def __init__(
         self,
-        path: Path,
+        place: Place,
         context: EdgeContext,
         mode: Mode,
         schema: Any,
         partitions: Sequence[str] = (),
         key: Sequence[str] = (),
     ) -> None:
-        self.path = path
+        self._place = place
         self._partitions = list(partitions)
         self._key = tuple(key)
         self._context = context
@@ -94,32 +93,39 @@ class DeltaTable:
             OSError: The disk says no.
         """
         with self._lock, self._said():
-            if not self._rs.DeltaTable.is_deltatable(str(self.path)):
+            if not self._rs.DeltaTable.is_deltatable(self._place.url, self._place.options):
                 self._begin()
             self._taken()
             assert self._mine is not None
             held = self._table.transaction_version(self._mine.run)
             self._time = MIN_TIME if held is None else held
-            for file in self.path.rglob(f"part-{self._mine.run}-*.parquet"):
-                if (part := _PART.fullmatch(file.name)) is not None and int(part[1]) > self._time:
-                    file.unlink(missing_ok=True)  # written, and never committed
+            parts = ((name, _PART.fullmatch(PurePath(name).name)) for name in self._place.names())
+            self._place.remove(  # what was written, and never committed
+                name for name, part in parts if part and part[1] == self._mine.run and int(part[2]) > self._time
+            )
             return self._time
 
     def _begin(self) -> None:
         """Make an empty table that is nobody's."""
-        self.path.mkdir(exist_ok=True)
-        strangers = sorted(entry.name for entry in self.path.iterdir() if entry.name[0] not in "._")
+        self._place.make()
+        strangers = sorted(name for name in self._place.names() if name[0] not in "._")
         if strangers:
             raise self.error(
-                f"{self.path} is no Delta table, and holds files: {', '.join(strangers[:3])}",
+                f"{self._place.url} is no Delta table, and holds files: {', '.join(strangers[:3])}",
                 "Write to a folder of its own.",
             )
-        self._rs.DeltaTable.create(str(self.path), self._schema, mode="ignore", partition_by=self._partitions)
+        self._rs.DeltaTable.create(
+            self._place.url,
+            self._schema,
+            mode="ignore",
+            partition_by=self._partitions,
+            storage_options=self._place.options,
+        )
 
     def _taken(self) -> None:
         """Record in the table who writes it from now on."""
         for attempt in range(_TRIES):
-            self._table = self._rs.DeltaTable(str(self.path))
+            self._table = self._rs.DeltaTable(self._place.url, storage_options=self._place.options)
             self._forced = max(self._table.version() - 2, -1)
             try:
                 self._take()
@@ -133,18 +139,18 @@ class DeltaTable:
         held = self._owner()
         empty = not self._table.file_uris()
         resumed = goes_on(
-            self._context, self._mode, held.fingerprint if held else None, f"Delta table {self.path}", empty=empty
+            self._context, self._mode, held.fingerprint if held else None, f"Delta table {self._place.url}", empty=empty
         )
         whole = empty if held is None else held.whole
         why = self._unfit()
         replaced = not resumed and self._mode != "append" and not (empty and not why)
         if replaced and not whole:
             raise self.error(
-                f"Delta table {self.path} holds rows that no such sink has written",
+                f"Delta table {self._place.url} holds rows that no such sink has written",
                 'Write to a table of its own; or add to them with mode = "append".',
             )
         if why and not replaced:
-            raise self.error(f"Delta table {self.path} {why}", "Write to a table of its own.")
+            raise self.error(f"Delta table {self._place.url} {why}", "Write to a table of its own.")
         run = held.run if resumed and held is not None else token_hex(4)
         self._mine = Owner(self._context.fingerprint, token_hex(8), run, whole)
         if not replaced:
@@ -160,10 +166,11 @@ class DeltaTable:
         taking = msgspec.structs.replace(held, owner=self._mine.owner)
         self._table.alter.set_table_properties(_told(taking), raise_if_not_exists=False)
         self._rs.DeltaTable.create(
-            str(self.path),
+            self._place.url,
             self._schema,
             mode="overwrite",
             partition_by=self._partitions,
+            storage_options=self._place.options,
             configuration=_told(self._mine),
             raise_if_key_not_exists=False,
         )
@@ -202,30 +209,29 @@ class DeltaTable:
                 self._commit(time, partial(self._merge, last_of(table, self._key)))
             return
         name = f"part-{self._mine.run}-{time:020d}-{self._mine.owner}.parquet"
-        pieces = pieces_of(table, self._partitions)
-        paths = [self.path / piece.folder / name for piece in pieces]
+        pieces = [(f"{piece.folder}/{name}".lstrip("/"), piece) for piece in pieces_of(table, self._partitions)]
+        put: list[str] = []
+        actions = []
         try:
-            for piece, path in zip(pieces, paths, strict=True):
-                path.parent.mkdir(exist_ok=True, parents=True)
-                write(piece.table, path)
-                force(str(path))
+            for path, piece in pieces:
+                size, rows = self._place.put(path, partial(write, piece.table))
+                put.append(path)
+                actions.append(self._added(piece, path, size, rows))
         except BaseException:
-            for path in paths:
-                path.unlink(missing_ok=True)
+            self._place.remove(put)
             raise
         # If the process dies here they are part of no version, and go when the table is opened again.
-        actions = [self._added(piece, path) for piece, path in zip(pieces, paths, strict=True)]
         with self._lock:
             self._commit(time, partial(self._add, actions))
 
-    def _added(self, piece: Piece, path: Path) -> Any:
+    def _added(self, piece: Piece, path: str, size: int, rows: int) -> Any:
         return self._rs.transaction.AddAction(
-            path=str(path.relative_to(self.path)),
-            size=path.stat().st_size,
+            path=path,
+            size=size,
             partition_values=dict(piece.values),
             modification_time=int(clock.time() * 1000),
             data_change=True,
-            stats=msgspec.json.encode({"numRecords": pq.read_metadata(path).num_rows}).decode(),
+            stats=msgspec.json.encode({"numRecords": rows}).decode(),
         )
 
     def _add(self, actions: Sequence[Any], done: Any) -> None:
@@ -240,8 +246,8 @@ class DeltaTable:
         same = " AND ".join(f'old."{name}" = new."{name}"' for name in self._key)
         merge = self._table.merge(table, same, source_alias="new", target_alias="old", commit_properties=done)
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
-        for path in sorted(set(self._table.file_uris()) - before):
-            force(path.removeprefix("file://"))
+        new = set(self._table.file_uris()) - before
+        self._place.force(path.removeprefix("file://").removeprefix(f"{self._place.url}/") for path in sorted(new))
 
     def sync(self, time: int) -> None:
         """Make durable what is there, and that it is complete below `time`. Raises as `put`."""
@@ -253,8 +259,7 @@ class DeltaTable:
                 with self._said():
                     self._refresh()
                     self._still_mine()
-            force(str(self.path))
-            force(str(self.path / LOG))
+            self._place.force(("", LOG))
 
     def _commit(self, time: int, change: Callable[[Any], None]) -> None:
         """Make a version by `change`, which is given what it has to say besides: that all below `time` is there."""
@@ -273,7 +278,9 @@ class DeltaTable:
                     if attempt == _TRIES - 1:
                         raise
                     if why := self._unfit():
-                        raise self.error(f"Delta table {self.path} {why}", "Write to a table of its own.") from None
+                        raise self.error(
+                            f"Delta table {self._place.url} {why}", "Write to a table of its own."
+                        ) from None
                 else:
                     self._refresh()
                     break
@@ -283,8 +290,7 @@ class DeltaTable:
         """See what is there now, and force it to the disk."""
         self._table.update_incremental()
         version = self._table.version()
-        for number in range(self._forced + 1, version + 1):
-            force(str(self.path / LOG / f"{number:020d}.json"))
+        self._place.force(f"{LOG}/{number:020d}.json" for number in range(self._forced + 1, version + 1))
         self._forced = version
 
     def _owner(self) -> Owner | None:
@@ -293,7 +299,7 @@ class DeltaTable:
             return None if said is None else msgspec.json.decode(said, type=Owner)
         except msgspec.DecodeError as error:
             raise self.error(
-                f"property {_PROPERTY!r} of Delta table {self.path} is not as it was written: {error}",
+                f"property {_PROPERTY!r} of Delta table {self._place.url} is not as it was written: {error}",
                 "Put it back from an earlier version of the table; or write to a table of its own.",
             ) from error
 
@@ -305,7 +311,7 @@ class DeltaTable:
         held = self._owner()
         assert self._mine is not None
         if held is None or held.owner != self._mine.owner:
-            raise taken_over(self._context, f"Delta table {self.path}")
+            raise taken_over(self._context, f"Delta table {self._place.url}")
 
     @contextmanager
     def _said(self) -> Iterator[None]:
@@ -313,7 +319,7 @@ class DeltaTable:
             yield
         except self._rs.exceptions.DeltaError as error:
             raise self.error(
-                f"Delta table {self.path}: {first_line(error)}", "Is it whole, and may this user write there?"
+                f"Delta table {self._place.url}: {first_line(error)}", "Is it whole, and may this user write there?"
             ) from error
 
     def error(self, what: str, hint: str) -> SinkError:

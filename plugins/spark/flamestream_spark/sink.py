@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -22,20 +22,25 @@ from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError
 from flamecore.toolkit.records.plain import Unencodable
 from flamestream_spark.session.session import HOST, session
+from flamestream_spark.storage.folder import FolderPlace
+from flamestream_spark.storage.objects import written
+from flamestream_spark.storage.place import is_url, local_path
+from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.arrow import Form, text
 from flamestream_spark.tables.catalogue import Listing
+from flamestream_spark.tables.claims import ClaimedFolder
 from flamestream_spark.tables.delta import LOG, delta_rs
+from flamestream_spark.tables.delta_objects import SCHEMES, DeltaObjects
 from flamestream_spark.tables.delta_table import DeltaTable
 from flamestream_spark.tables.folder import Folder
 from flamestream_spark.tables.partitions import check_columns
-from flamestream_spark.tables.places import SCHEMES, Local, Objects, Place
 
 
 class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of the sink.
 
     Attributes:
-        path: The folder; made if it is not there. Local, or mounted; of a Delta table also the URL of an object store.
+        path: The folder; made if it is not there. Local, or mounted; or a URL of an object store.
         format: Of the files in it: "parquet", "json" (a value a line) or "csv" (with a header); or "delta", a table of
             Delta Lake, for which `deltalake` must be installed.
         mode: What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it. A
@@ -48,8 +53,8 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         table: A table of a catalogue that is to be over the folder; made if it is not there.
         master: Where Spark runs, if `table` is given and this program has no session.
         config: Configuration of that session.
-        storage_options: What delta-rs is told of an object store, such as credentials or an endpoint; it knows the
-            variables of the environment too.
+        storage_options: What fsspec is told of an object store, such as credentials or an endpoint, or for a Delta
+            table delta-rs; both know the variables of the environment too.
     """
 
     path: str
@@ -62,7 +67,7 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     table: str = ""
     master: str = ""
     config: dict[str, str] = {}
-    storage_options: dict[str, str] = {}
+    storage_options: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         hidden = {"storage_options": dict.fromkeys(self.storage_options, "***")}
@@ -79,23 +84,22 @@ class SparkSink(Sink):
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
-        path = str(options.path).removeprefix("file://")
-        self._far = "://" in path
-        if self._far and (options.format != "delta" or path.partition("://")[0] not in SCHEMES):
+        path, where = str(options.path), f"sink.{context.name}"
+        self._far = is_url(path)
+        if self._far and options.format == "delta" and path.partition("://")[0] not in SCHEMES:
             raise ConfigError(
-                f"sink.{context.name}.path: {path} is not in the file system of this machine",
-                hint=f'Write a Delta table, format = "delta", to {", ".join(SCHEMES)}://…; or write to a folder, and '
-                "have Spark copy it: spark.read.parquet(FOLDER).write.parquet(…).",
-                path=f"sink.{context.name}.path",
+                f"{where}.path: {path}: no Delta table is written there exactly once",
+                hint=f"Give a folder that is mounted, or a URL of {', '.join(SCHEMES)}.",
+                path=f"{where}.path",
             )
         if self._far and options.table:
             raise ConfigError(
-                f"sink.{context.name}.table: only a folder is entered into a catalogue, and {path} is none",
-                hint=f"Say it to Spark yourself: CREATE TABLE {options.table} USING delta LOCATION '{path}'.",
-                path=f"sink.{context.name}.table",
+                f"{where}.table: only a folder is entered into a catalogue, and {path} is none",
+                hint=f"Say it yourself: CREATE TABLE {options.table} USING {options.format} LOCATION '{path}'.",
+                path=f"{where}.table",
             )
-        self._place: Place = Objects(path, options.storage_options) if self._far else Local(Path(path).expanduser())
-        self._path = Path(path).expanduser()
+        self._path = local_path(path)
+        self._url = path if self._far else str(self._path)
         self._form = Form.of(
             context.type,
             times=options.times,
@@ -103,8 +107,9 @@ class SparkSink(Sink):
             intervals=options.format != "delta",
             where=f"sink.{context.name}.types",
         )
-        self._folder: Folder | DeltaTable | None = None
-        where = f"sink.{context.name}"
+        self._folder: Folder | ClaimedFolder | DeltaTable | None = None
+        if self._far and options.format != "delta":
+            place_of(path, f"{where}.path", options.storage_options)  # which refuses a place that is of no use
         check_columns(options.partition_by, self._form.schema, f"{where}.partition_by")
         check_columns(options.key, self._form.schema, f"{where}.key")
         if options.key and options.format != "delta":
@@ -133,9 +138,9 @@ class SparkSink(Sink):
     def rehearse(self) -> None:
         if self.options.format == "delta":
             delta_rs("sink")
-            if self._far:
-                return
-        elif (self._path / LOG).is_dir():
+        if self._far:
+            return
+        if self.options.format != "delta" and (self._path / LOG).is_dir():
             raise self._error(f"{self._path} is a Delta table", 'Say format = "delta", or give another folder.')
         if self._path.exists() and not self._path.is_dir():
             raise self._error(f"{self._path} is a file", "Give the path of a folder.")
@@ -147,7 +152,11 @@ class SparkSink(Sink):
         mode, format = self.options.mode, self.options.format
         if format == "delta":
             by, key = self.options.partition_by, self.options.key
-            self._folder = DeltaTable(self._place, self.context, mode, self._form.schema, by, key)
+            told = self.options.storage_options
+            place = DeltaObjects(self._url, told) if self._far else FolderPlace(self._path)
+            self._folder = DeltaTable(place, self.context, mode, self._form.schema, by, key, told)
+        elif self._far:
+            self._folder = self._claimed()
         else:
             self._folder = Folder(self._path, self.context, mode, format, self.options.partition_by)
         try:
@@ -157,6 +166,13 @@ class SparkSink(Sink):
         if self.options.table:
             await asyncio.to_thread(self._enter)
         return held
+
+    def _claimed(self) -> ClaimedFolder:
+        options, write = self.options, self._write
+        rows = self._form.schema.empty_table().drop_columns(list(options.partition_by))
+        place = place_of(self._url, f"sink.{self.context.name}.path", options.storage_options)
+        empty = written(lambda path: write(rows, path))
+        return ClaimedFolder(place, self.context, options.mode, options.format, empty, options.partition_by)
 
     def _enter(self) -> None:
         options = self.options
@@ -188,7 +204,12 @@ class SparkSink(Sink):
 
     def _put(self, time: int, table: Any) -> None:
         assert self._folder is not None
-        self._folder.put(time, table, {"json": _write_json, "csv": _write_csv}.get(self.options.format, pq.write_table))
+        self._folder.put(time, table, self._write)
+
+    @property
+    def _write(self) -> Callable[[Any, Path], None]:
+        writers: dict[str, Callable[[Any, Path], None]] = {"json": _write_json, "csv": _write_csv}
+        return writers.get(self.options.format, _write_parquet)
 
     async def sync(self, time: int) -> None:
         assert self._folder is not None, "sync before open"
@@ -199,12 +220,16 @@ class SparkSink(Sink):
 
     def _failed(self, done: str, error: OSError) -> SinkError:
         return self._error(
-            f"{self._place.url} cannot be {done}: {error.strerror or error}",
+            f"{self._url} cannot be {done}: {error.strerror or error}",
             "Is there room, and may this user write there?",
         )
 
     def _error(self, what: str, hint: str) -> SinkError:
         return SinkError(f"sink {self.context.name!r}: {what}", hint=hint, sink=self.context.name)
+
+
+def _write_parquet(table: Any, path: Path) -> None:
+    pq.write_table(table, path)
 
 
 def _write_json(table: Any, path: Path) -> None:

@@ -1,30 +1,18 @@
 """An object store for blobs, by way of fsspec: one object for each blob.
 
-An object is created only if there is none of its name. A state store depends on this condition, and fsspec's default is
-to look first and then to write. So only file systems are accepted that pass the condition to the server: Amazon S3 and
-those that speak its protocol (`If-None-Match: *`), Google Cloud Storage (`ifGenerationMatch=0`), Azure Blob Storage
-(`If-None-Match: *`).
+An object is created only if there is none of its name: a state store depends on this condition.
 """
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from flamecore.errors import ConfigError, MissingDependencyError, StoreError
+from flamecore.toolkit.objects import PACKAGES, create_object, missing_package, object_store
 from flamestream_stores.places import store_error
 
-_PACKAGES: Final = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-}
 MEMORY: Final = "memory"
 """fsspec's file system for tests: blobs of this process."""
 
@@ -39,10 +27,10 @@ def check_url(store: str, url: str) -> None:
         ConfigError: The URL is not of a file system that can.
     """
     protocol = url.partition("://")[0]
-    if protocol not in (MEMORY, *_PACKAGES) or "::" in url:
+    if protocol not in (MEMORY, *PACKAGES) or "::" in url:
         raise ConfigError(
             f"state.path: {url!r}: fsspec's {protocol!r} cannot create a file only if there is none of that name",
-            hint=f"Give a folder, or a URL of {', '.join(f'{name}://' for name in _PACKAGES)}; store {store!r}.",
+            hint=f"Give a folder, or a URL of {', '.join(f'{name}://' for name in PACKAGES)}; store {store!r}.",
             path="state.path",
         )
 
@@ -73,12 +61,7 @@ class Bucket:
             StoreError: The server or the bucket cannot be reached.
         """
         try:
-            import fsspec
-
-            # Others write too, so a cached listing is wrong.
-            self._files = fsspec.filesystem(
-                self._protocol, skip_instance_cache=True, use_listings_cache=False, **self._options
-            )
+            self._files = object_store(self.shown, self._options)
         except ImportError as error:
             raise self._missing(error) from error
         except Exception as error:  # clients raise any error
@@ -90,17 +73,9 @@ class Bucket:
         """Create a blob, as `Store.create` does; `name` has been checked."""
         try:
             if self._protocol != MEMORY:
-                self._files.pipe_file(self._path(name), data, mode="create")
-                return True
+                return create_object(self._files, self._path(name), data)
             with _ONE_BY_ONE:  # memory looks first, then writes
-                self._files.pipe_file(self._path(name), data, mode="create")
-                return True
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno == errno.EINVAL and "condition" in str(error).lower():
-                return False  # an S3 server that does not name the failed condition, of which there is one
-            raise self._failed(f"cannot take {len(data)} bytes", error, name) from error
+                return create_object(self._files, self._path(name), data)
         except Exception as error:
             raise self._failed(f"cannot take {len(data)} bytes", error, name) from error
 
@@ -152,12 +127,11 @@ class Bucket:
         return store_error(self._store, f"{self.shown} {what}: {text}", hint, blob)
 
     def _missing(self, error: ImportError) -> MissingDependencyError:
-        package = "fsspec" if error.name == "fsspec" else _PACKAGES.get(self._protocol, "fsspec")
-        wanted = ("'flamestream[fsspec]'", package)[: 1 + (package != "fsspec")]
+        package, command = missing_package(self.shown, error)
         what = f"store {self._store!r} needs module {package!r} for {self._protocol}://"
         return MissingDependencyError(
             f"{what}, which is not installed or does not work: {error}",
-            hint=f"Run: pip install {' '.join(wanted)}",
+            hint=f"Run: {command}",
             kind="store",
             name=self._store,
             distribution="flamestream",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time as clock
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePath
@@ -23,9 +23,10 @@ from flamecore.abc.sink import Mode, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
 from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.model.meta import MIN_TIME
+from flamestream_spark.storage.folder import FolderPlace
 from flamestream_spark.tables.delta import LOG, delta_rs, first_line, unfit
+from flamestream_spark.tables.delta_objects import DeltaObjects
 from flamestream_spark.tables.partitions import Piece, last_of, pieces_of
-from flamestream_spark.tables.places import Place
 
 _PROPERTY: Final = "flamestream"
 _PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-[0-9a-f]{16}\.parquet")
@@ -60,18 +61,20 @@ class DeltaTable:
         partitions: Columns by whose values its files are cut.
         key: Columns of which each row has values of its own: one that comes takes the place of the former. Without it
             all rows stay.
+        options: What delta-rs is told of an object store.
     """
 
     def __init__(
         self,
-        place: Place,
+        place: FolderPlace | DeltaObjects,
         context: EdgeContext,
         mode: Mode,
         schema: Any,
         partitions: Sequence[str] = (),
         key: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
     ) -> None:
-        self._place = place
+        self._place, self._options = place, dict(options or {}) or None
         self._partitions = list(partitions)
         self._key = tuple(key)
         self._context = context
@@ -93,13 +96,13 @@ class DeltaTable:
             OSError: The disk says no.
         """
         with self._lock, self._said():
-            if not self._rs.DeltaTable.is_deltatable(self._place.url, self._place.options):
+            if not self._rs.DeltaTable.is_deltatable(self._place.url, self._options):
                 self._begin()
             self._taken()
             assert self._mine is not None
             held = self._table.transaction_version(self._mine.run)
             self._time = MIN_TIME if held is None else held
-            parts = ((name, _PART.fullmatch(PurePath(name).name)) for name in self._place.names())
+            parts = ((name, _PART.fullmatch(PurePath(name).name)) for name in self._place.names(below=True))
             self._place.remove(  # what was written, and never committed
                 name for name, part in parts if part and part[1] == self._mine.run and int(part[2]) > self._time
             )
@@ -108,7 +111,7 @@ class DeltaTable:
     def _begin(self) -> None:
         """Make an empty table that is nobody's."""
         self._place.make()
-        strangers = sorted(name for name in self._place.names() if name[0] not in "._")
+        strangers = sorted(name for name in self._place.names(below=True) if name[0] not in "._")
         if strangers:
             raise self.error(
                 f"{self._place.url} is no Delta table, and holds files: {', '.join(strangers[:3])}",
@@ -119,13 +122,13 @@ class DeltaTable:
             self._schema,
             mode="ignore",
             partition_by=self._partitions,
-            storage_options=self._place.options,
+            storage_options=self._options,
         )
 
     def _taken(self) -> None:
         """Record in the table who writes it from now on."""
         for attempt in range(_TRIES):
-            self._table = self._rs.DeltaTable(self._place.url, storage_options=self._place.options)
+            self._table = self._rs.DeltaTable(self._place.url, storage_options=self._options)
             self._forced = max(self._table.version() - 2, -1)
             try:
                 self._take()
@@ -170,7 +173,7 @@ class DeltaTable:
             self._schema,
             mode="overwrite",
             partition_by=self._partitions,
-            storage_options=self._place.options,
+            storage_options=self._options,
             configuration=_told(self._mine),
             raise_if_key_not_exists=False,
         )
@@ -214,9 +217,9 @@ class DeltaTable:
         actions = []
         try:
             for path, piece in pieces:
-                size, rows = self._place.put(path, partial(write, piece.table))
+                size = self._place.put(path, partial(write, piece.table))
                 put.append(path)
-                actions.append(self._added(piece, path, size, rows))
+                actions.append(self._added(piece, path, size))
         except BaseException:
             self._place.remove(put)
             raise
@@ -224,14 +227,14 @@ class DeltaTable:
         with self._lock:
             self._commit(time, partial(self._add, actions))
 
-    def _added(self, piece: Piece, path: str, size: int, rows: int) -> Any:
+    def _added(self, piece: Piece, path: str, size: int) -> Any:
         return self._rs.transaction.AddAction(
             path=path,
             size=size,
             partition_values=dict(piece.values),
             modification_time=int(clock.time() * 1000),
             data_change=True,
-            stats=msgspec.json.encode({"numRecords": rows}).decode(),
+            stats=msgspec.json.encode({"numRecords": piece.table.num_rows}).decode(),
         )
 
     def _add(self, actions: Sequence[Any], done: Any) -> None:

@@ -132,10 +132,16 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
         asyncio.run(make(tmp_path / "out").open())
 
 
-@pytest.mark.parametrize(("path", "words"), [("s3://bucket/out", "file system"), ("hdfs://x/out", "file system")])
-def test_a_place_elsewhere_is_refused(path: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+@pytest.mark.parametrize("path", ["hdfs://x/out", "sftp://x/out", "simplecache::s3://bucket/out"])
+def test_a_place_where_batches_cannot_be_written_once_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="only if there is none") as caught:
         SparkSink(SparkSink.Options(path=path), EdgeContext("counts", str))
+    assert "s3://" in caught.value.hint
+
+
+def test_a_folder_may_be_given_as_a_url(tmp_path: Path) -> None:
+    asyncio.run(deliver(make(f"file://{tmp_path}/out"), (1, ["a"])))  # type: ignore[arg-type]
+    assert [row["value"] for row in read(tmp_path / "out")] == ["a"]
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_the_start(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""Object stores by way of fsspec, for drivers that create an object only if there is none of its name.
+
+fsspec's default is to look first and then to write. Only those file systems are known here that pass the condition to
+the server: Amazon S3 and those that speak its protocol (`If-None-Match: *`), Google Cloud Storage
+(`ifGenerationMatch=0`), Azure Blob Storage (`If-None-Match: *`).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import Any, Final
+
+PACKAGES: Final = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+}
+"""The distribution that fsspec needs for a protocol."""
+
+
+def object_store(url: str, options: Mapping[str, Any]) -> Any:
+    """Return fsspec's file system for a URL. What others write is seen at once: no listing is cached.
+
+    Args:
+        url: The URL.
+        options: fsspec's, such as credentials.
+
+    Raises:
+        ImportError: fsspec, or the client for that protocol, is not installed.
+        Exception: The client's own: it cannot be used so.
+    """
+    import fsspec
+
+    protocol = url.partition("://")[0]
+    return fsspec.filesystem(protocol, skip_instance_cache=True, use_listings_cache=False, **options)
+
+
+def missing_package(url: str, error: ImportError) -> tuple[str, str]:
+    """Return the module that an `object_store` lacks, and the command that installs it."""
+    package = "fsspec" if error.name == "fsspec" else PACKAGES.get(url.partition("://")[0], "fsspec")
+    wanted = ("'flamestream[fsspec]'", package)[: 1 + (package != "fsspec")]
+    return package, f"pip install {' '.join(wanted)}"
+
+
+def create_object(files: Any, path: str, data: bytes) -> bool:
+    """Create an object; return whether it was created: False if there is one of that name.
+
+    Args:
+        files: An `object_store`.
+        path: Its path, as fsspec takes it.
+        data: Its content.
+
+    Raises:
+        Exception: The client's own: the server says no.
+    """
+    try:
+        files.pipe_file(path, data, mode="create")
+    except FileExistsError:
+        return False
+    except OSError as error:
+        # An S3 server that does not name the failed condition, of which there is one.
+        if error.errno == errno.EINVAL and "condition" in str(error).lower():
+            return False
+        raise
+    return True

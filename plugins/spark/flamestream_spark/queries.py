@@ -26,7 +26,8 @@ _INTERRUPT_S: Final = 1.0
 class Into:
     """For `foreachBatch`: writes batches into a spool, from where a running job takes them.
 
-    A batch that Spark hands over again, after a fault, changes nothing.
+    A batch that Spark hands over again, after a fault, changes nothing. One of another query is an error: its numbers
+    mean something else. (Over Spark Connect it is not told which query a batch is of.)
 
     Args:
         folder: The spool; a folder that executors reach, and the job.
@@ -45,7 +46,6 @@ class Into:
     def __call__(self, frame: Any, number: int) -> None:
         spool = Spool(Path(self.folder), "spool")
         spool.open()
-        spool.go_on()
         frame = fitted(frame, "spool")
         if spool.completed(number) is None:
             spool.expect(number, types_of(frame.schema))
@@ -54,6 +54,7 @@ class Into:
             frame = numbered(frame).sortWithinPartitions(*places).toDF(*frame.columns)
         with named_jobs(frame.sparkSession, f"{self.name}, batch {number}"):
             write_batch(spool, number, frame)
+        spool.go_on()
 
 
 class Query:
@@ -106,6 +107,7 @@ class Query:
         frame = fitted(self._frame, self._source)
         keys = keys_of(self._frame, self._source) if self._output_mode == "update" else ()
         self._spool.open()
+        self._spool.expect_mode(self._output_mode)
         last = self._spool.last()
         self._spool.expect(0 if last is None else last[0] + 1, types_of(frame.schema))
         self._spool.go_on()

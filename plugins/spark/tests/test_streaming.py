@@ -16,7 +16,7 @@ import pytest
 import flamecore as fc
 import flamestream_spark
 from flamecore.errors import ConfigError, SourceError
-from flamestream_spark.spool.spool import Spool
+from flamestream_spark.spool.spool import Batch, Spool, Taken
 from flamestream_spark.streaming import Streaming
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(200)]
@@ -92,6 +92,44 @@ def test_a_batch_that_comes_again_changes_nothing(spark: Any, tmp_path: Path) ->
     spool.end()
     out = counting().run(settings={"source.lines.use": "spark", "source.lines.spool": str(tmp_path / "spool")})
     assert out["counts"] == [("a", 1), ("c", 1)]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_query_with_another_checkpoint_is_refused(taken: bool, spark: Any, tmp_path: Path) -> None:
+    add(tmp_path / "in", "a.txt", "to be")
+    lines = spark.readStream.text(str(tmp_path / "in")).withColumnRenamed("value", "line")
+
+    def query(checkpoint: str) -> None:
+        into = flamestream_spark.Into(tmp_path / "spool")
+        writer = lines.writeStream.foreachBatch(into).option("checkpointLocation", str(tmp_path / checkpoint))
+        running = writer.trigger(availableNow=True).start()
+        running.awaitTermination()
+
+    query("first")
+    spool = Spool(tmp_path / "spool", "lines")
+    if taken:
+        spool.forget(Taken(1, 1))
+    with pytest.raises(Exception, match="holds batches of another query") as caught:
+        query("second")
+    assert str(tmp_path / "spool") in str(caught.value)
+    add(tmp_path / "in", "b.txt", "or not")
+    query("first")
+    assert spool.last() == (1, Batch(1, spool.last()[1].parts, spool.last()[1].query))  # type: ignore[index]
+    assert spool.last()[1].query  # type: ignore[index]
+
+
+def test_a_stream_goes_on_with_the_output_mode_that_it_began_with(spark: Any, tmp_path: Path) -> None:
+    add(tmp_path / "in", "a.txt", "to be")
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    with flamestream_spark.stream(counting(), lines=lines, checkpoint=tmp_path / "job") as running:
+        running.processAllAvailable()
+    totals = lines.groupBy("value").count().select("value")
+    with pytest.raises(SourceError, match=r"source 'lines': .*job/spool/lines holds batches of output mode") as caught:
+        flamestream_spark.stream(counting(), lines=totals, checkpoint=tmp_path / "job", output_mode="update")
+    assert 'output_mode="append"' in caught.value.hint
+    with flamestream_spark.stream(counting(), lines=lines, checkpoint=tmp_path / "job") as running:
+        running.processAllAvailable()
+        assert counts(running) == expected("to be")
 
 
 @pytest.mark.parametrize(

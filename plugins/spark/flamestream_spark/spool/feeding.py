@@ -60,9 +60,11 @@ def write_batch(
     """
     from pyspark.cloudpickle import register_pickle_by_value
 
-    if spool.completed(number) is not None:
-        return False
     register_pickle_by_value(parts)  # so that executors need not have it
+    if (held := spool.completed(number)) is not None:
+        if held.query:
+            spool.check_query(query or _query_of(frame.sparkSession), held)
+        return False
     written = partial(
         parts.write_parts,
         folder=str(spool.batch(number)),
@@ -80,6 +82,12 @@ def write_batch(
         _check_blocks(rows, spool)
     told = query or next((row.query for row in rows), "")
     return spool.complete(number, [(row.name, row.rows) for row in sorted(rows, key=key)], told)
+
+
+def _query_of(spark: Any) -> str:
+    """The query in whose batch this is called, as Spark tells the tasks of its jobs; an empty text: it does not."""
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(parts.tell_query, "query string").collect()
+    return str(row.query)
 
 
 def _check_blocks(rows: list[Any], spool: Spool) -> None:

@@ -95,6 +95,17 @@ def write_parts(
         raise
 
 
+def tell_query(batches: Iterable[Any]) -> Iterator[Any]:
+    """Say which query a task is of, in one row; an empty text: of none."""
+    from pyspark import TaskContext
+
+    for _ in batches:
+        pass
+    context = TaskContext.get()
+    query = (context.getLocalProperty(_QUERY) if context is not None else None) or ""
+    yield pa.RecordBatch.from_pydict({"query": [query]})
+
+
 def _open_errand(errand: dict[str, Any] | None) -> Any:
     """Make ready for the operations; None: nothing runs here, and the worker does it all."""
     if errand is None:

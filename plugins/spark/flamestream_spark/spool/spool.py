@@ -3,6 +3,7 @@
     _spool.json                      how its rows are ordered, if they may be read before their batch is complete
     batch-00000000000000000004/      parts of a batch: files of Arrow, each there whole or not at all
     batch-00000000000000000004.json  the batch is complete: its parts in order, the number of its first row
+    _mode.json                       which rows a batch has: output mode of the query, where that is known
     _columns.json                    names and types of the columns that every batch has
     _taken.json                      what has been taken is below this row; its files are gone
     _end.json                        there is no batch from this one on
@@ -225,6 +226,21 @@ class Spool:
                 what = f"{column} is of type {is_}, and was of type {was} before"
                 hint = f"Cast it back: df.withColumn({name!r}, …cast({was!r}))."
             raise self.error(f"{what}; its rows are not taken", f"{hint} Or start afresh, with new folders.", name)
+
+    def expect_mode(self, mode: str) -> None:
+        """Have all batches be of a query of the same output mode: that of the first one.
+
+        Raises:
+            SourceError: Those here are of another.
+        """
+        before: str | None = self._read("_mode.json", str)
+        if before is None:
+            self._say("_mode.json", mode)
+        elif before != mode:
+            raise self.error(
+                f"{self.folder} holds batches of output mode {before!r}, and those of {mode!r} mean something else",
+                f'Go on with output_mode="{before}"; or start afresh, with new folders.',
+            )
 
     def completed(self, number: int) -> Batch | None:
         """Return a complete batch; None: it is not complete, or forgotten."""

@@ -129,7 +129,14 @@ class EdgeContext:
 
 
 class Reader(ABC):
-    """One open partition. Used by one front at a time."""
+    """One open partition. Used by one front at a time.
+
+    Attributes:
+        waits: Whether a read may wait, for others or for a thread. Partitions of which none does, such as files, are
+            read in turn by one task.
+    """
+
+    waits: bool = True
 
     @abstractmethod
     async def read(self, limit: int) -> Batch | None:

@@ -167,6 +167,8 @@ def a_front_that_is_stopped_counts_as_ended(patch: Patch) -> None:
 
     async def run(self: FrontTask) -> None:
         self._snapshots = False
+        for reading in self._left:
+            reading.again = False
         await original(self)
 
     patch.setattr(FrontTask, "run", run)

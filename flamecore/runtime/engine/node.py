@@ -37,7 +37,7 @@ from flamecore.runtime.state.restore import StateAccess, load_manifest, load_sta
 from flamecore.runtime.state.schema import state_schema
 from flamecore.runtime.state.writer import StateWriter
 from flamecore.runtime.tasks.deadlines import CallDeadline, Deadlines
-from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats, StopSignal
+from flamecore.runtime.tasks.front_task import Ended, FrontTask, Heartbeats, Reading, StopSignal
 from flamecore.runtime.tasks.rear_task import RearTask, patient
 from flamecore.runtime.tasks.sender import Sender
 from flamecore.runtime.tasks.tracker_task import TrackerTask
@@ -171,12 +171,25 @@ class Node:
             uncommitted = _share(self.state_access.max_uncommitted, len(fronts), plan)
         room = Room(worker.fronts, most, uncommitted)
         self._rooms.append(room)
-        for front in fronts:
-            deadline = self._deadlines.source(front.name)
-            reader, again = self._readers[front.name], front.name in self._again
-            self.front_tasks.append(FrontTask(front, reader, worker_task, plan, room, self.stop, deadline, again=again))
+        for readings in self._group_readings(fronts):
+            self.front_tasks.append(FrontTask(readings, worker_task, plan, room, self.stop))
         if plan.settings.clock == "wall" and fronts and len(plan.fronts) > 1:  # a single front keeps no other waiting
             self.heartbeats.append(Heartbeats(worker_task, plan.settings.heartbeat_interval_s))
+
+    def _group_readings(self, fronts: Sequence[Front]) -> list[list[Reading]]:
+        """Return what each task of fronts reads."""
+        together: list[Reading] = []
+        alone: list[list[Reading]] = []
+        policies = self.plan.settings.source_policies
+        for front in fronts:
+            reader, policy = self._readers[front.name], policies.get(front.name.source, "fail")
+            deadline, again = self._deadlines.source(front.name), front.name in self._again
+            reading = Reading(front, reader, policy, deadline, again=again)
+            if reader.waits:
+                alone.append([reading])
+            else:
+                together.append(reading)
+        return [together, *alone] if together else alone
 
     async def _fronts(self, numbers: Sequence[int]) -> list[Front]:
         plan, state_access = self.plan, self.state_access

@@ -149,7 +149,8 @@ class FrontMerge:
 
 def cut(records: Records, start: int, stop: int | None) -> Records:
     """Return the records in [start, stop); None: to the end."""
-    return records._replace(orders=records.orders[start:stop], values=records.values[start:stop])
+    source, orders, values, mixed = records
+    return Records(source, orders[start:stop], values[start:stop], mixed)  # `_replace` costs more than the slices
 
 
 def together(pieces: Sequence[Records]) -> Records:

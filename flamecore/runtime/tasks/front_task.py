@@ -1,8 +1,13 @@
-"""The tasks of fronts: reading within their credit, and heartbeats."""
+"""The tasks of fronts: reading within their credit, and heartbeats.
+
+Partitions whose readers never wait share a task: with a task for each of two hundred files, the event loop would cost
+more than a small batch does. Any other has a task of its own, since a read may take as long as its source likes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from flamecore.abc.source import Batch, Reader
@@ -29,6 +34,8 @@ _MOST: Final = 1024
 class Ended(Reader):
     """A reader of a partition that had ended before."""
 
+    waits = False
+
     async def read(self, limit: int) -> Batch | None:
         return None
 
@@ -54,50 +61,73 @@ class StopSignal(asyncio.Event):
         self.set()
 
 
-class FrontTask:
-    """The task that reads one partition and admits its records.
+class Reading:
+    """A partition that is read, and its front.
 
     Args:
         front: Front of the partition.
         reader: Reader of the partition.
-        worker_task: Task of the worker that hosts the front.
-        plan: The job's plan, with the policies for malformed records.
-        room: Credit of the worker's fronts.
-        stop: Event that stops reading.
+        policy: Treatment of malformed records, as for `Worker.admit`.
         deadline: Deadline of the reader.
         again: Whether a later run may give the unread records the same times: then outputs behind them are left to it.
     """
+
+    __slots__ = ("again", "deadline", "exhausted", "front", "limit", "policy", "reader")
 
     def __init__(
         self,
         front: Front,
         reader: Reader,
-        worker_task: WorkerTask,
-        plan: Plan,
-        room: Room,
-        stop: StopSignal,
+        policy: str = "fail",
         deadline: CallDeadline | None = None,
         *,
         again: bool = False,
     ) -> None:
-        self.front = front
-        self._deadline = deadline or Deadlines().source(front.name)
-        self._reader = reader
+        self.front, self.reader, self.policy, self.again = front, reader, policy, again
+        self.deadline = deadline or Deadlines().source(front.name)
+        self.exhausted = front.ended
+        self.limit = 16
+        """Most records of the next batch."""
+
+    def adapt(self, took_s: float, records: int) -> None:
+        """Fit the limit to the last step, so that a costly flow does not keep others waiting."""
+        full = records >= self.limit
+        step = _LONG_STEP_S if full else _STEP_S
+        if took_s > step:
+            self.limit = max(self.limit // 2, _LEAST)
+        elif took_s < step / 2 and full:
+            self.limit = min(self.limit * 2, _MOST)
+
+
+class FrontTask:
+    """The task that reads a partition, or several in turn, and admits their records.
+
+    Args:
+        readings: A partition; or several whose readers never wait, so that none keeps the others waiting.
+        worker_task: Task of the worker that hosts the fronts.
+        plan: The job's plan.
+        room: Credit of the worker's fronts.
+        stop: Event that stops reading.
+    """
+
+    def __init__(
+        self, readings: Sequence[Reading], worker_task: WorkerTask, plan: Plan, room: Room, stop: StopSignal
+    ) -> None:
+        self.fronts = [reading.front for reading in readings]
+        self._left = dict.fromkeys(readings)
+        self._current = readings[0]
         self._worker_task = worker_task
         self._room = room
-        self._policy = plan.settings.source_policies.get(front.name.source, "fail")
         self._stop = stop
-        self._snapshots, self._again = plan.snapshots, again or plan.snapshots
-        self._exhausted = front.ended
+        self._snapshots = plan.snapshots
         self._given_up = False
-        self._limit = 16
-        self.held_back = False
-        """True while it waits for credit."""
+        self.held_back = 0
+        """Number of fronts, while all of them wait for credit."""
         self._woken = asyncio.Event()
 
     def counts(self) -> NodeStats:
-        """Return this front's share of the counters."""
-        return NodeStats(in_flight=self.front.in_flight, held_back=int(self.held_back))
+        """Return the share of these fronts in the counters."""
+        return NodeStats(in_flight=sum(front.in_flight for front in self.fronts), held_back=self.held_back)
 
     def wake(self) -> None:
         """Continue if there is room, after records were delivered or committed."""
@@ -105,18 +135,19 @@ class FrontTask:
             self._woken.set()
 
     async def run(self) -> None:
-        """Run to the end of the partition, or until stopped.
+        """Run to the end of the partitions, or until stopped.
 
         Raises:
-            SourceError: The partition cannot be read, or its reader does not stop.
+            SourceError: A partition cannot be read, or its reader does not stop.
         """
-        front, worker_task = self.front, self._worker_task
-        if self._snapshots:  # it may continue from a later time than others
-            worker_task.worker.heartbeat(front.number)
+        worker_task = self._worker_task
+        if self._snapshots:  # fronts may continue from a later time than others
+            for front in self.fronts:
+                worker_task.worker.heartbeat(front.number)
             worker_task.flush()
         # One task reads from the first batch to the last: a task for each read costs more than a small batch does.
         reading, stopping = asyncio.create_task(self._read_to_the_end()), asyncio.create_task(self._stop.wait())
-        worker_task.open_fronts[front.number] = None
+        worker_task.open_fronts.update(dict.fromkeys(front.number for front in self.fronts))
         try:
             await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -126,16 +157,27 @@ class FrontTask:
             stopping.cancel()
             if not reading.done():
                 reading.cancel()
-                await self._deadline.wait_cancelled(reading, "leave off reading")
+                await self._current.deadline.wait_cancelled(reading, "leave off reading")
             elif not reading.cancelled():
                 reading.exception()  # reported by the canceller, as after a second Ctrl-C
-            del worker_task.open_fronts[front.number]
+            for each in self._left:
+                del worker_task.open_fronts[each.front.number]
         if not reading.cancelled():
             reading.result()
-        stopped = (self._again or self._stop.failing) and not self._exhausted
-        end = (worker_task.worker.stop_front if stopped else worker_task.worker.end_front)(front.number)
+        if self._left:
+            self._end(tuple(self._left))
+
+    def _end(self, readings: Sequence[Reading]) -> None:
+        """End fronts, or stop those that a later run continues."""
+        worker_task, ends = self._worker_task, []
+        for reading in readings:
+            number = reading.front.number
+            stopped = (self._snapshots or reading.again or self._stop.failing) and not reading.exhausted
+            end = (worker_task.worker.stop_front if stopped else worker_task.worker.end_front)(number)
+            ends.append(FrontEnded(number, end, stopped))
         worker_task.flush()
-        worker_task.sender.send(CONTROL, FrontEnded(front.number, end, stopped))
+        for word in ends:
+            worker_task.sender.send(CONTROL, word)
 
     async def _read_to_the_end(self) -> None:
         """Read and admit to the end, or until cancelled.
@@ -143,58 +185,64 @@ class FrontTask:
         User code that raises `SystemExit` cannot end the program.
         """
         try:
-            await self._read_on()
+            while self._left and not self._stop.is_set():
+                await self._wait_for_turn()
+                await self._read_round()
         except SystemExit as error:
             raise ending_error(error, f"the work of a {type(self).__name__}") from error
 
-    async def _read_on(self) -> None:
-        # A batch that a reader returns in spite of cancellation is admitted, too.
-        front, reader, room = self.front, self._reader, self._room
-        while not self._stop.is_set() and not front.ended:
-            left = front.records_left
-            if left == 0:
-                self._exhausted = True
-                return
-            limit = await self._turn()
-            try:
-                batch = await reader.read(limit if left is None else min(limit, left))
-            finally:
-                room.release(front.number)
-            check_batch(reader, batch, left)
-            if self._given_up:
-                return
-            if batch is None:
-                self._exhausted = True
-                return
-            self._admit(batch)
-
-    async def _turn(self) -> int:
-        """Return the number of records to read, once others had a turn and there is room."""
-        while True:
-            if self._may_read():
-                await asyncio.sleep(0)
-            else:
-                self.held_back = True
-                self._woken.clear()
-                await self._woken.wait()
-                self.held_back = False
-            if limit := self._room.take(self.front.number, self._limit):
-                return limit
+    async def _wait_for_turn(self) -> None:
+        """Let others have a turn, and wait until there is room."""
+        if self._may_read():
+            await asyncio.sleep(0)
+            return
+        self.held_back = len(self._left)
+        self._woken.clear()
+        await self._woken.wait()
+        self.held_back = 0
 
     def _may_read(self) -> bool:
-        return self._room.has_room(self.front.number, self._limit)
+        has_room = self._room.has_room
+        return any(reading.exhausted or has_room(reading.front.number, reading.limit) for reading in self._left)
 
-    def _admit(self, batch: Batch) -> None:
-        start = monotonic()
-        self._worker_task.admit(self.front.number, batch, start, self._policy)
-        # The limit follows the step, so that a costly flow does not keep others waiting.
-        took = monotonic() - start
-        full = len(batch.values) >= self._limit
-        step = _LONG_STEP_S if full else _STEP_S
-        if took > step:
-            self._limit = max(self._limit // 2, _LEAST)
-        elif took < step / 2 and full:
-            self._limit = min(self._limit * 2, _MOST)
+    async def _read_round(self) -> None:
+        """Read a batch of each partition that has room; end those that are exhausted."""
+        turn = monotonic()
+        ended = []
+        for reading in tuple(self._left):
+            if self._stop.is_set() or self._given_up:
+                return
+            if turn < (now := monotonic()) - _STEP_S:
+                await asyncio.sleep(0)
+                turn = now
+            self._current = reading
+            if not reading.exhausted and (limit := self._room.take(reading.front.number, reading.limit)):
+                await self._read(reading, limit)
+            if reading.exhausted:
+                ended.append(reading)
+        for reading in ended:
+            del self._left[reading], self._worker_task.open_fronts[reading.front.number]
+        if ended:
+            self._end(ended)
+
+    async def _read(self, reading: Reading, limit: int) -> None:
+        """Read and admit a batch, also one that a reader returns in spite of cancellation."""
+        front, left = reading.front, reading.front.records_left
+        if left == 0:
+            self._room.release(front.number)
+            reading.exhausted = True
+            return
+        try:
+            batch = await reading.reader.read(limit if left is None else min(limit, left))
+        finally:
+            self._room.release(front.number)
+        check_batch(reading.reader, batch, left)
+        if batch is None:
+            reading.exhausted = not self._given_up
+        elif not self._given_up:
+            start = monotonic()
+            self._worker_task.admit(front.number, batch, start, reading.policy)
+            reading.adapt(monotonic() - start, len(batch.values))
 
 
 class Heartbeats:

@@ -112,6 +112,8 @@ class CsvReader(Reader):
 
     header: bytes | None = None
 
+    waits = False
+
     def __init__(self, source: str, name: str, lines: CsvLines, delimiter: str) -> None:
         self._source = source
         self._name = name

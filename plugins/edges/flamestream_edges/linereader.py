@@ -18,9 +18,15 @@ ORIGINAL_BYTES: Final = 1024 * 1024
 
 
 class Chunks(ABC):
-    """A source of bytes."""
+    """A source of bytes.
+
+    Attributes:
+        name: Its name, for errors.
+        waits: Whether a read may wait.
+    """
 
     name: str
+    waits: bool = True
 
     @abstractmethod
     async def read(self, size: int) -> bytes:
@@ -50,6 +56,8 @@ class FileChunks(Chunks):
     Attributes:
         seals: Seals of the file's positions.
     """
+
+    waits = False
 
     def __init__(self, name: str, offset: int = 0) -> None:
         self.name = name
@@ -105,6 +113,7 @@ class LineReader(Reader):
     def __init__(
         self, source: str, chunks: Chunks, splitter: Splitter, decode: Decode, *, skip_blank: bool = False
     ) -> None:
+        self.waits = chunks.waits
         self._source = source
         self._chunks = chunks
         self._splitter = splitter

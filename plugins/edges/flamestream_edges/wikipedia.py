@@ -51,6 +51,8 @@ class PageReader(Reader):
     A position is (offset to go on at, line of the page, line of the offset, seal); line 0: the file has no more pages.
     """
 
+    waits = False
+
     def __init__(self, source: str, chunks: FileChunks, parser: PageParser | None) -> None:
         self._source = source
         self._chunks = chunks

@@ -1,0 +1,125 @@
+"""The task of fronts: partitions in turn, their ends, and a stop between two of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flamecore.abc.source import Batch, Reader
+from flamecore.errors import SourceError
+from flamecore.model.messages import FrontEnded
+from flamecore.model.meta import FrontId
+from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.room import Room
+from flamecore.runtime.tasks.front_task import FrontTask, Reading, StopSignal
+
+
+class Numbers(Reader):
+    """A reader of as many numbers as asked for; it fails at one of them."""
+
+    waits = False
+
+    def __init__(self, size: int, fails_at: int = -1) -> None:
+        self.at, self.size, self.fails_at = 0, size, fails_at
+
+    async def read(self, limit: int) -> Batch | None:
+        if self.at == self.size:
+            return None
+        if self.at == self.fails_at:
+            raise SourceError("the disk is gone", hint="Mend it.", source="n", position="")
+        found = range(self.at, min(self.at + limit, self.size, self.fails_at if self.fails_at > self.at else self.size))
+        self.at = found.stop
+        return Batch(list(found), list(found))
+
+
+class Hosts:
+    """A stand-in for the task of a worker: it notes what is admitted, and delivers it when told."""
+
+    def __init__(self, fronts: Sequence[Front]) -> None:
+        self.fronts = {front.number: front for front in fronts}
+        self.admitted: list[tuple[int, int]] = []
+        self.ended: list[tuple[int, bool]] = []
+        self.open_fronts: dict[int, None] = {}
+        self.worker = SimpleNamespace(end_front=self._end, stop_front=self._end, heartbeat=lambda number: None)
+        self.sender = SimpleNamespace(send=self._send)
+        self.stop_after = -1
+        self.stop = StopSignal()
+
+    def admit(self, number: int, batch: Batch, at: float, policy: str) -> None:
+        self.fronts[number].stamp(batch.positions, at)
+        self.admitted.append((number, len(batch.values)))
+        if len(self.admitted) == self.stop_after:
+            self.stop.set()
+
+    def flush(self) -> None: ...
+
+    def _end(self, number: int) -> int:
+        return self.fronts[number].next_time
+
+    def _send(self, address: str, word: FrontEnded) -> None:
+        self.ended.append((word.front, word.stopped))
+
+
+def make(sizes: Sequence[int], most: int = 8192, fails_at: int = -1) -> tuple[FrontTask, Hosts, Room]:
+    fronts = [Front(FrontId("n", str(number)), number) for number in range(1, len(sizes) + 1)]
+    hosts = Hosts(fronts)
+    room = Room(hosts.fronts, most)
+    readings = [
+        Reading(front, Numbers(size, fails_at if front.number == 2 else -1), again=True)
+        for front, size in zip(fronts, sizes, strict=True)
+    ]
+    plan: Any = SimpleNamespace(snapshots=False)
+    return FrontTask(readings, hosts, plan, room, hosts.stop), hosts, room  # type: ignore[arg-type]
+
+
+def test_partitions_are_read_in_turn_and_each_ends_when_it_is_exhausted() -> None:
+    task, hosts, _ = make([40, 5, 100])
+    asyncio.run(task.run())
+    read: dict[int, int] = {}
+    for number, count in hosts.admitted:
+        read[number] = read.get(number, 0) + count
+    assert read == {1: 40, 2: 5, 3: 100}
+    assert [number for number, _ in hosts.admitted[:6]] == [1, 2, 3, 1, 3, 3], "16, 32 and 64 records at a time"
+    assert hosts.ended == [(2, False), (1, False), (3, False)], "the shortest first, not all at the end of the longest"
+    assert not hosts.open_fronts
+
+
+def test_a_stop_between_two_partitions_leaves_each_where_it_is() -> None:
+    task, hosts, _ = make([40, 5, 100])
+    hosts.stop_after = 4
+    asyncio.run(task.run())
+    assert [number for number, _ in hosts.admitted] == [1, 2, 3, 1]
+    assert sorted(hosts.ended) == [(1, True), (2, True), (3, True)], "nobody knows yet that the second has no more"
+    assert not hosts.open_fronts
+
+
+def test_partitions_wait_for_credit_together_and_go_on_with_it() -> None:
+    async def play() -> None:
+        task, hosts, room = make([10, 10, 10], most=6)
+        running = asyncio.create_task(task.run())
+        for _ in range(100):
+            await asyncio.sleep(0)
+            if task.held_back:
+                assert task.held_back == len(hosts.open_fronts)
+                assert sum(front.in_flight for front in hosts.fronts.values()) <= 6
+                for front in hosts.fronts.values():
+                    front.delivered(front.next_time)
+                room.note()
+                task.wake()
+        await running
+        assert sorted(number for number, _ in hosts.ended) == [1, 2, 3]
+        assert {number: front.next_time for number, front in hosts.fronts.items()} == {1: 10, 2: 10, 3: 10}
+
+    asyncio.run(asyncio.wait_for(play(), 10))
+
+
+def test_a_partition_that_fails_ends_the_task_with_its_error() -> None:
+    task, hosts, _ = make([40, 40, 40], fails_at=16)
+    with pytest.raises(SourceError, match="the disk is gone"):
+        asyncio.run(task.run())
+    assert hosts.ended == []
+    assert not hosts.open_fronts

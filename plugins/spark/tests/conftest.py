@@ -27,7 +27,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
-    """The URL of a server that speaks S3, with a bucket `bucket`."""
+    """Return the URL of a server that speaks S3, with a bucket `bucket`."""
     if find_spec("moto") is None or find_spec("s3fs") is None:
         pytest.skip("no S3 server: pip install s3fs 'moto[server]'")
     with socket.socket() as probe:

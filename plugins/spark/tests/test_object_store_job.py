@@ -87,7 +87,7 @@ def wanted() -> list[tuple[str, int]]:
 
 
 def rows(where: Place) -> list[dict[str, Any]]:
-    """What is there, in the order of delivery."""
+    """Return the rows in the order of delivery."""
     found = []
     for name in where.names(below=True):
         found += pq.ParquetFile(io.BytesIO(where.read(name) or b"")).read().to_pylist()

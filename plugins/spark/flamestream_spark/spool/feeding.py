@@ -85,7 +85,7 @@ def write_batch(
 
 
 def _query_of(spark: Any) -> str:
-    """The query in whose batch this is called, as Spark tells the tasks of its jobs; an empty text: it does not."""
+    """Return the query in whose batch this is called, as Spark tells its tasks; empty if it does not."""
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(parts.tell_query, "query string").collect()
     return str(row.query)
 

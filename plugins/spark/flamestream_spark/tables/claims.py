@@ -224,7 +224,7 @@ class ClaimedFolder:
         return sorted(int(name.stem) for name in names if name.suffix == ".json" and name.stem.isdigit())
 
     def _last(self, numbers: Sequence[int]) -> Claim | None:
-        """The last claim that says how far the output is."""
+        """Return the last claim that says how far the output is."""
         for number in reversed(numbers):
             data = self._place.read(_file(number))
             try:
@@ -239,7 +239,7 @@ class ClaimedFolder:
         return None
 
     def _names(self) -> list[str]:
-        """The names of the files of output."""
+        """Return the names of the files of output."""
         found = self._place.names(below=True)
         return [name for name in found if PurePosixPath(name).name[0] not in "._"]
 

@@ -45,7 +45,7 @@ def make(url: str, server: str, mode: Mode = "resume", fingerprint: str = "f", *
 
 
 def read(url: str, server: str) -> list[dict[str, Any]]:
-    """The rows as any reader finds them that leaves hidden folders out, in the order of the names of files."""
+    """Return the rows in the order of file names, as a reader finds them that leaves hidden folders out."""
     where = place(url, server)
     found: list[dict[str, Any]] = []
     for name in sorted(where.names(below=True), key=lambda name: name.rpartition("/")[2]):

@@ -27,7 +27,7 @@ def made(pair: tuple[str, int]) -> Count:
 
 @pytest.fixture
 def options(s3: str) -> dict[str, str]:
-    """What delta-rs is told of the server."""
+    """Return the options of the server for delta-rs."""
     return {
         "aws_endpoint_url": s3,
         "aws_access_key_id": "key",

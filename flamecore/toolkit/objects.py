@@ -24,7 +24,9 @@ PACKAGES: Final = {
 
 
 def object_store(url: str, options: Mapping[str, Any]) -> Any:
-    """Return fsspec's file system for a URL. What others write is seen at once: no listing is cached.
+    """Return fsspec's file system for a URL.
+
+    Files of other processes are seen at once: no listing is cached.
 
     Args:
         url: The URL.

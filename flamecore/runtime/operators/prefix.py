@@ -32,8 +32,8 @@ class Ahead(NamedTuple):
     """The result of the prefix for one record.
 
     Attributes:
-        bases: What orders begin with, behind the order of the record.
-        counts: How many outputs each of them stands for; None: one, without a child id.
+        bases: Beginnings of orders, behind the order of the record.
+        counts: Number of outputs of each of them; None: one, without a child id.
         first, tail: See `flamecore.model.batch.DerivedOrders`.
         payloads: The outputs.
     """

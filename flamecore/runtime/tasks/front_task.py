@@ -192,7 +192,7 @@ class FrontTask:
             raise ending_error(error, f"the work of a {type(self).__name__}") from error
 
     async def _wait_for_turn(self) -> None:
-        """Let others have a turn, and wait until there is room."""
+        """Yield to other tasks, and wait until there is room."""
         if self._may_read():
             await asyncio.sleep(0)
             return

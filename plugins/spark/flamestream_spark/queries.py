@@ -24,7 +24,7 @@ _INTERRUPT_S: Final = 1.0
 
 
 class Into:
-    """For `foreachBatch`: writes batches into a spool, from where a running job takes them.
+    """A function for `foreachBatch` that writes batches into a spool of a running job.
 
     A batch that Spark hands over again, after a fault, changes nothing. One of another query is an error: its numbers
     mean something else. (Over Spark Connect it is not told which query a batch is of.)
@@ -32,7 +32,7 @@ class Into:
     Args:
         folder: The spool; a folder that executors reach, and the job.
         order_by: Columns by which the rows of each task are ordered, where the query leaves their order open.
-        name: What Spark's pages show of the batches.
+        name: Name of the batches on Spark's pages.
 
     Example:
         query = df.writeStream.foreachBatch(flamestream_spark.Into("spool")).start()
@@ -146,7 +146,7 @@ class Query:
                 self._spool.end()
 
     def stop(self) -> None:
-        """End the query. What is in the spool stays."""
+        """End the query; the spool stays."""
         self._stopped.set()
         if self.query is not None:
             self.query.stop()

@@ -41,20 +41,20 @@ class SparkSinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     Attributes:
         path: The folder; made if it is not there. Local, or mounted; or a URL of an object store.
-        format: Of the files in it: "parquet", "json" (a value a line) or "csv" (with a header); or "delta", a table of
+        format: Format of the files: "parquet", "json" (a value a line) or "csv" (with a header); or "delta", a table of
             Delta Lake, for which `deltalake` must be installed.
-        mode: What becomes of output that is there: it is replaced, added to, or gone on with if this job wrote it. A
-            job that keeps state goes on with its own, whatever this says.
+        mode: Fate of output that is there: it is replaced, added to, or resumed if this job wrote it. A job that keeps
+            state resumes its own, whatever this says.
         partition_by: Columns whose values are folders, as Spark has them: `letter=a`. Texts, whole numbers or dates.
-        key: Of a Delta table: columns of which it holds one row for each of their values, that which came last.
+        key: Columns of a Delta table that holds one row for each of their values, the one that came last.
         times: Whether each row says its global time, in columns `_time`, `_front` and `_place`, which order the rows.
         types: Spark's types of columns whose hints leave them open: of a `datetime` "timestamp" (the default, with a
             zone) or "timestamp_ntz", of a `Decimal` "decimal(P,S)" ("decimal(38,18)").
         table: A table of a catalogue that is to be over the folder; made if it is not there.
         master: Where Spark runs, if `table` is given and this program has no session.
         config: Configuration of that session.
-        storage_options: What fsspec is told of an object store, such as credentials or an endpoint, or for a Delta
-            table delta-rs; both know the variables of the environment too.
+        storage_options: Options of fsspec for an object store, such as credentials or an endpoint, or for a Delta
+            table of delta-rs; both know the variables of the environment too.
     """
 
     path: str

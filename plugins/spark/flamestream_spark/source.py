@@ -40,8 +40,8 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Options of the source. One of `path`, `table`, `sql` says what is read; none with `spool`: what others put there.
 
     Attributes:
-        format: Of the files at `path`: "parquet", "json", "csv", "text", "orc", "xml", "delta", or what else the
-            session knows.
+        format: Format of the files at `path`: "parquet", "json", "csv", "text", "orc", "xml", "delta", or another that
+            the session knows.
         path: Files or folders, as Spark takes them; relative to the working directory.
         table: A table of the session's catalogue.
         sql: A query.
@@ -113,7 +113,7 @@ class SparkSource(Source):
     def fingerprint(self) -> str:
         """Return a digest of the options, and of the files that this machine sees.
 
-        Of files it covers names and sizes.
+        It covers names and sizes of files.
         """
         options = msgspec.structs.asdict(self.options)
         for name in ("master", "config", "spool", "keep", "prefix"):

@@ -60,7 +60,7 @@ def stream(
         inputs: Streaming DataFrames by name of the source; or give them by keyword.
         checkpoint: A folder that executors reach, too. Started again with the same, everything goes on where it was,
             and nothing is lost or comes twice, however it ended.
-        workers: How many workers share the work. The outputs do not depend on it.
+        workers: Number of workers. The outputs do not depend on it.
         trigger: When Spark makes a batch, as `DataStreamWriter.trigger` takes it: {"processingTime": "1 second"};
             with {"availableNow": True} everything ends when what is there has been read.
         output_mode: The rows that a batch has, for several sources by name: "append": those that are new, and stay as
@@ -69,7 +69,7 @@ def stream(
         frames: Streaming DataFrames by name of the source.
 
     Returns:
-        What is running.
+        The running flow.
 
     Raises:
         SourceError: A DataFrame is no stream, or Spark does not start it; or the rows of an aggregation do not tell
@@ -143,8 +143,8 @@ class Streaming:
     """A flow that runs over streaming DataFrames. The methods are named as those of Spark's `StreamingQuery`.
 
     Args:
-        spec, job: Of the job, which has not begun.
-        queries: Feed its sources; not started.
+        spec, job: The job, which has not begun.
+        queries: Queries that feed its sources, not started.
         outputs: The folder of each sink that writes one.
         spark: The session.
     """

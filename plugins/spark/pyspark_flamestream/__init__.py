@@ -1,4 +1,4 @@
-"""Where Spark looks for data sources by itself: in modules whose name begins with `pyspark_`."""
+"""The data source where Spark finds it: in a module named `pyspark_…`."""
 
 from flamestream_spark.datasource import FlamestreamDataSource as DefaultSource
 

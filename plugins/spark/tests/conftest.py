@@ -55,7 +55,7 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture
 def s3_environment(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have clients of S3 know the server by their environment."""
+    """Set the environment by which clients of S3 know the server."""
     for name, value in (
         ("AWS_ENDPOINT_URL", s3),
         ("AWS_ACCESS_KEY_ID", "key"),

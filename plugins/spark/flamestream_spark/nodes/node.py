@@ -24,7 +24,7 @@ def run_node(bootstrap: Mapping[str, Any], executor: str) -> Any:
     """Run a node to its end.
 
     Args:
-        bootstrap: What it must know to join.
+        bootstrap: Values that it needs to join.
         executor: Host and port of the executor that this task is of.
 
     Returns:
@@ -52,9 +52,9 @@ def placed(bootstrap: Mapping[str, Any], executor: str, folder: Path) -> dict[st
     It listens where others reach its executor, and finds the flow's source.
 
     Args:
-        bootstrap: What the driver says.
+        bootstrap: Values of the driver.
         executor: Host and port of the executor.
-        folder: The node's own.
+        folder: The folder of the node.
     """
     told = dict(bootstrap)
     told["flow_folder"] = str(folder / "flow")

@@ -129,8 +129,8 @@ def problems(options: Options, context: HostContext) -> Iterator[FlameError]:
     """Yield the problems of a job on Spark: missing libraries, and work that no executor can do.
 
     Args:
-        options: Of the host.
-        context: Of the job.
+        options: Options of the host.
+        context: Context of the job.
     """
     try:
         check_installed()

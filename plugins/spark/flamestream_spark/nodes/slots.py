@@ -67,8 +67,8 @@ def check_slots(session: Any, context: HostContext) -> None:
     """Refuse a job that Spark has too few slots for.
 
     Args:
-        session: Of Spark.
-        context: Of the job.
+        session: The session.
+        context: Context of the job.
 
     Raises:
         ConfigError: It has, or is to let executors go as it likes.

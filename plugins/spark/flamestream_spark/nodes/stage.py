@@ -24,17 +24,17 @@ class Stage:
     """One stage, run by a thread of its own.
 
     Args:
-        session: Of Spark.
+        session: The session.
         slot: The node.
-        bootstrap: What the node must know to join.
-        ended: Told in the event loop's thread when it has ended: (this stage, whether its node is a loss, why; None:
+        bootstrap: Values that the node needs to join.
+        ended: Called in the event loop's thread when it has ended: (this stage, whether its node is a loss, why; None:
             the node has ended well).
-        title: What Spark's pages show of it.
+        title: Its name on Spark's pages.
 
     Attributes:
-        name: Of the node.
-        over: It has ended, or was told to.
-        released: The node is not needed any more.
+        name: Name of the node.
+        over: Whether it has ended, or was told to.
+        released: Whether the node is not needed any more.
         done: Set when it has ended.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 from flamestream_spark.session.messages import WHICH_PYTHON
 
 SCHEMA = "node string, ended string"
-"""What the stage returns: a row, if its node was told to end."""
+"""The result of the stage: a row, if its node was told to end."""
 
 
 def node_task(
@@ -21,10 +21,10 @@ def node_task(
     """Return the function for `mapInArrow`.
 
     Args:
-        name: Of the node.
-        role: What it is for.
-        bootstrap: What a node must know to join.
-        version: Of flamestream at the driver.
+        name: Name of the node.
+        role: Its role, "worker" or "acker".
+        bootstrap: Values that a node needs to join.
+        version: Version of flamestream at the driver.
     """
     from pyspark.cloudpickle import register_pickle_by_value
 

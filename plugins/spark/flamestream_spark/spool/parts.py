@@ -134,8 +134,8 @@ class Part:
     """One file, while it is written.
 
     Args:
-        folder: Where.
-        about: What of the rows it holds.
+        folder: The folder of the file.
+        about: Description of the rows that it holds.
         force: Whether it is forced to the disk.
         ahead: Cuts rows into pieces, and runs operations for each; None: there are none.
     """
@@ -201,7 +201,10 @@ def _in_utc(rows: Any) -> Any:
 
 
 def _utc(kind: Any) -> Any:
-    """Return the type with times in UTC. What is within it may be null: Arrow 26 checks that where values are null."""
+    """Return the type with times in UTC.
+
+    Values within it may be null: Arrow 26 checks that where values are null.
+    """
     types = pa.types
     if types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")

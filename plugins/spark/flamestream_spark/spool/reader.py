@@ -96,14 +96,14 @@ class RowsReader(Reader):
 
     Args:
         source: Name of the source.
-        spool: Where they are, or come.
+        spool: The spool, which may still be filled.
         payloads: Makes payloads of rows, once their schema is known.
         after: Go on behind the row at this position.
-        feeding: What fills the spool, if that is done here.
+        feeding: The job that fills the spool, if it runs here.
         keep: Whether parts stay that a snapshot covers.
-        passing: Whether parts go as soon as they have been read: nobody will read them again.
+        passing: Whether parts are removed as soon as they have been read: they are not read again.
         once: Whether everything goes when all has been read.
-        held: What is to be let go when it is closed.
+        held: Resources to release when it is closed.
         prefix: The operations that may have run where the rows were written.
     """
 

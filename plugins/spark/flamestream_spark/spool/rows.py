@@ -24,7 +24,7 @@ class Rows(NamedTuple):
         batch: A `pyarrow.RecordBatch`.
         file: The file they are from, and the number of its first row; ("", 0): that is not known.
         number: The number of the batch of the spool that they are of.
-        metadata: What stands beside them.
+        metadata: Metadata beside them.
     """
 
     first: int

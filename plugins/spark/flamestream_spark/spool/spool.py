@@ -91,7 +91,7 @@ class Spool:
 
     Args:
         folder: Made if it is not there.
-        source: Whose it is, for errors.
+        source: Name of its source, for errors.
         durable: Whether what is in it outlives a loss of power.
     """
 
@@ -228,7 +228,7 @@ class Spool:
             raise self.error(f"{what}; its rows are not taken", f"{hint} Or start afresh, with new folders.", name)
 
     def expect_mode(self, mode: str) -> None:
-        """Have all batches be of a query of the same output mode: that of the first one.
+        """Require the output mode of the first batch of the queries of all batches.
 
         Raises:
             SourceError: Those here are of another.

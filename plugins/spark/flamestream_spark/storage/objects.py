@@ -1,4 +1,7 @@
-"""A prefix in an object store, by way of fsspec. What a server has taken stays, and is seen by all at once."""
+"""A prefix in an object store, by way of fsspec.
+
+An object that a server has accepted stays, and is visible to all at once.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,7 @@ def written(write: Callable[[Path], None]) -> bytes:
 
 @contextmanager
 def _said(url: str) -> Iterator[None]:
-    """Have any error of a client, which may be of any kind, be an OSError that names the place."""
+    """Turn any error of a client into an OSError that names the place."""
     try:
         yield
     except Exception as error:

@@ -58,15 +58,15 @@ class Place(ABC):
 
     @abstractmethod
     def remove(self, names: Iterable[str]) -> None:
-        """Take files away, if they are there."""
+        """Remove files, if they are there."""
 
     @abstractmethod
     def clear(self, folder: str = "") -> None:
-        """Take away all that is in a folder."""
+        """Remove everything in a folder."""
 
     @abstractmethod
     def force(self, names: Iterable[str]) -> None:
-        """Have files outlast a loss of power; of a folder, the names in it."""
+        """Make files durable; of a folder, the names in it."""
 
     def at(self, name: str) -> str:
         """Return the path or URL of a file or folder."""
@@ -74,12 +74,12 @@ class Place(ABC):
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark leaves a file or folder out."""
+    """Return whether Spark ignores a file or folder."""
     return name[0] in "._" and "=" not in name
 
 
 def is_url(path: str) -> bool:
-    """Whether a path means a place that is no folder of this machine's file system."""
+    """Return whether a path leads outside of this machine's file system."""
     return "://" in path and not path.startswith("file://")
 
 

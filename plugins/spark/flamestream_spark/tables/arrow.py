@@ -1,7 +1,7 @@
 """From payloads to tables of Arrow, typed by the hints of the flow.
 
-Columns are those of `flamecore.toolkit.records.tables`. What Arrow has a type for is of that type, lists, mappings and
-records within records too; everything else is text: scalars as they are written, the rest JSON.
+Columns are those of `flamecore.toolkit.records.tables`. A value that Arrow has a type for is of that type, lists,
+mappings and records within records too; everything else is text: scalars as they are written, the rest JSON.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Listing:
     """The entry of a folder in the catalogue of a session.
 
     Args:
-        session: Of Spark.
+        session: The session.
         table: Name of the table, as SQL writes it.
         folder: The folder.
         sink: Name of the sink, for errors.
@@ -34,8 +34,8 @@ class Listing:
         """Make the table, unless it is there and is of that folder.
 
         Args:
-            format: Of the files.
-            schema: Of Arrow.
+            format: Format of the files.
+            schema: Schema of Arrow.
 
         Raises:
             SinkError: It is another one's, or cannot be made.

@@ -4,7 +4,7 @@
     part-RUN-00000000000000000017-41.parquet      the batch of claim 41: everything of that run below time 17
 
 There is no rename and no lock, but an object can be created on the condition that there is none of its name. So claims
-are numbered, and each number is one writer's. Who opens the output takes the next number, from which on nobody else
+are numbered, and each number is one writer's. A run that opens the output takes the next number, from which on no other
 has a claim; and sees then whether the files of the last batch are all there. If not, nothing may come of it any more:
 files with no rows are put in the place of all of them, so that a writer who is late finds the names taken. Spark reads
 no files in `_flamestream`.
@@ -38,18 +38,18 @@ Write = Callable[[Any, Path], None]
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What one number says.
+    """The claim of one number.
 
     Attributes:
-        fingerprint: Of what it is the output.
-        owner: Whose number it is.
+        fingerprint: Fingerprint of the flow and inputs that it is the output of.
+        owner: The run that has the number.
         runs: Names of the runs whose files count, in order.
         partitions: The columns whose values are folders.
         since: Everything below it was there before.
         time: Everything below it is there once the files are.
         files: Those of the batch.
         void: Files of a batch that has come to nothing.
-        opens: Whether it says only that somebody has come, and the one before still counts.
+        opens: Whether it only says that a run has opened the output, and the claim before still counts.
     """
 
     fingerprint: str
@@ -67,10 +67,10 @@ class ClaimedFolder:
     """One such output.
 
     Args:
-        place: Where.
-        context: The sink's.
-        mode: What becomes of files that are there.
-        suffix: Of the files.
+        place: The prefix.
+        context: The sink's context.
+        mode: Fate of files that are there.
+        suffix: Ending of the names of files.
         empty: A file with no rows.
         partitions: Columns whose values are folders.
     """
@@ -144,7 +144,7 @@ class ClaimedFolder:
         return made if self._create(self._number, made) else None
 
     def _tidy(self, made: Claim) -> None:
-        """Have files that do not count hold nothing, or go."""
+        """Empty or remove files that do not count."""
         for name in made.void:
             self._place.replace(name, self._empty)
         runs = {name: self._run_of(name) for name in self._names()}
@@ -155,7 +155,7 @@ class ClaimedFolder:
         """Add the files of a batch: one, or one for each partition.
 
         Args:
-            time: Of the batch.
+            time: Time of the batch.
             table: Its rows.
             write: Writes rows into a file.
 

@@ -25,7 +25,7 @@ def delta_rs(kind: str) -> Any:
     """Return the module `deltalake`.
 
     Args:
-        kind: Who wants it, "source" or "sink".
+        kind: Kind of the driver that needs it, "source" or "sink".
 
     Raises:
         MissingDependencyError: It is not installed.
@@ -91,7 +91,7 @@ def frame_of(spark: Any, path: str, read: Mapping[str, str], source: str) -> Any
 
     Args:
         spark: The session.
-        path: Of the table.
+        path: Path of the table.
         read: Options as Delta Lake has them: `versionAsOf`, `timestampAsOf`; the last version without them.
         source: Name of the source, for errors.
 

@@ -10,15 +10,15 @@ from flamestream_spark.storage.objects import written
 from flamestream_spark.storage.place import is_hidden
 
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss")
-"""Object stores in which delta-rs commits on the condition that nobody else has."""
+"""Object stores in which delta-rs commits on the condition that no other writer has."""
 
 
 class DeltaObjects:
-    """What a table needs of a `flamestream_spark.storage.place.Place`.
+    """The part of a `flamestream_spark.storage.place.Place` that a table needs.
 
     Args:
-        url: Of the prefix.
-        options: What delta-rs is told, such as credentials; the rest it takes from the environment.
+        url: URL of the prefix.
+        options: Options of delta-rs, such as credentials; the rest it takes from the environment.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:

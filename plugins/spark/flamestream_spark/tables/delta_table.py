@@ -1,8 +1,8 @@
 """A table of Delta Lake that takes batches exactly once.
 
-Whose output a table is stands in its property `flamestream`: its fingerprint, its run, who writes it. A batch is one
+The property `flamestream` of a table names its origin: its fingerprint, its run, its writer. A batch is one
 commit that adds its file, and says in the same step, as application transaction of the run, below which time all is
-there. Who opens a table changes the property: a commit of anyone who has not seen that change is refused by the log.
+there. A run that opens a table changes the property: the log refuses a commit by anyone who has not seen that change.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Owner(msgspec.Struct, frozen=True):
     """The origin and the writer of a table, stored in its properties.
 
     Attributes:
-        fingerprint: Of what it is the output.
-        owner: Who opened it last; nobody else of us writes.
+        fingerprint: Fingerprint of the flow and inputs that it is the output of.
+        owner: The run that opened it last, the only one of this project that writes.
         run: Its transactions are those of the output.
         whole: Whether nothing but output of such sinks was in it when the first of them came.
     """
@@ -56,12 +56,12 @@ class DeltaTable:
     Args:
         place: Where it lies; made if it is not there.
         context: The sink's.
-        mode: What becomes of output that is there.
-        schema: Of its rows; a `pyarrow.Schema`.
+        mode: Fate of output that is there.
+        schema: Schema of its rows; a `pyarrow.Schema`.
         partitions: Columns by whose values its files are cut.
         key: Columns of which each row has values of its own: one that comes takes the place of the former. Without it
             all rows stay.
-        options: What delta-rs is told of an object store.
+        options: Options of delta-rs for an object store.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class DeltaTable:
         """Add the rows of a batch, or put them in the place of those of the same keys.
 
         Args:
-            time: Of the batch.
+            time: Time of the batch.
             table: Its rows.
             write: Writes rows to a file of Parquet.
 

@@ -56,9 +56,9 @@ class _Part(NamedTuple):
     """A file of output.
 
     Attributes:
-        run: Whose.
-        time: Of its batch.
-        files: How many the batch has.
+        run: Name of its run.
+        time: Time of its batch.
+        files: Number of files of the batch.
         name: Its path below the folder.
     """
 
@@ -86,8 +86,8 @@ class Folder:
     Args:
         path: Made if it is not there; the folder it lies in must be.
         context: The sink's.
-        mode: What becomes of files that are there.
-        suffix: Of the files.
+        mode: Fate of files that are there.
+        suffix: Ending of the names of files.
         partitions: Columns whose values are folders.
     """
 
@@ -168,7 +168,7 @@ class Folder:
         """Add the files of a batch: one, or one for each partition.
 
         Args:
-            time: Of the batch.
+            time: Time of the batch.
             table: Its rows.
             write: Writes rows into a file.
 

@@ -19,7 +19,7 @@ class Piece(NamedTuple):
 
     Attributes:
         folder: Its path below that of the table; empty: the table has no partitions.
-        values: Of the columns that cut, as a Delta table's log has them.
+        values: Values of the columns that cut, as a Delta table's log has them.
         table: The rows, without these columns, in their order.
     """
 
@@ -55,7 +55,7 @@ def check_columns(columns: Sequence[str], schema: Any, where: str) -> None:
 
     Args:
         columns: Their names.
-        schema: Of the rows; a `pyarrow.Schema`.
+        schema: Schema of the rows; a `pyarrow.Schema`.
         where: Path of the option, for errors.
 
     Raises:

@@ -1,7 +1,7 @@
 """From columns of Arrow to payloads of the type a flow declares.
 
-What can be known of the columns as such, because one is missing or of another type, is found before the first row; what
-only a row can show (a null, a list with a wrong element) is that row's fault, and names the column.
+A fault of a column as such, which is missing or of another type, is found before the first row; a fault that only a row
+can show (a null, a list with a wrong element) is that row's, and names the column.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Payloads:
     """Makes payloads of batches.
 
     Args:
-        schema: Of the batches, without columns that are no part of the data.
-        type_: What the flow declares. `object` and `dict`: a dict by column; a record type: its fields by name; a tuple
-            of fixed length: the columns in order; everything else: the only column.
+        schema: Schema of the batches, without columns that are no part of the data.
+        type_: The type that the flow declares. `object` and `dict`: a dict by column; a record type: its fields by
+            name; a tuple of fixed length: the columns in order; everything else: the only column.
         source: Name of the source, for errors.
         spare: Columns that may be left out where the type takes fewer than there are: they order the rows.
 

@@ -88,7 +88,7 @@ class Stops(BaseException):
 
 
 def stopped_after(sink: SparkSink, files: int) -> None:
-    """Have the writer stop in the midst of its next batch, after so many files."""
+    """Stop the writer in the midst of its next batch, after so many files."""
     created: list[str] = []
     where = sink._folder._place  # type: ignore[union-attr]
     create = where.create  # type: ignore[union-attr]

@@ -93,6 +93,8 @@ class JobSettings(JobTable, frozen=True, kw_only=True):
         source_phases, sink_phases: Phase of each source and sink; 1 if not given.
         dead_letters: Whether there is a sink for dead letters.
         state: How state is kept; None: it is not.
+        leased: Whether a run takes the lease of its state. Simulations run without: epochs alone must then keep two
+            runs from doing harm.
         heartbeat_interval_s: Seconds between heartbeats of an idle front of the wall clock.
         seed: Seed of random ids, for tests; None: unpredictable.
     """
@@ -103,5 +105,6 @@ class JobSettings(JobTable, frozen=True, kw_only=True):
     sink_phases: Mapping[str, int] = {}
     dead_letters: bool = False
     state: StateTable | None = None
+    leased: bool = True
     heartbeat_interval_s: float = 0.05
     seed: int | None = None

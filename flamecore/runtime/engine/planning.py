@@ -98,7 +98,7 @@ async def open_history(
     deadline = deadlines.store(store.name, state.commit_timeout_s)
     stack.push_async_callback(deadlines.close, deadline, store.aclose)
     await store.open()
-    if lost is not None and store.capabilities.durable:
+    if lost is not None and settings.leased and store.capabilities.durable:
         lease = await StateLease.acquire(
             store, settings.name, lease_s=state.lease_s, lost=lost, take_over=settings.take_over, listed=listed
         )

@@ -201,5 +201,6 @@ class Start:
                 interval_s=random.choice((0.001, 0.01, 0.05)),
                 max_uncommitted=random.choice((3, 20, 1000)),
             ),
+            leased=False,
         )
         return cls(job, name, Process(job.world, f"{name}/control"), Network(job.world), acker, settings)

@@ -10,9 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, compress
-from typing import Any, Final, overload
+from typing import Any, Final, TypeVar, overload
 
 from flamecore.model.meta import child_codes, encode_child
+
+T = TypeVar("T")
 
 Orders = Sequence[bytes]
 """Orders of a run, ascending."""
@@ -165,7 +167,7 @@ def joined(parts: Sequence[Orders]) -> Orders:
     return together
 
 
-def interleaved(runs: Sequence[tuple[Orders, Sequence[Any]]]) -> tuple[Orders, Sequence[Any]] | None:
+def interleaved(runs: Sequence[tuple[Orders, Sequence[T]]]) -> tuple[Orders, Sequence[T]] | None:
     """Merge runs with orders derived in the same way; return orders and payloads.
 
     The merge sorts the bases only. Orders derived from one base stay together, so nothing is spelled out: a line moves
@@ -191,7 +193,7 @@ def interleaved(runs: Sequence[tuple[Orders, Sequence[Any]]]) -> tuple[Orders, S
         values = _together([payloads for _, payloads in runs])
         return DerivedOrders(merged, None, first, tail), [values[at] for at in places]
     counts: list[int] = []
-    blocks: list[Sequence[Any]] = []
+    blocks: list[Sequence[T]] = []
     for note, (_, payloads) in zip(notes, runs, strict=True):
         assert note.counts is not None
         assert note._ends is not None
@@ -254,16 +256,16 @@ class Rows(Sequence[tuple[Any, ...]]):
         return len(self.columns[0])
 
     @overload
-    def __getitem__(self, index: int) -> tuple[Any, ...]: ...
+    def __getitem__(self, index: int) -> tuple[object, ...]: ...
 
     @overload
     def __getitem__(self, index: slice) -> Rows: ...
 
-    def __getitem__(self, index: int | slice) -> tuple[Any, ...] | Rows:
+    def __getitem__(self, index: int | slice) -> tuple[object, ...] | Rows:
         found = [column[index] for column in self.columns]
         return Rows(found) if isinstance(index, slice) else tuple(found)
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[tuple[object, ...]]:
         return zip(*self.columns, strict=True)
 
     def __eq__(self, other: object) -> bool:
@@ -323,7 +325,7 @@ class Lines(Sequence[str]):
         return repr(list(self))
 
 
-def concat(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+def concat(parts: Sequence[Sequence[object]]) -> Sequence[object]:
     """Return the payloads of several runs, one after the other.
 
     Parts that are all rows of one width, or all lines, stay so.
@@ -342,8 +344,8 @@ def concat(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
     return _together(parts)
 
 
-def _together(parts: Sequence[Sequence[Any]]) -> list[Any]:
-    together: list[Any] = []
+def _together(parts: Sequence[Sequence[T]]) -> list[T]:
+    together: list[T] = []
     for part in parts:  # lists are copied as they lie there
         together += part
     return together

@@ -23,7 +23,7 @@ class _Missing:
         return "MISSING"
 
 
-MISSING: Final[Any] = _Missing()
+MISSING: Final[object] = _Missing()
 """The state of a key before its first item, for a reduce: it has none."""
 
 
@@ -64,7 +64,7 @@ class Drift(Vertex):
         return f"{self.method or 'drifting state'}{begins}"
 
     @property
-    def begins(self) -> Any:
+    def begins(self) -> object:
         if self.initial is MISSING:
             return self.items
         if isinstance(self.initial, Number):
@@ -109,10 +109,10 @@ def _draw_cycle(graph: Drawing, vertex: Drift) -> tuple[Vertex, Vertex]:
     key_of = route_key(vertex)
     advance, initial = vertex.advance, vertex.initial
 
-    def bucket(payload: Any) -> Any:
+    def bucket(payload: object) -> object:
         return payload.key if type(payload) is DriftState else key_of(payload)
 
-    def combine(window: tuple[Any, ...]) -> list[Any]:
+    def combine(window: tuple[Any, ...]) -> list[object]:
         # Only an entry with its predecessor's state before it, or a first entry, is processed. Other windows end in a
         # state, or are about to be retracted.
         entry, before = window[-1], window[0]
@@ -125,12 +125,12 @@ def _draw_cycle(graph: Drawing, vertex: Drift) -> tuple[Vertex, Vertex]:
         except Exception as error:  # noqa: BLE001 - raised again on the way out, where it is attributed
             return [DriftState(key_of(entry), state), DriftFailure(entry, error)]
 
-    def outputs_only(payload: Any) -> list[Any]:
+    def outputs_only(payload: object) -> list[object]:
         if type(payload) is DriftFailure:
             raise payload.error
         return [] if type(payload) is DriftState else [payload]
 
-    def states_only(payload: Any) -> list[Any]:
+    def states_only(payload: object) -> list[object]:
         return [payload] if type(payload) is DriftState else []
 
     name = vertex.name
@@ -145,7 +145,7 @@ def _draw_cycle(graph: Drawing, vertex: Drift) -> tuple[Vertex, Vertex]:
     return entry, out
 
 
-def route_key(vertex: Drift) -> Callable[[Any], Any]:
+def route_key(vertex: Drift) -> Callable[[object], object]:
     """Return the key function of a drifting state."""
     assert isinstance(vertex.route, ByKey)
     return vertex.route.key

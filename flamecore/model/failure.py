@@ -86,7 +86,7 @@ class Failure(NamedTuple):
     trace: str = ""
     error: Exception | None = None
 
-    def letter(self) -> dict[str, Any]:
+    def letter(self) -> dict[str, object]:
         """Return the fields of the dead letter, for a dead-letter sink."""
         text, encoded = _as_text(self.original)
         return {
@@ -172,7 +172,7 @@ def ending_error(error: SystemExit | Exception, during: str) -> Exception:
     return memory_error(error, during) if isinstance(error, MemoryError) else error
 
 
-def shorten_repr(value: Any) -> str:
+def shorten_repr(value: object) -> str:
     """Return the `repr` of a value on one line of at most 160 characters.
 
     A failing `repr` of user code is reported in the text, not raised.
@@ -267,7 +267,7 @@ def shown_at_caller(method: F) -> F:
     """
 
     @wraps(method)
-    def call(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: object, **named: object) -> object:
         try:
             return method(*arguments, **named)
         except (FlameError, KeyboardInterrupt) as error:

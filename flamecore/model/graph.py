@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from flamecore.errors import GraphError
 from flamecore.model.type_codec import TypeCodec
@@ -377,7 +377,7 @@ def cycle_name(cycle: Iterable[Vertex]) -> str:
     return min(cycle, key=lambda vertex: vertex.index).name
 
 
-def payload_types(graph: Graph) -> Iterator[Any]:
+def payload_types(graph: Graph) -> Iterator[object]:
     """Yield every payload type that the graph declares.
 
     Types come from sources and sinks, and from the hints of user functions.

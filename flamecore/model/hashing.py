@@ -26,7 +26,7 @@ KEY_GROUPS: Final = 128
 """Number of key groups, the small ranges of state; a power of two, fixed for the life of a job's state."""
 
 
-def _number(value: Any) -> bytes:
+def _number(value: object) -> bytes:
     # Equal numbers of different types are one key in Python (1 == 1.0 == True), and the language gives them one hash
     # that is the same in every process, unlike that of texts.
     if value != value:
@@ -100,7 +100,7 @@ def _encoder_for(kind: type[Any]) -> _Encoder:
     for base in kind.__mro__[1:]:  # also for an enum whose members equal plain values (IntEnum, StrEnum)
         if base in _PLAIN:
             return _PLAIN[base]
-    hashed: Any = kind.__hash__
+    hashed: object = kind.__hash__
     by_value = hashed is not None and hashed is not object.__hash__
     if by_value and issubclass(kind, Number):  # numbers of other libraries follow Python's rule for hashes
         return _number
@@ -116,7 +116,7 @@ def _encoder_for(kind: type[Any]) -> _Encoder:
     return lambda value: _sequence(b"r", [canonical(getattr(value, field)) for field in fields])
 
 
-def canonical(value: Any) -> bytes:
+def canonical(value: object) -> bytes:
     """Return bytes that are equal for equal keys, the same in every process.
 
     Unequal keys have unequal bytes, except some numbers (-1 and -2, and those beyond 2^61), mixtures of types that
@@ -157,7 +157,7 @@ def check_key(value: Hashable) -> None:
 _HASHABLE_BY_DECLARATION = (list, dict, set, bytearray)
 
 
-def refuse_unhashable(hint: Any) -> str | None:
+def refuse_unhashable(hint: object) -> str | None:
     """Return why values of the declared type `hint` cannot be keys, or None."""
     kind = get_origin(hint) or hint
     if isinstance(kind, type) and issubclass(kind, _HASHABLE_BY_DECLARATION):

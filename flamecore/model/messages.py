@@ -102,7 +102,7 @@ class Released(NamedTuple):
     failures: Sequence[tuple[bytes, Failure]]
 
     @property
-    def items(self) -> list[tuple[bytes, Any]]:
+    def items(self) -> list[tuple[bytes, object]]:
         """Return (order, payload) of its items."""
         return list(zip(self.orders, self.payloads, strict=True))
 

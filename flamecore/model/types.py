@@ -21,7 +21,7 @@ _ALSO: Final[Mapping[type, tuple[type, ...]]] = {float: (float, int), complex: (
 """Types that a type checker accepts for a type as well."""
 
 
-def _anything(_: Any) -> bool:
+def _anything(_: object) -> bool:
     return True
 
 
@@ -36,9 +36,9 @@ class TypeMatcher:
 
     def __init__(self, depth: int | None = None) -> None:
         self._depth = depth
-        self._made: dict[tuple[int, int | None], tuple[Any, Fits]] = {}
+        self._made: dict[tuple[int, int | None], tuple[object, Fits]] = {}
 
-    def test_of(self, hint: Any) -> Fits:
+    def test_of(self, hint: object) -> Fits:
         """Return a function that tests whether a value fits a hint.
 
         If a hint says nothing, every value fits.
@@ -48,7 +48,7 @@ class TypeMatcher:
         if known is not None:
             return known[1]
 
-        def later(value: Any) -> bool:
+        def later(value: object) -> bool:
             return self._made[key][1](value)
 
         self._made[key] = hint, later
@@ -56,7 +56,7 @@ class TypeMatcher:
         self._made[key] = hint, made
         return made
 
-    def _inner(self, hint: Any) -> Fits:
+    def _inner(self, hint: object) -> Fits:
         """Return the test of a hint one level deeper."""
         if self._depth is None:
             return self.test_of(hint)
@@ -66,7 +66,7 @@ class TypeMatcher:
         finally:
             self._depth += 1
 
-    def _make(self, hint: Any) -> Fits:
+    def _make(self, hint: object) -> Fits:
         origin, arguments = get_origin(hint), get_args(hint)
         if hint is None or hint is type(None):
             return lambda value: value is None
@@ -87,7 +87,7 @@ class TypeMatcher:
             return _anything
         return self._of_class(kind, arguments)
 
-    def _of_class(self, kind: type, arguments: tuple[Any, ...]) -> Fits:
+    def _of_class(self, kind: type, arguments: tuple[object, ...]) -> Fits:
         kinds = _ALSO.get(kind, (kind,))
         if self._depth == 0:
             return lambda value: isinstance(value, kinds) or isinstance(_of_python(value), kinds)
@@ -111,13 +111,13 @@ class TypeMatcher:
         return lambda value: isinstance(value, kinds) or isinstance(_of_python(value), kinds)
 
 
-def _of_python(value: Any) -> Any:
+def _of_python(value: object) -> object:
     """Return the Python value of a scalar of numpy; other values unchanged."""
     numpy = sys.modules.get("numpy")  # without the module there are no such values
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
-def _fields_of(kind: Any) -> dict[str, Any]:
+def _fields_of(kind: object) -> dict[str, object]:
     """Return the hints of the fields of a class that crosses field by field."""
     names = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
     names = names or getattr(kind, "__struct_fields__", None)
@@ -127,7 +127,7 @@ def _fields_of(kind: Any) -> dict[str, Any]:
     return {name: hints[name] for name in names if name in hints}
 
 
-def hint_text(hint: Any) -> str:
+def hint_text(hint: object) -> str:
     """Return a declared type as it is written.
 
     >>> hint_text(int), hint_text(list[int])
@@ -136,7 +136,7 @@ def hint_text(hint: Any) -> str:
     return hint.__qualname__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
 
 
-def type_text(hint: Any, _inside: tuple[Any, ...] = ()) -> str:
+def type_text(hint: object, _inside: tuple[object, ...] = ()) -> str:
     """Return a declared type as text, classes with their fields.
 
     The text changes when a class changes its form.
@@ -172,7 +172,7 @@ def type_text(hint: Any, _inside: tuple[Any, ...] = ()) -> str:
     return kind.__qualname__
 
 
-def hints_of(thing: Any) -> dict[str, Any]:
+def hints_of(thing: object) -> dict[str, object]:
     """Return the hints of a function by parameter, or of a class by field.
 
     The result of a function is under "return". Hints that cannot be resolved here, such as names that only a type
@@ -189,8 +189,8 @@ def hints_of(thing: Any) -> dict[str, Any]:
         return _those_that_can_be(thing)
 
 
-def _those_that_can_be(thing: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _those_that_can_be(thing: object) -> dict[str, object]:
+    found: dict[str, object] = {}
     module = getattr(thing, "__module__", None)
     scope = getattr(thing, "__globals__", None)
     for owner in reversed(getattr(thing, "__mro__", (thing,))):
@@ -203,7 +203,7 @@ def _those_that_can_be(thing: Any) -> dict[str, Any]:
     return found
 
 
-def returned(function: Any) -> Any:
+def returned(function: object) -> object:
     """Return the declared result type of a function, or a class itself.
 
     Returns `object` if nothing is declared.
@@ -211,9 +211,9 @@ def returned(function: Any) -> Any:
     return function if isinstance(function, type) else hints_of(function).get("return", object)
 
 
-def element(hint: Any) -> Any:
+def element(hint: object) -> object:
     """Return the element type of a declared iterable; `object` if unknown."""
-    arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
+    arguments: tuple[object, ...] = getattr(hint, "__args__", ())
     if hint is str:
         return str
     if len(arguments) == 1 or (len(arguments) == 2 and arguments[1] is Ellipsis):

@@ -115,12 +115,12 @@ class Vertex:
         return self.stateful
 
     @property
-    def state(self) -> Any:
+    def state(self) -> object:
         """Return the declared type of its states; `object` if not known."""
         return object
 
     @property
-    def begins(self) -> Any:
+    def begins(self) -> object:
         """Return the type of its initial states, if none is declared; `object`: unknown."""
         return object
 
@@ -268,7 +268,7 @@ class Grouping(Vertex):
         return not self.undo_partial and self.window > 1
 
     @property
-    def begins(self) -> Any:
+    def begins(self) -> object:
         """Return `object`: the type of its initial states is not known."""
         return object
 
@@ -298,10 +298,10 @@ class Sink(Vertex):
     type: Any = object
 
 
-def complement(predicate: Callable[[Any], object]) -> Callable[[Any], bool]:
+def complement(predicate: Callable[[Any], object]) -> Callable[[object], bool]:
     """Return the negation of a predicate, marked with the predicate."""
 
-    def holds(payload: Any) -> bool:
+    def holds(payload: object) -> bool:
         return not predicate(payload)
 
     holds.complement_of = predicate  # type: ignore[attr-defined]  # a function takes any attribute
@@ -315,7 +315,7 @@ def are_complements(one: Vertex, other: Vertex) -> bool:
     return one.route is other.route is None and getattr(other.function, "complement_of", None) is one.function
 
 
-def user_functions(vertex: Vertex) -> Iterator[Callable[..., Any]]:
+def user_functions(vertex: Vertex) -> Iterator[Callable[..., object]]:
     """Yield the user's functions of a vertex: those of its kind, and of its route."""
     yield from filter(None, (getattr(vertex, name) for name in vertex.functions))
     if isinstance(vertex.route, ByKey):
@@ -331,9 +331,9 @@ def note_declaration(error: GraphError, vertex: Vertex) -> GraphError:
     return error
 
 
-def user_name(function: Callable[..., Any]) -> str | None:
+def user_name(function: Callable[..., object]) -> str | None:
     """Return the user's name of a function; None for functions of the engine."""
-    own: Any = function
+    own: object = function
     while hasattr(own, "user_function"):
         own = own.user_function
     if str(getattr(own, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
@@ -341,7 +341,7 @@ def user_name(function: Callable[..., Any]) -> str | None:
     return getattr(own, "__qualname__", None) or repr(own)
 
 
-def is_local(function: Callable[..., Any]) -> bool:
+def is_local(function: Callable[..., object]) -> bool:
     """Return whether a function cannot be imported: a lambda, or a nested function."""
     name = getattr(function, "__qualname__", "")
     return "<lambda>" in name or "<locals>" in name

@@ -35,7 +35,7 @@ def checked(message: T) -> T:
     return message
 
 
-def _alike(found: Any, value: Any) -> bool:
+def _alike(found: object, value: Any) -> bool:
     """Return whether both have the same named tuples at the same places."""
     if not isinstance(found, tuple):
         return True
@@ -44,6 +44,6 @@ def _alike(found: Any, value: Any) -> bool:
     return all(map(_alike, found, value))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Replace named tuples by plain ones; msgspec would accept a named one as it is."""
     return tuple([_plain(part) for part in value]) if isinstance(value, tuple) else value

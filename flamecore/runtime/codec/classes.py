@@ -38,7 +38,7 @@ class FieldCodec(ABC):
         fields: For each field the factory of its default, or None if it has no default.
     """
 
-    def __init__(self, kind: type, name: str, fields: dict[str, Callable[[], Any] | None]) -> None:
+    def __init__(self, kind: type, name: str, fields: dict[str, Callable[[], object] | None]) -> None:
         self.kind = kind
         self.name = name
         self.defaults = fields
@@ -46,7 +46,7 @@ class FieldCodec(ABC):
         self.places = tuple(f".{field}" for field in fields)
 
     @abstractmethod
-    def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    def take_apart(self, values: Sequence[object]) -> Iterable[Sequence[object]]:
         """Return one column for each field, in the order of the fields.
 
         Raises:
@@ -54,10 +54,10 @@ class FieldCodec(ABC):
         """
 
     @abstractmethod
-    def make(self, count: int, columns: Columns) -> list[Any]:
+    def make(self, count: int, columns: Columns) -> list[object]:
         """Make `count` values of one column for each field."""
 
-    def reader(self, stored: Sequence[str]) -> Callable[[int, Columns], list[Any]]:
+    def reader(self, stored: Sequence[str]) -> Callable[[int, Columns], list[object]]:
         """Return a function that makes values of the stored fields, in their order.
 
         Raises:
@@ -74,7 +74,7 @@ class FieldCodec(ABC):
                     type_name=self.name,
                     path=field,
                 )
-        places: list[int | Callable[[], Any]] = []
+        places: list[int | Callable[[], object]] = []
         for field, default in self.defaults.items():
             if field in stored:
                 places.append(stored.index(field))
@@ -89,7 +89,7 @@ class FieldCodec(ABC):
                 )
         return partial(self._evolved, places)
 
-    def _evolved(self, places: Sequence[int | Callable[[], Any]], count: int, columns: Columns) -> list[Any]:
+    def _evolved(self, places: Sequence[int | Callable[[], object]], count: int, columns: Columns) -> list[object]:
         chosen = [columns[at] if isinstance(at, int) else [at() for _ in range(count)] for at in places]
         return self.make(count, chosen)
 
@@ -110,8 +110,8 @@ class Tuples(FieldCodec):
             values = [failure._replace(error=None) for failure in values]
         return zip(*values, strict=True)
 
-    def make(self, count: int, columns: Columns) -> list[Any]:
-        rows: Iterable[Any] = zip(*columns, strict=True) if columns else repeat((), count)
+    def make(self, count: int, columns: Columns) -> list[object]:
+        rows: Iterable[object] = zip(*columns, strict=True) if columns else repeat((), count)
         return list(map(self._make, rows))
 
 
@@ -127,11 +127,11 @@ class Dataclasses(FieldCodec):
         super().__init__(kind, name, fields)
         object.__new__(kind)  # a TypeError for classes whose values cannot be made this way
 
-    def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    def take_apart(self, values: Sequence[object]) -> Iterable[Sequence[object]]:
         return [list(map(attrgetter(field), values)) for field in self.fields]
 
-    def make(self, count: int, columns: Columns) -> list[Any]:
-        made: list[Any] = list(map(object.__new__, repeat(self.kind, count)))
+    def make(self, count: int, columns: Columns) -> list[object]:
+        made: list[object] = list(map(object.__new__, repeat(self.kind, count)))
         for field, column in zip(self.fields, columns, strict=True):
             deque(map(object.__setattr__, made, repeat(field), column), maxlen=0)  # also where the class is frozen
         return made
@@ -150,10 +150,10 @@ class Structs(FieldCodec):
         parameters = inspect.signature(kind).parameters.values()
         self._by_place = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
 
-    def take_apart(self, values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    def take_apart(self, values: Sequence[object]) -> Iterable[Sequence[object]]:
         return [list(map(attrgetter(field), values)) for field in self.fields]
 
-    def make(self, count: int, columns: Columns) -> list[Any]:
+    def make(self, count: int, columns: Columns) -> list[object]:
         kind = self.kind
         rows: Iterable[Any] = zip(*columns, strict=True) if columns else repeat((), count)
         if self._by_place:
@@ -169,7 +169,7 @@ class Enumeration:
         self.name = name
         self.flags = issubclass(kind, enum.Flag)
 
-    def member(self, name: str) -> Any:
+    def member(self, name: str) -> object:
         """Return the member of a name.
 
         Raises:
@@ -186,7 +186,7 @@ class Enumeration:
         return members[name]
 
 
-def _default_of(value: Any) -> Callable[[], Any] | None:
+def _default_of(value: object) -> Callable[[], object] | None:
     return None if value is _REQUIRED else lambda: value
 
 
@@ -204,7 +204,7 @@ def entry_for(kind: type, name: str) -> FieldCodec | Enumeration | None:
         return None  # an abstract class, or one derived from a built-in type
 
 
-def unset(field_codec: FieldCodec, values: Sequence[Any], error: AttributeError) -> CodecError:
+def unset(field_codec: FieldCodec, values: Sequence[object], error: AttributeError) -> CodecError:
     """Return the error of a value with a field that has not been set."""
     return CodecError(
         f"a {field_codec.kind.__qualname__} cannot cross a process boundary: {error}",

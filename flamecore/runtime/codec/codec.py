@@ -64,13 +64,13 @@ class Codec:
 
     def __init__(
         self,
-        types: Iterable[Any] = (),
+        types: Iterable[object] = (),
         codecs: Iterable[TypeCodec] = (),
         own: Mapping[type, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self._types = TypeTable()
         self._vertices: list[tuple[str, str]] = []
-        self._readers: dict[bytes, Callable[[ByteCursor], Any]] = {}
+        self._readers: dict[bytes, Callable[[ByteCursor], object]] = {}
         self._kept_bytes = 0
         for kind, (name, *formerly) in own.items():
             self._types.reserve(kind, name, formerly)
@@ -115,7 +115,7 @@ class Codec:
         self._readers.clear()
         self.learn(graph)
 
-    def declare(self, hint: Any) -> None:
+    def declare(self, hint: object) -> None:
         """Allow values of a class, and of all classes that its hints name."""
         self._types.declare(hint)
         self._readers.clear()
@@ -131,7 +131,7 @@ class Codec:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def encode(self, value: Any, limits: lay.Limits = lay.MESSAGE) -> bytes:
+    def encode(self, value: object, limits: lay.Limits = lay.MESSAGE) -> bytes:
         """Encode a value.
 
         Args:
@@ -161,11 +161,11 @@ class Codec:
                 type_name=type(value).__qualname__,
             ) from error
 
-    def _value(self, value: Any) -> bytes:
+    def _value(self, value: object) -> bytes:
         writer = Writer(self._types)
         return writer.bytes_of(writer.column((value,)))
 
-    def _stored(self, value: Any) -> bytes:
+    def _stored(self, value: object) -> bytes:
         writer = StoredWriter(self._types)
         return writer.bytes_of(writer.column((value,)))
 
@@ -242,14 +242,14 @@ class Codec:
             raise unreadable(f"bytes that cannot be decoded: {error!r}") from error
         return value
 
-    def _reader(self, schema: bytes, limits: lay.Limits) -> Callable[[ByteCursor], Any]:
+    def _reader(self, schema: bytes, limits: lay.Limits) -> Callable[[ByteCursor], object]:
         """Return the reader of a schema, and cache it."""
         if len(schema) > limits.schema_bytes:
             raise unreadable(f"bytes with a schema of {len(schema)} bytes; {limits.schema_bytes} is the limit")
         compiler = SchemaCompiler(self._types, schema)
         root = compiler.root
         kind = root[0] if type(root) is list else root
-        reader: Callable[[ByteCursor], Any]
+        reader: Callable[[ByteCursor], object]
         if kind == lay.ITEMS:
             reader = _items_reader(*map(compiler.payloads, root[1:]))
         elif kind == lay.RELEASED:
@@ -268,16 +268,16 @@ class Codec:
         return reader
 
 
-def _value_reader(read: Read) -> Callable[[ByteCursor], Any]:
+def _value_reader(read: Read) -> Callable[[ByteCursor], object]:
     return lambda cursor: read(cursor, 1)[0]
 
 
-def _message_reader(read: Read) -> Callable[[ByteCursor], Any]:
+def _message_reader(read: Read) -> Callable[[ByteCursor], object]:
     return lambda cursor: checked(read(cursor, 1)[0])
 
 
-def _teller(decode: Callable[[bytes], Any]) -> Callable[[ByteCursor], Any]:
-    def tell(cursor: ByteCursor) -> Any:
+def _teller(decode: Callable[[bytes], object]) -> Callable[[ByteCursor], object]:
+    def tell(cursor: ByteCursor) -> object:
         column = cursor.raw()
         if len(column) > _MAX_TOLD_BYTES:
             raise unreadable(f"a message of {len(column)} bytes; {lay.MAX_TOLD_BYTES} are the limit")
@@ -286,14 +286,14 @@ def _teller(decode: Callable[[bytes], Any]) -> Callable[[ByteCursor], Any]:
     return tell
 
 
-def _failure(value: Any) -> Failure:
+def _failure(value: object) -> Failure:
     if type(value) is not Failure:
         raise unreadable(f"bytes with a {type(value).__name__} where a failure belongs")
     checked(value)
     return value
 
 
-def _spelled_out(pieces: Iterable[Sequence[Any]]) -> int:
+def _spelled_out(pieces: Iterable[Sequence[object]]) -> int:
     """Return the cost, in units, of spelling out the derived orders of pieces."""
     return sum([lay.ORDER_UNITS * len(piece[3]) for piece in pieces if type(piece[3]) is DerivedOrders])
 

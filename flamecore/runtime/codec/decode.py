@@ -36,7 +36,7 @@ def _no_extension(code: int, data: memoryview) -> NoReturn:
     raise unreadable(f"bytes with an extension of the unknown type {code}")
 
 
-_TYPES: Final[dict[int, Any]] = {
+_TYPES: Final[dict[int, object]] = {
     lay.NONE: None,
     lay.BOOL: bool,
     lay.INT: int,
@@ -102,7 +102,7 @@ class ByteCursor:
     head = raw
     """Return the next column, of any number of values of known types."""
 
-    def parsed(self, find: Texts, made: Sequence[Any]) -> None:
+    def parsed(self, find: Texts, made: Sequence[object]) -> None:
         """Charge for texts that a decode function will parse; no charge for short values.
 
         Args:
@@ -158,7 +158,7 @@ class CountingCursor(ByteCursor):
         self.spend(len(column))
         return column
 
-    def parsed(self, find: Texts, made: Sequence[Any]) -> None:
+    def parsed(self, find: Texts, made: Sequence[object]) -> None:
         self.spend(sum(map(len, find(made))) // 2)
 
 
@@ -191,25 +191,25 @@ class SchemaCompiler:
         kind, *parts = node
         return _COMPILE[kind](self, parts, depth + 1)
 
-    def made_of(self, node: Any) -> type | None:
+    def made_of(self, node: object) -> type | None:
         """Return the class of a record node; None for other nodes."""
         if type(node) is not list or node[0] != lay.RECORD:
             return None
         entry = self._types.named(self._named(node[1])[0])
         return entry.kind if isinstance(entry, FieldCodec) else None
 
-    def _tuple(self, nodes: list[Any], depth: int) -> Read:
+    def _tuple(self, nodes: list[object], depth: int) -> Read:
         if not nodes:
             raise unreadable("bytes with tuples of no width")
         reads = [self.compile(node, depth) for node in nodes]
 
-        def read(cursor: ByteCursor, count: int) -> list[tuple[Any, ...]]:
+        def read(cursor: ByteCursor, count: int) -> list[tuple[object, ...]]:
             cursor.spend(count)
             return list(zip(*[one(cursor, count) for one in reads], strict=True))
 
         return read
 
-    def payloads(self, node: Any) -> Read:
+    def payloads(self, node: object) -> Read:
         """Return a reader of the payloads of a message.
 
         Like `compile`, but keeps tuples of one width as columns, and lines as one text.
@@ -229,11 +229,11 @@ class SchemaCompiler:
 
         return read
 
-    def _union(self, nodes: list[Any], depth: int) -> Read:
+    def _union(self, nodes: list[object], depth: int) -> Read:
         reads = [self.compile(node, depth) for node in nodes]
         units = lay.UNION_UNITS
 
-        def read(cursor: ByteCursor, count: int) -> list[Any]:
+        def read(cursor: ByteCursor, count: int) -> list[object]:
             cursor.spend(count * units)
             labels = _integers(cursor.column(count))
             counts = [0] * len(reads)
@@ -246,11 +246,11 @@ class SchemaCompiler:
 
         return read
 
-    def _dict(self, nodes: list[Any], depth: int) -> Read:
+    def _dict(self, nodes: list[object], depth: int) -> Read:
         read_keys, read_values = [self.compile(node, depth) for node in nodes]
         made_up = type(nodes[0]) is list
 
-        def read(cursor: ByteCursor, count: int) -> list[dict[Any, Any]]:
+        def read(cursor: ByteCursor, count: int) -> list[dict[object, object]]:
             lengths, total = cursor.lengths(count, _ELEMENT_UNITS)
             keys = read_keys(cursor, total)
             if made_up and total > _MANY and max(lengths) > _MANY:
@@ -271,7 +271,7 @@ class SchemaCompiler:
 
         units = lay.CONTAINER_UNITS + lay.ELEMENT_UNITS * len(keys)
 
-        def read(cursor: ByteCursor, count: int) -> list[dict[str, Any]]:
+        def read(cursor: ByteCursor, count: int) -> list[dict[str, object]]:
             cursor.spend(count * units)
             rows = zip(*[one(cursor, count) for one in reads], strict=True)
             return list(map(dict, map(zip, repeat(keys), rows)))
@@ -290,7 +290,7 @@ class SchemaCompiler:
             raise unreadable("bytes with a class of impossible fields")
         units = lay.RECORD_UNITS + len(field_codec.fields)
 
-        def read(cursor: ByteCursor, count: int) -> list[Any]:
+        def read(cursor: ByteCursor, count: int) -> list[object]:
             cursor.spend(count * units)
             if not reads:
                 cursor.column(count)
@@ -301,7 +301,7 @@ class SchemaCompiler:
     def _enum(self, parts: list[Any], depth: int) -> Read:
         kind = self._enumeration(parts[0], flags=False)
 
-        def read(cursor: ByteCursor, count: int) -> list[Any]:
+        def read(cursor: ByteCursor, count: int) -> list[object]:
             cursor.spend(count)
             members = list(map(kind.member, _texts(cursor.head())))
             places = _integers(cursor.column(count))
@@ -316,7 +316,7 @@ class SchemaCompiler:
         make = self._enumeration(number, flags=True).kind
         read_values = self.compile(node, depth)
 
-        def read(cursor: ByteCursor, count: int) -> list[Any]:
+        def read(cursor: ByteCursor, count: int) -> list[object]:
             cursor.spend(count * lay.MADE_UNITS)
             return list(map(make, read_values(cursor, count)))
 
@@ -344,7 +344,7 @@ class SchemaCompiler:
             raise _otherwise(name, "by a codec")
         read_made = self.compile(node, depth)
 
-        def read(cursor: ByteCursor, count: int) -> list[Any]:
+        def read(cursor: ByteCursor, count: int) -> list[object]:
             cursor.spend(count * units)
             made = read_made(cursor, count)
             if texts is not None:
@@ -363,7 +363,7 @@ class SchemaCompiler:
         (description,) = parts
         arrays.restore(description)
 
-        def read(cursor: ByteCursor, count: int) -> list[Any]:
+        def read(cursor: ByteCursor, count: int) -> list[object]:
             cursor.spend(count * lay.PACKED_UNITS)
             return arrays.unpack(cursor.raw(), description, count)
 
@@ -375,8 +375,8 @@ class SchemaCompiler:
         return self._table[number]
 
 
-def _leaf(decode: Callable[[bytes], list[Any]]) -> Read:
-    def read(cursor: ByteCursor, count: int) -> list[Any]:
+def _leaf(decode: Callable[[bytes], list[object]]) -> Read:
+    def read(cursor: ByteCursor, count: int) -> list[object]:
         cursor.spend(count)
         return decode(cursor.column(count))
 
@@ -388,7 +388,7 @@ def _read_texts(cursor: ByteCursor, count: int) -> list[str]:
     return _texts(cursor.text(count))
 
 
-def _read_simple(cursor: ByteCursor, count: int) -> list[Any]:
+def _read_simple(cursor: ByteCursor, count: int) -> list[object]:
     column = cursor.column(count)
     cursor.spend(len(column) * _SIMPLE_UNITS)
     if len(column) > lay.MAX_SIMPLE_BYTES:
@@ -399,19 +399,21 @@ def _read_simple(cursor: ByteCursor, count: int) -> list[Any]:
     return values
 
 
-def _nothing(cursor: ByteCursor, count: int) -> Sequence[Any]:
+def _nothing(cursor: ByteCursor, count: int) -> Sequence[object]:
     if count:
         raise unreadable(f"bytes with {count} values and none of them")
     return ()
 
 
-def _sequences(make: Callable[[Any], Any], element_units: int = 0) -> Callable[[SchemaCompiler, list[Any], int], Read]:
-    def compile_(compiler: SchemaCompiler, nodes: list[Any], depth: int) -> Read:
+def _sequences(
+    make: Callable[[Any], Any], element_units: int = 0
+) -> Callable[[SchemaCompiler, list[object], int], Read]:
+    def compile_(compiler: SchemaCompiler, nodes: list[object], depth: int) -> Read:
         (node,) = nodes
         read_parts = compiler.compile(node, depth)
         made_up = element_units and type(node) is list
 
-        def read(cursor: ByteCursor, count: int) -> list[Any]:
+        def read(cursor: ByteCursor, count: int) -> list[object]:
             lengths, total = cursor.lengths(count, element_units)
             elements = read_parts(cursor, total)
             if made_up and total > _MANY and max(lengths) > _MANY:
@@ -427,7 +429,7 @@ def _sequences(make: Callable[[Any], Any], element_units: int = 0) -> Callable[[
     return compile_
 
 
-def _check_hashes(elements: Sequence[Any], lengths: Sequence[int]) -> None:
+def _check_hashes(elements: Sequence[object], lengths: Sequence[int]) -> None:
     """Refuse large sets and dictionaries with too many equal hashes.
 
     Inserting such elements takes quadratic time. Hashes of plain values cannot be made equal, or only few of them;
@@ -455,7 +457,7 @@ def _read_lines(cursor: ByteCursor, count: int) -> Lines:
     return lines
 
 
-def _decode_of(codec: TypeCodec, version: Any) -> Callable[[Any], Any]:
+def _decode_of(codec: TypeCodec, version: Any) -> Callable[[object], object]:
     decode = codec.decode if version == codec.version else codec.older.get(version)
     if decode is None:
         known = ", ".join(map(str, (*sorted(codec.older), codec.version)))
@@ -481,7 +483,7 @@ _LEAVES: Final[dict[int, Read]] = {
     **{node: _leaf(decode) for node, decode in _decoders.items()},
     lay.STR: _read_texts,
 }
-_COMPILE: Final[dict[int, Callable[[SchemaCompiler, list[Any], int], Read]]] = {
+_COMPILE: Final[dict[int, Callable[[SchemaCompiler, list[object], int], Read]]] = {
     lay.TUPLE: SchemaCompiler._tuple,
     lay.LIST: _sequences(list),
     lay.TUPLES: _sequences(tuple),

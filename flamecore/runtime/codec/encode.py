@@ -66,7 +66,7 @@ class Writer:
     def __init__(self, types: TypeTable) -> None:
         self.types = types
         self.columns: list[bytes] = []
-        self.table: list[list[Any]] = []
+        self.table: list[list[object]] = []
         self._numbers: dict[str, int] = {}
 
     def bytes_of(self, node: Node) -> bytes:
@@ -105,7 +105,7 @@ class Writer:
         """
         self._room -= units
 
-    def column(self, values: Sequence[Any], depth: int = 0, path: Path = ()) -> Node:
+    def column(self, values: Sequence[object], depth: int = 0, path: Path = ()) -> Node:
         """Write values that stand at one place of the whole, and return their node.
 
         Args:
@@ -141,7 +141,7 @@ class Writer:
             raise _at(path, error) from None
         return _BY_ENTRY[type(entry)](self, entry, values, depth, path)
 
-    def _plain(self, node: int, values: Sequence[Any], depth: int, path: Path) -> Node:
+    def _plain(self, node: int, values: Sequence[object], depth: int, path: Path) -> Node:
         try:
             self.columns.append(_encode(values))
         except OverflowError:
@@ -160,13 +160,15 @@ class Writer:
         self._room -= len(lines)
         return lay.LINES
 
-    def _union(self, values: Sequence[Any], depth: int, path: Path) -> Node:
+    def _union(self, values: Sequence[object], depth: int, path: Path) -> Node:
         kinds = list(map(type, values))
         return self._parted(values, kinds, dict.fromkeys(kinds), depth, path)
 
-    def _parted(self, values: Sequence[Any], labels: list[Any], known: Iterable[Any], depth: int, path: Path) -> Node:
+    def _parted(
+        self, values: Sequence[object], labels: list[Any], known: Iterable[object], depth: int, path: Path
+    ) -> Node:
         """Write values of several kinds: one column of labels, then one for each label."""
-        parts: dict[Any, list[Any]] = {label: [] for label in known}
+        parts: dict[object, list[object]] = {label: [] for label in known}
         self._room -= len(values) * lay.UNION_UNITS
         numbers = {label: number for number, label in enumerate(parts)}
         self.columns.append(_encode(list(map(numbers.__getitem__, labels))))
@@ -176,7 +178,7 @@ class Writer:
 
     # -- containers ------------------------------------------------------------------------------------------------
 
-    def _tuples(self, values: Sequence[tuple[Any, ...]], depth: int, path: Path) -> Node:
+    def _tuples(self, values: Sequence[tuple[object, ...]], depth: int, path: Path) -> Node:
         width, count = len(values[0]), len(values)
         narrow = 0 < width <= _NARROW or (_NARROW < width <= _WIDE and count >= 2 * width)
         if not narrow or (count > 1 and len(set(map(len, values))) > 1):
@@ -184,7 +186,7 @@ class Writer:
         parts = enumerate(zip(*values, strict=True))
         return [lay.TUPLE, *[self.column(part, depth + 1, (path, place)) for place, part in parts]]
 
-    def _lists(self, values: Sequence[list[Any]], depth: int, path: Path) -> Node:
+    def _lists(self, values: Sequence[list[object]], depth: int, path: Path) -> Node:
         lengths = self._lengths(values)
         parts = _joined(values)
         if self._simple(values, parts):
@@ -193,7 +195,7 @@ class Writer:
         self.columns.append(_encode(lengths))
         return [lay.LIST, self.column(parts, depth + 1, (path, "[…]"))]
 
-    def _sequences(self, kind: int, values: Sequence[Sequence[Any]], depth: int, path: Path) -> Node:
+    def _sequences(self, kind: int, values: Sequence[Sequence[object]], depth: int, path: Path) -> Node:
         lengths = self._lengths(values)
         each = lay.ELEMENT_UNITS if kind in (lay.SET, lay.FROZENSET) else 0
         self._room -= len(values) * lay.CONTAINER_UNITS + (len(values) + sum(lengths)) * each
@@ -206,7 +208,7 @@ class Writer:
             raise _too_costly(self.limits)
         return lengths
 
-    def _simple(self, values: Sequence[Any], parts: Sequence[Any]) -> bool:
+    def _simple(self, values: Sequence[object], parts: Sequence[object]) -> bool:
         """Write containers of plain values as one column; return False if they are not.
 
         Returns False, and writes nothing, also where another form must carry them: large integers, invalid Unicode, too
@@ -229,7 +231,7 @@ class Writer:
         self.columns.append(column)
         return True
 
-    def _are_simple(self, level: Sequence[Any]) -> bool:
+    def _are_simple(self, level: Sequence[object]) -> bool:
         room = self._room
         for _ in range(lay.MAX_SIMPLE_DEPTH):
             kinds = set(map(type, level))
@@ -237,7 +239,7 @@ class Writer:
                 return True
             if not kinds <= _SIMPLE:
                 return False
-            parts: list[Any] = []
+            parts: list[object] = []
             for kind in kinds & _SIMPLE_CONTAINERS:
                 ones: Sequence[Any] = [one for one in level if type(one) is kind] if len(kinds) > 1 else level
                 room -= sum(map(len, ones))
@@ -247,13 +249,13 @@ class Writer:
             level = parts
         return False
 
-    def _sets(self, values: Sequence[set[Any]], depth: int, path: Path) -> Node:
+    def _sets(self, values: Sequence[set[object]], depth: int, path: Path) -> Node:
         return self._sequences(lay.SET, list(map(self._in_order, values)), depth, path)
 
-    def _frozensets(self, values: Sequence[frozenset[Any]], depth: int, path: Path) -> Node:
+    def _frozensets(self, values: Sequence[frozenset[object]], depth: int, path: Path) -> Node:
         return self._sequences(lay.FROZENSET, list(map(self._in_order, values)), depth, path)
 
-    def _in_order(self, value: set[Any] | frozenset[Any]) -> list[Any]:
+    def _in_order(self, value: set[object] | frozenset[object]) -> list[Any]:
         """Return the elements in an order that is the same in every process."""
         if len(value) < 2:
             return list(value)
@@ -261,11 +263,11 @@ class Writer:
             return sorted(value)
         return sorted(value, key=self._code)
 
-    def _code(self, value: Any) -> bytes:
+    def _code(self, value: object) -> bytes:
         writer = Writer(self.types)
         return writer.bytes_of(writer.column((value,)))
 
-    def _dicts(self, values: Sequence[dict[Any, Any]], depth: int, path: Path) -> Node:
+    def _dicts(self, values: Sequence[dict[Any, object]], depth: int, path: Path) -> Node:
         lengths = self._lengths(values)
         keys, parts = _joined(values), _joined([*map(dict.values, values)])
         kinds = set(map(type, keys))
@@ -285,7 +287,7 @@ class Writer:
 
     # -- classes ---------------------------------------------------------------------------------------------------
 
-    def _records(self, field_codec: FieldCodec, values: Sequence[Any], depth: int, path: Path) -> Node:
+    def _records(self, field_codec: FieldCodec, values: Sequence[object], depth: int, path: Path) -> Node:
         number = self._number(field_codec.name, *field_codec.fields)
         try:
             parts = field_codec.take_apart(values)
@@ -297,7 +299,7 @@ class Writer:
         columns = zip(field_codec.places, parts, strict=True)
         return [lay.RECORD, number, *[self.column(part, depth + 1, (path, place)) for place, part in columns]]
 
-    def _members(self, kind: Enumeration, values: Sequence[Any], depth: int, path: Path) -> Node:
+    def _members(self, kind: Enumeration, values: Sequence[object], depth: int, path: Path) -> Node:
         number = self._number(kind.name)
         if kind.flags:
             self._room -= len(values) * lay.MADE_UNITS
@@ -307,7 +309,7 @@ class Writer:
         self.columns += (_encode(list(places)), _encode(list(map(places.__getitem__, names))))
         return [lay.ENUM, number]
 
-    def _coded(self, codec: TypeCodec | Standard, values: Sequence[Any], depth: int, path: Path) -> Node:
+    def _coded(self, codec: TypeCodec | Standard, values: Sequence[object], depth: int, path: Path) -> Node:
         assert codec.encode is not None
         try:
             made = list(map(codec.encode, values))
@@ -321,7 +323,7 @@ class Writer:
             self.spend(sum(map(len, TEXTS[codec.made_of](made))) // 2)
         return [lay.CODED, self._number(codec.name, codec.version), self.column(made, depth + 1, path)]
 
-    def _scalars(self, scalars: arrays.Scalars, values: Sequence[Any], depth: int, path: Path) -> Node:
+    def _scalars(self, scalars: arrays.Scalars, values: Sequence[object], depth: int, path: Path) -> Node:
         try:
             types = scalars.types(values)
         except CodecError as error:
@@ -333,7 +335,7 @@ class Writer:
         self.columns.append(arrays.pack(values))
         return [lay.PACKED, types[0]]
 
-    def _number(self, name: str, *facts: Any) -> int:
+    def _number(self, name: str, *facts: object) -> int:
         """Return the number of a class in the table; add the class if it is new."""
         number = self._numbers.setdefault(name, len(self.table))
         if number == len(self.table):
@@ -370,11 +372,11 @@ _BY_ENTRY: Final[dict[type, Callable[[Writer, Any, Any, int, Path], Node]]] = {
 }
 
 
-def _joined(values: Sequence[Iterable[Any]]) -> list[Any]:
+def _joined(values: Sequence[Iterable[object]]) -> list[object]:
     return list(values[0]) if len(values) == 1 else list(chain.from_iterable(values))
 
 
-def _too_deep(values: Sequence[Any], path: Path) -> CodecError:
+def _too_deep(values: Sequence[object], path: Path) -> CodecError:
     what = f"a value that is nested more than {lay.MAX_DEPTH} deep, or contains itself,"
     kind = type(values[0]).__qualname__
     return _refused(f"{what} cannot cross a process boundary", "Make it flatter.", kind, path)

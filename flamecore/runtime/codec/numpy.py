@@ -74,7 +74,7 @@ def pack(values: Sequence[Any]) -> bytes:
     return b"".join([value.tobytes() for value in values])
 
 
-def unpack(data: bytes, description: str, count: int) -> list[Any]:
+def unpack(data: bytes, description: str, count: int) -> list[object]:
     """Return `count` scalars of the described data type.
 
     Raises:
@@ -94,7 +94,7 @@ def _take_apart(array: Any) -> tuple[str, tuple[int, ...], str, bytes]:
     return describe(array.dtype), array.shape, order + ("w" if flags.writeable else "r"), array.tobytes(order)
 
 
-def _put_together(parts: tuple[str, tuple[int, ...], str, bytes]) -> Any:
+def _put_together(parts: tuple[str, tuple[int, ...], str, bytes]) -> object:
     description, shape, flags, data = parts
     dtype = restore(description)
     if type(shape) is not tuple or len(shape) > _MOST_DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
@@ -144,7 +144,7 @@ def restore(description: str) -> Any:
     raise unreadable("bytes with an unknown data type of numpy") from problem
 
 
-def _plan(dtype: Any) -> Any:
+def _plan(dtype: Any) -> object:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return [_plan(base), list(shape)]
@@ -163,7 +163,7 @@ def _plan(dtype: Any) -> Any:
     }
 
 
-def _restored(plan: Any) -> Any:
+def _restored(plan: object) -> Any:
     np = _numpy()
     if isinstance(plan, list):
         return np.dtype((_restored(plan[0]), tuple(plan[1])))

@@ -40,7 +40,7 @@ def _int_bytes(value: int) -> bytes:
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 
-def _from_clock(kind: type[datetime | time], text: str) -> Any:
+def _from_clock(kind: type[datetime | time], text: str) -> object:
     stamp, _, rest = text.partition("|")
     value = kind.fromisoformat(stamp)
     if not rest:
@@ -62,7 +62,7 @@ def _clock(value: datetime | time) -> str:
     return f"{told.isoformat()}|{value.fold}{name}" if name or value.fold else told.isoformat()
 
 
-def _zone_key(value: Any, zone: tzinfo) -> str:
+def _zone_key(value: object, zone: tzinfo) -> str:
     key = getattr(zone, "key", None)
     if type(zone).__module__.partition(".")[0] != "zoneinfo" or not key:
         kind = type(zone)
@@ -88,7 +88,7 @@ def _zone_of(name: str, offset: tzinfo | None) -> tzinfo:
     return ZoneInfo(name)
 
 
-def _missing(_: None) -> Any:
+def _missing(_: None) -> object:
     return MISSING
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Final, get_args, get_origin
+from typing import Final, get_args, get_origin
 
 from flamecore.errors import CodecError
 from flamecore.model import messages
@@ -100,7 +100,7 @@ class TypeTable:
         self._by_name[INTEGERS.name] = INTEGERS
         self._registered: set[str] = set()
         self._clashes: dict[str, set[type]] = {}
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[int, object] = {}
 
     def register(self, codec: TypeCodec) -> None:
         """Add a codec, or a name for a class that crosses field by field.
@@ -137,7 +137,7 @@ class TypeTable:
         self._by_type[kind] = entry
         self._by_name |= dict.fromkeys((RESERVED + name, *formerly), entry)
 
-    def declare(self, hint: Any) -> None:
+    def declare(self, hint: object) -> None:
         """Allow values of a class, and of all classes that its hints name.
 
         Args:
@@ -145,7 +145,7 @@ class TypeTable:
         """
         self._declare([hint])
 
-    def _declare(self, hints: Iterable[Any]) -> None:
+    def _declare(self, hints: Iterable[object]) -> None:
         todo = list(hints)
         while todo:
             hint = todo.pop()
@@ -178,7 +178,7 @@ class TypeTable:
         self._by_type[kind] = self._by_name[name] = entry
         return True
 
-    def entry(self, kind: type, value: Any) -> Entry:
+    def entry(self, kind: type, value: object) -> Entry:
         """Return the codec that writes values of a class.
 
         Args:
@@ -217,7 +217,7 @@ class TypeTable:
         own = {entry.name for entry in _own().values()} | {INTEGERS.name}
         return [name for name in self._by_name if name not in own]
 
-    def refusal(self, kind: type, value: Any) -> CodecError:
+    def refusal(self, kind: type, value: object) -> CodecError:
         """Return the error of a class that cannot cross, with the reason and a remedy."""
         title = _title(kind)
         if full_name(kind) in self._clashes and kind in self._clashes[full_name(kind)]:
@@ -243,7 +243,7 @@ def _title(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _behind(hint: Any) -> Iterable[Any]:
+def _behind(hint: object) -> Iterable[object]:
     """Return the types behind a NewType, a type alias or a type variable."""
     if isinstance(hint, type):
         return ()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from random import Random, SystemRandom
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from flamecore.abc.acker import Acker
 from flamecore.abc.hooks import Observers
@@ -115,7 +115,7 @@ class Node:
     # -- assembly ---------------------------------------------------------------------------------------------------
 
     async def open_sources(
-        self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[Any, bool]] = ()
+        self, sources: Mapping[str, Source], workers: Sequence[int], states: Sequence[tuple[object, bool]] = ()
     ) -> None:
         """Open the partitions whose fronts the given workers host.
 

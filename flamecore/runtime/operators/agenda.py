@@ -59,11 +59,11 @@ class Agenda:
         """Return the lowest waiting order, or None."""
         return self._waiting[0][0] if self._waiting else None
 
-    def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
         """Queue an item for a step."""
         heappush(self._waiting, (order, next(self._arrivals), step, trace, alive, payload))
 
-    def enter(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def enter(self, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
         """Run a step on an item from outside, and all that derives from it, or queue it."""
         if self._at_work:
             return self.put(step, order, trace, alive, payload)
@@ -82,13 +82,13 @@ class Agenda:
         """Return a way that queues items which have to wait, and passes the others."""
         pass_step, pass_run = way
 
-        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
             if self.segment is not None or self._at_work:
                 self.put(pass_step, order, trace, alive, payload)
             else:
                 pass_step(order, trace, alive, payload)
 
-        def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
             if self.segment is not None or self._at_work:
                 for order, payload in zip(orders, payloads, strict=True):
                     self.put(pass_step, order, trace, True, payload)
@@ -123,7 +123,7 @@ class Agenda:
                 self._take(step, order, trace, alive, payload)
         self._at_work = False
 
-    def _take(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def _take(self, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
         self._steps_left -= 1
         step(order, trace, alive, payload)
 
@@ -178,11 +178,11 @@ class NumberedAgenda(Agenda):
         """
         return self._entered if self.inside else super().lowest
 
-    def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def put(self, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
         self.emitted.append((step, payload, 0, (iter((order,)), trace, alive)))
 
     def entrance(self, step: Step) -> Step:
-        def begin(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def begin(order: bytes, trace: int, alive: bool, payload: object) -> None:
             self.rounds, self.visit = 0, (child_orders(order), trace, alive)
             step(order, trace, alive, payload)
 
@@ -192,7 +192,7 @@ class NumberedAgenda(Agenda):
         """Return a step that an item in a cycle takes at its own turn."""
         emitted = self.emitted
 
-        def wait(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def wait(order: bytes, trace: int, alive: bool, payload: object) -> None:
             emitted.append((step, payload, self.rounds, self.visit))
 
         return wait
@@ -205,8 +205,8 @@ class NumberedAgenda(Agenda):
     def turn_to_fail(self, fail: Fail) -> Fail:
         """Return a failure handler that takes items in a cycle at their own turn."""
 
-        def fail_later(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
-            def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def fail_later(order: bytes, trace: int, alive: bool, payload: object, error: Exception) -> None:
+            def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
                 fail(order, trace, alive, payload, error)
 
             self.turn(step)(order, trace, alive, payload)
@@ -221,7 +221,7 @@ class NumberedAgenda(Agenda):
         self._go_on()
         super()._work(known)
 
-    def _take(self, step: Step, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def _take(self, step: Step, order: bytes, trace: int, alive: bool, payload: object) -> None:
         self._entered = order
         super()._take(step, order, trace, alive, payload)
         self._go_on()

@@ -39,16 +39,16 @@ class Barrier(OutputBuffer):
         self._runs: deque[Held] = deque()  # runs, as they came
         self._latest = b""  # the greatest order among the runs so far
         self._crossed = False  # whether runs overlap; they are then merged at release
-        self._buffered: dict[bytes, tuple[int, Any]] = {}  # single items: (trace, payload) by order
+        self._buffered: dict[bytes, tuple[int, object]] = {}  # single items: (trace, payload) by order
         # Two recomputations of one item that came by different workers may be here at once: one order, two traces. All
         # but the one in `_buffered` wait here.
-        self._twins: dict[tuple[bytes, int], Any] = {}
+        self._twins: dict[tuple[bytes, int], object] = {}
         self.step = self._compile()
 
     def _compile(self) -> Step:
         buffered, insert, cancel = self._buffered, self._insert_twin, self._cancel
 
-        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
             if alive:
                 if order in buffered:
                     insert(order, trace, payload)
@@ -59,14 +59,14 @@ class Barrier(OutputBuffer):
 
         return step
 
-    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         """Buffer several live items of one trace, in ascending order."""
         if orders[0] <= self._latest:
             self._crossed = True
         self._latest = max(self._latest, orders[-1])
         self._runs.append((orders, trace, payloads))
 
-    def _buffer(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def _buffer(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         for order, payload in zip(orders, payloads, strict=True):
             self.step(order, trace, True, payload)
 
@@ -79,7 +79,7 @@ class Barrier(OutputBuffer):
     def __len__(self) -> int:
         return sum(len(orders) for orders, _, _ in self._runs) + len(self._buffered) + len(self._twins)
 
-    def _insert_twin(self, order: bytes, trace: int, payload: Any) -> None:
+    def _insert_twin(self, order: bytes, trace: int, payload: object) -> None:
         if self._buffered[order][0] == trace or (order, trace) in self._twins:
             raise DuplicateItemError(
                 f"sink {self.sink!r}: a second live item of one identity came: {payload!r} ({Meta.decode(order)})",
@@ -89,7 +89,7 @@ class Barrier(OutputBuffer):
             )
         self._twins[order, trace] = payload
 
-    def _cancel(self, order: bytes, trace: int, payload: Any) -> None:
+    def _cancel(self, order: bytes, trace: int, payload: object) -> None:
         """Drop the victim of a tombstone.
 
         Raises:
@@ -158,7 +158,7 @@ class Barrier(OutputBuffer):
         """Take out the items below `limit` from runs that do not overlap."""
         runs = self._runs
         places: list[Orders] = []
-        parts: list[Sequence[Any]] = []
+        parts: list[Sequence[object]] = []
         while runs and runs[0][0][0] < limit:
             orders, trace, payloads = runs.popleft()
             if orders[-1] >= limit:
@@ -176,7 +176,7 @@ class Barrier(OutputBuffer):
             DuplicateItemError: Two items have one identity.
             OrderViolationError: Two valid items have one order.
         """
-        batch: list[tuple[bytes, Any]] = []
+        batch: list[tuple[bytes, object]] = []
         rest: deque[Held] = deque()
         self._latest, self._crossed = b"", False
         for orders, trace, payloads in self._runs:
@@ -227,12 +227,12 @@ class Outlet(Operator):
     """
 
     def __init__(self, vertex: Sink, site: Site) -> None:
-        items: list[tuple[bytes, Any]] = []
+        items: list[tuple[bytes, object]] = []
 
-        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
             items.append((order, payload))
 
-        def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+        def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
             items.extend(zip(orders, payloads, strict=True))
 
         self.items, self.step, self.run = items, step, run

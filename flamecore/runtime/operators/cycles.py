@@ -34,13 +34,13 @@ class KeyedAgenda:
 
     def __init__(self, name: str, agenda: Agenda) -> None:
         self.name = name
-        self.key: Any = None
+        self.key: object = None
         self._agenda = agenda
 
     def keeping(self, step: Step) -> Step:
         """Return a step that stores an item with the current key for later."""
 
-        def keep(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def keep(order: bytes, trace: int, alive: bool, payload: object) -> None:
             step(order, trace, alive, (self.key, payload))
 
         return keep
@@ -61,10 +61,10 @@ class KeyedAgenda:
         step = self.keeping(wait)
         return Way(step, each(step))
 
-    def checked(self, vertex: str, key_of: Callable[[Any], Any], step: Step, fail: Fail) -> Step:
+    def checked(self, vertex: str, key_of: Callable[[object], object], step: Step, fail: Fail) -> Step:
         """Return a step before a vertex that passes items with the current key."""
 
-        def check(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def check(order: bytes, trace: int, alive: bool, payload: object) -> None:
             try:
                 key = key_of(payload)
             except Exception as error:  # noqa: BLE001 - a failing key is the user's to see
@@ -75,7 +75,7 @@ class KeyedAgenda:
 
         return check
 
-    def refusal(self, vertex: str, key: Any, payload: Any) -> LoopKeyError:
+    def refusal(self, vertex: str, key: object, payload: object) -> LoopKeyError:
         """Return the error of an item with another key."""
         where = "comes back" if vertex == self.name else f"comes to {vertex!r}"
         return LoopKeyError(
@@ -117,7 +117,7 @@ class LoopHead:
         """
         return step if self._keyed is None else self._keyed.keeping(step)
 
-    def _feed_back(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def _feed_back(self, order: bytes, trace: int, alive: bool, payload: object) -> None:
         """Queue an item that has gone round once more, or fail it.
 
         Its trace is rotated by one bit: the rounds of a trace must not commute, or two recomputations that visited the
@@ -137,7 +137,7 @@ class LoopHead:
         """Return `feed_back` for an agenda that numbers turns and counts rounds."""
         most, waiting, emitted, keyed = self._most, agenda.inside, agenda.emitted, self._keyed
 
-        def feed_back(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def feed_back(order: bytes, trace: int, alive: bool, payload: object) -> None:
             rounds = agenda.rounds + 1
             if rounds > most:
                 agenda.abandon()  # each of the others might go as far, and double in number
@@ -151,7 +151,7 @@ class LoopHead:
 
         return feed_back
 
-    def _endless(self, counted: str, payload: Any) -> RunawayLoopError:
+    def _endless(self, counted: str, payload: object) -> RunawayLoopError:
         return RunawayLoopError(
             f"an item has gone round the cycle at {self.name!r} without end: {counted}",
             hint="Give the cycle an exit condition. If it has one, raise max_rounds under [job].",
@@ -159,7 +159,7 @@ class LoopHead:
             record=payload,
         )
 
-    def _crowded(self, payload: Any) -> RunawayLoopError:
+    def _crowded(self, payload: object) -> RunawayLoopError:
         return RunawayLoopError(
             f"more than {self._most:,} items of one record wait at the cycle at {self.name!r}, the most that "
             f"job.max_rounds allows: {payload!r:.160}",
@@ -182,7 +182,7 @@ class KeyedLoopHead(LoopHead):
     """
 
     def __init__(
-        self, name: str, most: int, fail: Fail, agenda: Agenda, keyed: KeyedAgenda, key_of: Callable[[Any], Any]
+        self, name: str, most: int, fail: Fail, agenda: Agenda, keyed: KeyedAgenda, key_of: Callable[[object], object]
     ) -> None:
         super().__init__(name, most, fail, agenda, keyed)
         self._key_of = key_of
@@ -191,7 +191,7 @@ class KeyedLoopHead(LoopHead):
     def letting_in(self, step: Step, fail: Fail) -> Step:
         key_of = self._key_of
 
-        def let_in(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def let_in(order: bytes, trace: int, alive: bool, payload: object) -> None:
             try:
                 key = key_of(payload)
             except Exception as error:  # noqa: BLE001 - a failing key is the user's to see
@@ -201,5 +201,5 @@ class KeyedLoopHead(LoopHead):
         return let_in
 
 
-def _nowhere(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+def _nowhere(order: bytes, trace: int, alive: bool, payload: object) -> None:
     raise AssertionError("the inside of a cycle has not been compiled")

@@ -76,7 +76,7 @@ class DriftOperator(StatefulOperator):
         self.advance = vertex.advance
         self.states = LayeredState(vertex.initial, snapshots=site.snapshots)
         self.names = self.states.names
-        self.histories: dict[Any, list[Entry]] = {}
+        self.histories: dict[object, list[Entry]] = {}
         self._key_of = route_key(vertex)
         self._ident, self._emit, self._fail, self._emit_run = site.ident, site.emit, site.fail, site.emit_run
         self._snapshots = site.snapshots
@@ -93,13 +93,13 @@ class DriftOperator(StatefulOperator):
     def _working(self, vertex: Drift) -> Work:
         return self._advancing(vertex.advance) if vertex.accumulate is None else self._accumulating(vertex.accumulate)
 
-    def _single(self, accumulate: Callable[[Any, Any], Any] | None) -> Step:
+    def _single(self, accumulate: Callable[[object, object], object] | None) -> Step:
         """Return the step of one item, like a run of one, but without its overhead."""
         layered, load, key_of, early = self.states, self.states.load, self._key_of, self._early
         advance, strict_advance, emit, ident = self.advance, self._strict_advance, self._emit, self._ident
         strict_accumulate = self._strict_accumulate
 
-        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
             if not (alive and order > self._latest):
                 return self._repair((order,), trace, alive, (payload,))
             states = layered.top
@@ -134,7 +134,7 @@ class DriftOperator(StatefulOperator):
 
         return step
 
-    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         """Process several live items of one trace, in ascending order."""
         work, early = self._work, self._early
         if early and orders[0] < early[0]:
@@ -148,7 +148,7 @@ class DriftOperator(StatefulOperator):
             self._repair(orders[done:], trace, True, payloads[done:])
         return None
 
-    def undo(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def undo(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         """Process several tombstones of one trace, in ascending order.
 
         Later entries run again once for all of them, not once for each.
@@ -158,7 +158,7 @@ class DriftOperator(StatefulOperator):
         """
         self._repair(orders, trace, False, payloads)
 
-    def followers(self, orders: Orders, payloads: Sequence[Any]) -> int:
+    def followers(self, orders: Orders, payloads: Sequence[object]) -> int:
         self._sort_notes()
         count = 0
         for order, payload in zip(orders, payloads, strict=True):
@@ -169,16 +169,16 @@ class DriftOperator(StatefulOperator):
             count += len(history) - bisect_left(history, (order,))
         return count
 
-    def _accumulating(self, accumulate: Callable[[Any, Any], Any]) -> Work:
+    def _accumulating(self, accumulate: Callable[[object, object], object]) -> Work:
         """Return the processing of items with one output each: key and new state."""
         layered, load, key_of = self.states, self.states.load, self._key_of
 
-        def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
+        def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
             states = layered.top
             state_of = states.get
-            keys: list[Any] = []
-            before: list[Any] = []
-            afters: list[Any] = []
+            keys: list[object] = []
+            before: list[object] = []
+            afters: list[object] = []
             try:
                 for payload in payloads:
                     key = key_of(payload)
@@ -198,17 +198,17 @@ class DriftOperator(StatefulOperator):
 
         return work
 
-    def _advancing(self, advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]]) -> Work:
+    def _advancing(self, advance: Callable[[object, object], tuple[object, Iterable[object]]]) -> Work:
         """Return the processing of items with any number of outputs each."""
         layered, load, key_of = self.states, self.states.load, self._key_of
 
-        def work(orders: Orders, trace: int, payloads: Sequence[Any]) -> int:
+        def work(orders: Orders, trace: int, payloads: Sequence[object]) -> int:
             states = layered.top
             state_of = states.get
-            keys: list[Any] = []
-            before: list[Any] = []
+            keys: list[object] = []
+            before: list[object] = []
             counts: list[int] = []
-            outputs: list[Any] = []
+            outputs: list[object] = []
             try:
                 for payload in payloads:
                     key = key_of(payload)
@@ -235,9 +235,9 @@ class DriftOperator(StatefulOperator):
         self,
         orders: Orders,
         trace: int,
-        payloads: Sequence[Any],
-        keys: Sequence[Any],
-        states: Sequence[Any],
+        payloads: Sequence[object],
+        keys: Sequence[object],
+        states: Sequence[object],
     ) -> None:
         if orders:
             self._latest = orders[-1]
@@ -273,7 +273,7 @@ class DriftOperator(StatefulOperator):
         self._notes.clear()
         self._open = None
 
-    def _repair(self, orders: Orders, trace: int, alive: bool, payloads: Sequence[Any]) -> None:
+    def _repair(self, orders: Orders, trace: int, alive: bool, payloads: Sequence[object]) -> None:
         """Insert late items or remove victims; retract later outputs, and redo them.
 
         Raises:
@@ -282,7 +282,7 @@ class DriftOperator(StatefulOperator):
         """
         self._sort_notes()
         self._latest = max(self._latest, orders[-1])
-        changes: dict[Any, list[Item]] = {}
+        changes: dict[object, list[Item]] = {}
         for order, payload in zip(orders, payloads, strict=True):
             try:
                 key = self._key_of(payload)
@@ -304,7 +304,7 @@ class DriftOperator(StatefulOperator):
         for result in sorted(come, key=_ORDER):
             self._send(result, alive=True)
 
-    def _repair_key(self, key: Any, items: list[Item], alive: bool, gone: list[Result], come: list[Result]) -> None:
+    def _repair_key(self, key: object, items: list[Item], alive: bool, gone: list[Result], come: list[Result]) -> None:
         """Change the history of one key; add retracted results to `gone`, new to `come`."""
         history = self.histories.setdefault(key, [])
         place = bisect_left(history, items[0][:2])
@@ -328,7 +328,7 @@ class DriftOperator(StatefulOperator):
         else:
             self.states.drop(key)
 
-    def _advance_at(self, order: bytes) -> Callable[[Any, Any], tuple[Any, Iterable[Any]]]:
+    def _advance_at(self, order: bytes) -> Callable[[object, object], tuple[object, Iterable[object]]]:
         return self._strict_advance if self._early and order < self._early[0] else self.advance
 
     def _changed(self, entries: list[Item], items: list[Item], alive: bool) -> list[Item]:
@@ -389,13 +389,13 @@ class DriftOperator(StatefulOperator):
         self._forget(before)
         self.states.trim()
 
-    def cut(self, before: bytes) -> list[Mapping[Any, Any]]:
+    def cut(self, before: bytes) -> list[Mapping[object, object]]:
         """Return the state of each changed key at the time `before`; forget its entries.
 
         A key has changed if it had entries since the last cut.
         """
         self._forget(before)
-        since: dict[Any, Any] = {}  # for each key, the state before its first entry at or after `before`
+        since: dict[object, object] = {}  # for each key, the state before its first entry at or after `before`
         for note in reversed(self._notes):
             keys, states = note.keys, note.states
             if note.orders[0] < before:
@@ -406,10 +406,10 @@ class DriftOperator(StatefulOperator):
         changed = self.states.cut(since)
         return [changed] if changed else []
 
-    def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
+    def snapshot_of(self, names: Sequence[object]) -> Mapping[object, object]:
         return self.states.snapshot_of(names)
 
-    def restore(self, states: Mapping[Any, Any]) -> None:
+    def restore(self, states: Mapping[object, object]) -> None:
         self.states.restore(states)
 
 
@@ -430,8 +430,8 @@ def _places(orders: Orders, counts: Sequence[int]) -> Orders:
 
 
 def _run(
-    advance: Callable[[Any, Any], tuple[Any, Iterable[Any]]], state: Any, payload: Any
-) -> tuple[Any, list[Any], Exception | None]:
+    advance: Callable[[object, object], tuple[object, Iterable[object]]], state: object, payload: object
+) -> tuple[object, list[object], Exception | None]:
     """Call the user's function; return new state, outputs and failure.
 
     A failure leaves the state as it was.

@@ -32,12 +32,12 @@ class Outbox:
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
-        self._single: tuple[list[bytes], list[Any]] | None = None  # the last piece, if it may grow
+        self._single: tuple[list[bytes], list[object]] | None = None  # the last piece, if it may grow
 
     def __len__(self) -> int:
         return len(self.pieces)
 
-    def put(self, index: int, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def put(self, index: int, order: bytes, trace: int, alive: bool, payload: object) -> None:
         """Add one item for the vertex with that index."""
         if self._single is not None:
             last_index, last_trace, last_alive, _, _ = self.pieces[-1]
@@ -49,7 +49,7 @@ class Outbox:
         self._single = ([order], [payload])
         self.pieces.append((index, trace, alive, *self._single))
 
-    def put_run(self, index: int, trace: int, orders: Orders, payloads: Sequence[Any]) -> None:
+    def put_run(self, index: int, trace: int, orders: Orders, payloads: Sequence[object]) -> None:
         """Add a run for the vertex with that index."""
         self._single = None
         self.pieces.append((index, trace, True, orders, payloads))
@@ -130,10 +130,10 @@ def routed(
 def _to_one(index: int, outbox: Outbox) -> Way:
     """Return the way of items that all go to one other worker; it needs no key."""
 
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         outbox.put(index, order, trace, alive, payload)
 
-    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         outbox.put_run(index, trace, orders, payloads)
 
     return Way(step, run)
@@ -148,9 +148,9 @@ def place_finder(route: Route, owners: Sequence[int], workers: int) -> Place:
         return lambda order, payload: owners[key_group(hashed(payload))]
     assert isinstance(route, ByKey)
     key_of = route.key
-    places: dict[Any, int] = {}
+    places: dict[object, int] = {}
 
-    def place(order: bytes, payload: Any) -> int:
+    def place(order: bytes, payload: object) -> int:
         key = key_of(payload)
         owner = places.get(key)
         if owner is None:
@@ -169,7 +169,7 @@ def _next_of(shares: LoadShares) -> Place:
 
 
 def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fail, place: Place) -> Step:
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         try:
             owner = place(order, payload)
         except Exception as error:  # noqa: BLE001 - a failing or unhashable key is the user's to see
@@ -182,7 +182,7 @@ def _to_place(index: int, here: Step, worker: int, outboxes: Outboxes, fail: Fai
 
 
 def _run_to_place(index: int, here: Run, worker: int, outboxes: Outboxes, part: Parting) -> Run:
-    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         parts = part(orders, trace, payloads)
         for owner, (places, values) in enumerate(parts):
             if places and owner != worker:
@@ -205,8 +205,8 @@ class _Parting:
     def __init__(self, place: Place, fail: Fail, workers: int) -> None:
         self.place, self.fail, self.workers = place, fail, workers
 
-    def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
-        parts: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in range(self.workers)]
+    def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:
+        parts: list[tuple[list[bytes], list[object]]] = [([], []) for _ in range(self.workers)]
         ways = [(places.append, values.append) for places, values in parts]
         place = self.place
         for order, payload in zip(orders, payloads, strict=True):
@@ -247,7 +247,7 @@ class _PartingTexts(_Parting):
                 (list(compress(orders, other)), list(compress(payloads, other))),
                 (list(compress(orders, found)), list(compress(payloads, found))),
             ]
-        parts: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in range(self.workers)]
+        parts: list[tuple[list[bytes], list[object]]] = [([], []) for _ in range(self.workers)]
         ways = [(places.append, values.append) for places, values in parts]
         for order, payload, owner in zip(orders, payloads, found, strict=True):
             add_order, add_payload = ways[owner]
@@ -255,7 +255,7 @@ class _PartingTexts(_Parting):
             add_payload(payload)
         return parts
 
-    def _find(self, found: list[Any], orders: Orders, payloads: Sequence[str]) -> bool:
+    def _find(self, found: list[object], orders: Orders, payloads: Sequence[str]) -> bool:
         """Find the missing places; return False if a payload has none."""
         places, place = self._places, self.place
         at = -1
@@ -300,7 +300,7 @@ def arrive(pieces: Sequence[Piece], steps: Mapping[int, Step], runs: Mapping[int
 
 
 def _copied(here: Step, workers: int) -> Step:
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         for owner in range(workers):
             here(order + encode_child(owner), trace, alive, payload)
 
@@ -308,7 +308,7 @@ def _copied(here: Step, workers: int) -> Step:
 
 
 def _to_all(index: int, here: Step, worker: int, outboxes: Outboxes) -> Step:
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         for owner, outbox in enumerate(outboxes):
             copy = order + encode_child(owner)
             if owner == worker:

@@ -26,12 +26,12 @@ class GroupingOperator(StatefulOperator):
 
     def __init__(self, vertex: Grouping, site: Site) -> None:
         self.rules = Windows(vertex)
-        self.buckets: dict[Any, Bucket] = {}
+        self.buckets: dict[object, Bucket] = {}
         self.names = []
         self._snapshots = site.snapshots
         self._notes_names = site.snapshots and vertex.keeps_state
         self._touched: list[Any] = []
-        self._changes: list[dict[Any, Any]] = [{}]  # since the last cut, below the time of the next one
+        self._changes: list[dict[object, object]] = [{}]  # since the last cut, below the time of the next one
         self._limit = b""
         self._least = 1 if site.snapshots or vertex.undo_partial else vertex.window
         self._names = BucketNames(vertex)
@@ -39,7 +39,7 @@ class GroupingOperator(StatefulOperator):
         self.step = self._compile(name_of, site.ident, site.emit, site.fail)
         self.run = self._compile_run(name_of, site.ident, site.emit_run, self.step)
 
-    def _compile(self, name_of: Callable[[Any], Any], ident: int, emit: Step, fail: Fail) -> Step:
+    def _compile(self, name_of: Callable[[object], object], ident: int, emit: Step, fail: Fail) -> Step:
         rules, buckets, touched = self.rules, self.buckets, self._touched
         by_record = rules.undo_partial
         custom, place_of = rules.custom, rules.place_of
@@ -47,7 +47,7 @@ class GroupingOperator(StatefulOperator):
         window, least = rules.window, self._least
         names, notes_names = self.names, self._notes_names
 
-        def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+        def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
             try:
                 name = name_of(payload)
                 if by_record:
@@ -80,7 +80,7 @@ class GroupingOperator(StatefulOperator):
 
         return step
 
-    def _compile_run(self, name_of: Callable[[Any], Any], ident: int, emit: Run, step: Step) -> Run:
+    def _compile_run(self, name_of: Callable[[object], object], ident: int, emit: Run, step: Step) -> Run:
         """Return the run of items that come after all others of their bucket.
 
         Late items, and those that fail, take the step.
@@ -91,9 +91,9 @@ class GroupingOperator(StatefulOperator):
         if rules.custom is not None or rules.undo_partial:
             return each(step)
 
-        def run(orders: Sequence[bytes], trace: int, payloads: Sequence[Any]) -> None:
+        def run(orders: Sequence[bytes], trace: int, payloads: Sequence[object]) -> None:
             places: list[bytes] = []
-            windows: list[tuple[Any, ...]] = []
+            windows: list[tuple[object, ...]] = []
             for order, payload in zip(orders, payloads, strict=True):
                 try:
                     name = name_of(payload)
@@ -125,7 +125,7 @@ class GroupingOperator(StatefulOperator):
 
         return run
 
-    def followers(self, orders: Sequence[bytes], payloads: Sequence[Any]) -> int:
+    def followers(self, orders: Sequence[bytes], payloads: Sequence[object]) -> int:
         if self._names.are_given:  # a lookup would assign a name
             return len(orders) * self.rules.window
         count = 0
@@ -190,7 +190,7 @@ class GroupingOperator(StatefulOperator):
                 latest[name] = kept
         return None
 
-    def cut(self, before: bytes) -> list[Mapping[Any, Any]]:
+    def cut(self, before: bytes) -> list[Mapping[object, object]]:
         """Return the last window - 1 entries below `before` of each changed bucket.
 
         Forgets older entries. Some buckets that have not changed since the last cut may be included.
@@ -203,11 +203,11 @@ class GroupingOperator(StatefulOperator):
         changes, self._changes = self._changes, [{}]
         return [piece for piece in changes if piece]
 
-    def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
+    def snapshot_of(self, names: Sequence[object]) -> Mapping[object, object]:
         found = ((name, self.buckets.get(name)) for name in names)
         return {name: kept for name, bucket in found if bucket is not None and (kept := _below(bucket, self._limit))}
 
-    def restore(self, states: Mapping[Any, Any]) -> None:
+    def restore(self, states: Mapping[object, Any]) -> None:
         for name, entries in states.items():
             bucket = self.buckets[name] = Bucket()
             bucket.entries = [(*self.rules.place_of(*entry), entry[2]) for entry in entries]
@@ -215,11 +215,11 @@ class GroupingOperator(StatefulOperator):
             self._names.restore(name, entries[0][2])
         self.names.extend(states)
 
-    def groups_of(self, names: Sequence[Any]) -> list[int]:
+    def groups_of(self, names: Sequence[object]) -> list[int]:
         return self._names.groups_of(names)
 
 
-def _below(bucket: Bucket, before: bytes) -> tuple[tuple[Any, ...], ...]:
+def _below(bucket: Bucket, before: bytes) -> tuple[tuple[object, ...], ...]:
     """Return (order, trace, payload) of a shrunk bucket's entries below a time."""
     entries = bucket.entries
     return tuple([entry[-3:] for entry in entries[: bisect_left(entries, (before,))]])
@@ -239,15 +239,17 @@ class BucketNames:
         self._equal = vertex.equal
         self.are_given = not self._by_key and self._equal is not None
         """Whether the first lookup of a payload assigns its name, because the hash is not enough."""
-        self._ranked: dict[int, list[Any]] = {}
-        self.name_of: Callable[[Any], Any] = route.key if isinstance(route, ByKey) else self._hashed(route.function)
+        self._ranked: dict[int, list[object]] = {}
+        self.name_of: Callable[[object], object] = (
+            route.key if isinstance(route, ByKey) else self._hashed(route.function)
+        )
 
-    def _hashed(self, hashed: Callable[[Any], int]) -> Callable[[Any], Any]:
+    def _hashed(self, hashed: Callable[[object], int]) -> Callable[[object], object]:
         equal, ranked = self._equal, self._ranked
         if equal is None:
             return hashed
 
-        def name_of(payload: Any) -> tuple[int, int]:
+        def name_of(payload: object) -> tuple[int, int]:
             number = hashed(payload)
             unequal = ranked.setdefault(number, [])
             for rank, other in enumerate(unequal):

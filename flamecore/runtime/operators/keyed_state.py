@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from flamecore.model.hashing import check_key
 
@@ -32,17 +32,17 @@ class LayeredState:
         names: With snapshots, all keys with a state, and perhaps some that have lost theirs.
     """
 
-    def __init__(self, initial: Any, *, snapshots: bool) -> None:
-        self.top: dict[Any, Any] = {}
-        self.names: list[Any] = []
+    def __init__(self, initial: object, *, snapshots: bool) -> None:
+        self.top: dict[object, object] = {}
+        self.names: list[object] = []
         self._initial = initial
         self._snapshots = snapshots
-        self._cut: dict[Any, Any] = {}  # changes at the last cut, as they were then
-        self._old: dict[Any, Any] = {}  # earlier changes
+        self._cut: dict[object, object] = {}  # changes at the last cut, as they were then
+        self._old: dict[object, object] = {}  # earlier changes
         self._unmoved = iter(self._cut.items())  # changes still to move from `_cut` to `_old`
         self._moved = 0
 
-    def load(self, key: Any) -> Any:
+    def load(self, key: object) -> object:
         """Return the state of a key that is not in `top`; it may be a new key.
 
         Raises:
@@ -58,21 +58,21 @@ class LayeredState:
             self.names.append(key)
         return self._initial
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: object) -> object:
         """Return the state of a key."""
         for layer in (self.top, self._cut, self._old):
             if key in layer:
                 return layer[key]
         return self._initial
 
-    def drop(self, key: Any) -> None:
+    def drop(self, key: object) -> None:
         """Reset a key to its initial state, as if it had no items."""
         if key in self._cut or key in self._old:
             self.top[key] = self._initial
         else:
             self.top.pop(key, None)
 
-    def cut(self, since: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    def cut(self, since: Mapping[object, object]) -> Mapping[object, object]:
         """Return the changes between the last cut and this one.
 
         Args:
@@ -102,13 +102,13 @@ class LayeredState:
             if self._moved >= len(self._cut):
                 self._cut = {}
 
-    def snapshot_of(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
+    def snapshot_of(self, keys: Sequence[object]) -> Mapping[object, object]:
         """Return the state of each of `keys` at the last cut, if it had one."""
         cut, old, initial = self._cut, self._old, self._initial
         found = {key: cut[key] if key in cut else old.get(key, initial) for key in keys}
         return {key: state for key, state in found.items() if state is not initial}
 
-    def restore(self, states: Mapping[Any, Any]) -> None:
+    def restore(self, states: Mapping[object, object]) -> None:
         """Load the states of a snapshot."""
         self._old.update(states)
         self.names.extend(states)

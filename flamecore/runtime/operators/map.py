@@ -78,7 +78,7 @@ def map_step(
 
 
 def _many(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         # The outputs are complete before the first is emitted: an error half-way emits none of them.
         try:
             outputs = list((strict if early and order < early[0] else function)(payload))
@@ -93,7 +93,7 @@ def _many(function: Function, strict: Function, early: Sequence[bytes], ident: i
 
 
 def _one(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         try:
             output = (strict if early and order < early[0] else function)(payload)
         except Exception as error:  # noqa: BLE001 - as above
@@ -104,7 +104,7 @@ def _one(function: Function, strict: Function, early: Sequence[bytes], ident: in
 
 
 def _filter(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         try:
             keep = bool((strict if early and order < early[0] else function)(payload))
         except Exception as error:  # noqa: BLE001 - as above
@@ -115,7 +115,7 @@ def _filter(function: Function, strict: Function, early: Sequence[bytes], ident:
 
 
 def _inspect(function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail) -> Step:
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         try:
             (strict if early and order < early[0] else function)(payload)
         except Exception as error:  # noqa: BLE001 - as above
@@ -128,7 +128,7 @@ def _inspect(function: Function, strict: Function, early: Sequence[bytes], ident
 def _inspect_meta(
     function: Function, strict: Function, early: Sequence[bytes], ident: int, emit: Step, fail: Fail
 ) -> Step:
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         try:
             (strict if early and order < early[0] else function)(
                 payload, Meta.decode(order, trace, tombstone=not alive)
@@ -142,7 +142,7 @@ def _inspect_meta(
 
 def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
     """Compile a map for runs. Arguments as for `map_step`."""
-    shapes: Mapping[str, Callable[[Callable[..., Any], int, Run, Fail], Run]] = {
+    shapes: Mapping[str, Callable[[Callable[..., object], int, Run, Fail], Run]] = {
         "many": _run_of_many,
         "one": _run_of_one,
         "filter": _run_of_kept,
@@ -153,10 +153,10 @@ def map_run(vertex: Map, ident: int, emit: Run, fail: Fail) -> Run:
 
 
 def _run_of_many(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
-    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         bases: list[bytes] = []
         counts: list[int] = []
-        outputs: list[Any] = []
+        outputs: list[object] = []
         for order, payload in zip(orders, payloads, strict=True):
             try:
                 found = list(function(payload))
@@ -177,9 +177,9 @@ def _run_of_many(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fa
     return run
 
 
-def _run_of_one(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
-    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        outputs: list[Any] = []
+def _run_of_one(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+        outputs: list[object] = []
         failed: list[int] = []
         for payload in payloads:
             try:
@@ -196,9 +196,9 @@ def _run_of_one(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fai
     return run
 
 
-def _run_of_kept(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
-    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        kept: list[Any] = []
+def _run_of_kept(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
+        kept: list[object] = []
         for payload in payloads:
             try:
                 kept.append(bool(function(payload)))
@@ -213,19 +213,19 @@ def _run_of_kept(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fa
     return run
 
 
-def _run_of_seen(function: Callable[[Any], Any], ident: int, emit: Run, fail: Fail) -> Run:
-    def seen(payload: Any) -> bool:
+def _run_of_seen(function: Callable[[object], object], ident: int, emit: Run, fail: Fail) -> Run:
+    def seen(payload: object) -> bool:
         function(payload)
         return True
 
     return _run_of_kept(seen, ident, emit, fail)
 
 
-def _run_of_seen_metas(function: Callable[[Any, Meta], Any], ident: int, emit: Run, fail: Fail) -> Run:
-    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+def _run_of_seen_metas(function: Callable[[object, Meta], object], ident: int, emit: Run, fail: Fail) -> Run:
+    def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         metas = (Meta.decode(order, trace) for order in orders)
 
-        def seen(payload: Any) -> bool:
+        def seen(payload: object) -> bool:
             function(payload, next(metas))
             return True
 
@@ -241,7 +241,7 @@ def broadcast_step(successors: Sequence[Step]) -> Step:
     """
     ways = [(encode_child(number), emit) for number, emit in enumerate(successors)]
 
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         for child, emit in ways:
             emit(order + child, trace, alive, payload)
 
@@ -275,7 +275,7 @@ def choice_step(
         kept, left: The ways through the two.
     """
 
-    def step(order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(order: bytes, trace: int, alive: bool, payload: object) -> None:
         try:
             chosen = kept if (strict if early and order < early[0] else predicate)(payload) else left
         except Exception:  # noqa: BLE001 - the filters fail too, and report it
@@ -290,7 +290,7 @@ def broadcast_run(successors: Sequence[Run]) -> Run:
     """Return a run that copies runs to every successor, one after the other."""
     ways = [(encode_child(number), emit) for number, emit in enumerate(successors)]
 
-    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         for child, emit in ways:
             emit(extended(orders, child), trace, payloads)
 

@@ -66,21 +66,21 @@ class PrefixRun:
     def __init__(self, graph: Graph, source: Source) -> None:
         plan = Plan(graph, ())
         self._orders: list[Orders] = []
-        self._payloads: list[Sequence[Any]] = []
+        self._payloads: list[Sequence[object]] = []
         self._failed: set[int] = set()
         self._run: Run = self._take
         for vertex in reversed(graph.prefix_of(source)):
             strict: Any = strict_vertex(vertex, plan)
             self._run = map_run(strict, 0, self._run, self._fail)
 
-    def _take(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def _take(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         self._orders.append(orders)
         self._payloads.append(payloads)
 
-    def _fail(self, order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
+    def _fail(self, order: bytes, trace: int, alive: bool, payload: object, error: Exception) -> None:
         self._failed.add(_place_of(order))
 
-    def block(self, values: Sequence[Any], places: Sequence[int], count: int) -> Block:
+    def block(self, values: Sequence[object], places: Sequence[int], count: int) -> Block:
         """Run the prefix for records.
 
         Args:
@@ -130,7 +130,7 @@ def records_of(block: Block) -> list[Ahead | None]:
     return found
 
 
-def runs_of(records: Iterable[tuple[bytes, Ahead]]) -> Iterator[tuple[Orders, list[Any]]]:
+def runs_of(records: Iterable[tuple[bytes, Ahead]]) -> Iterator[tuple[Orders, list[object]]]:
     """Yield what enters behind the prefix, in runs: orders and payloads.
 
     Args:
@@ -140,7 +140,7 @@ def runs_of(records: Iterable[tuple[bytes, Ahead]]) -> Iterator[tuple[Orders, li
     for (counted, first, tail), some in groupby(filled, key=_form):
         bases: list[bytes] = []
         counts: list[int] = []
-        payloads: list[Any] = []
+        payloads: list[object] = []
         for order, ahead in some:
             bases += [order + base for base in ahead.bases]
             counts += ahead.counts or ()

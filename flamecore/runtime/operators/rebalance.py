@@ -51,8 +51,8 @@ class DealingByTime:
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
-        parts: list[tuple[list[bytes], list[Any]]] = [([], []) for _ in range(self.workers)]
+    def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:
+        parts: list[tuple[list[bytes], list[object]]] = [([], []) for _ in range(self.workers)]
         orders = materialise(orders)
         start = 0
         while start < len(orders):
@@ -72,7 +72,7 @@ class DealingByLoad:
     def __init__(self, shares: LoadShares) -> None:
         self.shares = shares
 
-    def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
+    def __call__(self, orders: Orders, trace: int, payloads: Sequence[object]) -> Sequence[Part]:
         parts: list[Part] = []
         start = 0
         for end in self.shares.deal(len(orders)):

@@ -74,7 +74,7 @@ class ReorderBuffer:
         self._count = 0  # number of waiting items, with tombstones
         self._arrivals = 0
         self._backs = 0  # number of pieces put back
-        self._single: tuple[int, bool, list[bytes], list[Any]] | None = None  # the last piece, if it may grow
+        self._single: tuple[int, bool, list[bytes], list[object]] | None = None  # the last piece, if it may grow
         self._early: list[Waiting] = []  # pieces that went in early and are unconfirmed
         self._outstanding = 0  # number of their items
         self._final = 0  # number of items that went in and are final
@@ -82,7 +82,7 @@ class ReorderBuffer:
 
     # -- input -------------------------------------------------------------------------------------------------------
 
-    def step(self, order: bytes, trace: int, alive: bool, payload: Any) -> None:
+    def step(self, order: bytes, trace: int, alive: bool, payload: object) -> None:
         """Buffer one item."""
         self._count += 1
         if self._single is not None:
@@ -95,7 +95,7 @@ class ReorderBuffer:
         self._single = (trace, alive, [order], [payload])
         heappush(self._waiting, (order, self._arrivals, self._single))
 
-    def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         """Buffer a run."""
         self._count += len(orders)
         self._arrivals += 1
@@ -265,7 +265,7 @@ class ReorderBuffer:
         self._count -= sum([len(piece[2]) for piece in ready])
         return ready if all(alive for _, alive, _, _ in ready) else _without_cancelled(ready)
 
-    def _repair(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[Any]) -> None:
+    def _repair(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[object]) -> None:
         """Process a late piece, and charge the repeated calls that it causes."""
         operator = self._operator
         repeated, retracted = operator.repeated, operator.retracted
@@ -290,13 +290,13 @@ class ReorderBuffer:
             if count < len(left):
                 self._early.append((trace, True, list(compress(piece[2], left)), list(compress(piece[3], left))))
 
-    def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[Any]) -> None:
+    def _pass(self, trace: int, alive: bool, orders: Orders, payloads: Sequence[object]) -> None:
         if alive:
             self._run(orders, trace, payloads)
         else:
             self._undo(orders, trace, payloads)
 
-    def _undo(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def _undo(self, orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         if self._operator.undo is not None:
             self._operator.undo(orders, trace, payloads)
             return
@@ -345,8 +345,8 @@ def _merged(pieces: Sequence[Waiting]) -> Iterator[Waiting]:
     heapify(heads)
     kind: tuple[int, bool] | None = None  # consecutive items of one trace go in together
     places: list[Orders] = []
-    parts: list[Sequence[Any]] = []
-    last: tuple[list[bytes], list[Any]] | None = None  # the last part, if it is a list sliced here
+    parts: list[Sequence[object]] = []
+    last: tuple[list[bytes], list[object]] | None = None  # the last part, if it is a list sliced here
     while heads:
         _, number, start = heappop(heads)
         trace, alive, orders, payloads = pieces[number]

@@ -94,12 +94,12 @@ class ResultTest:
 
     __slots__ = ("_fits", "_hint", "_what", "passed")
 
-    def __init__(self, hint: Any, depth: int, what: str = "result") -> None:
+    def __init__(self, hint: object, depth: int, what: str = "result") -> None:
         self._hint, self._what = hint, what
         self._fits = None if hint is object else TypeMatcher(depth).test_of(hint)
         self.passed: set[type] = set()
 
-    def __call__(self, value: Any) -> str:
+    def __call__(self, value: object) -> str:
         if isinstance(value, _UNFINISHED):
             kind = type(value).__name__.replace("_", " ")
             if isinstance(value, CoroutineType | GeneratorType):
@@ -121,7 +121,7 @@ def _checked(function: Function, test: ResultTest) -> Function:
     passed = test.passed
 
     @wraps(function, updated=())
-    def strict(*arguments: Any) -> Any:
+    def strict(*arguments: object) -> object:
         result = function(*arguments)
         if type(result) not in passed and (wrong := test(result)):
             raise FlowMistake(wrong + _place_of(function))
@@ -140,7 +140,7 @@ def _map_function(vertex: Map, depth: int) -> Function:
     passed = test.passed
 
     @wraps(function, updated=())
-    def strict(payload: Any) -> list[Any]:
+    def strict(payload: object) -> list[object]:
         outputs = list(function(payload))
         if not passed.issuperset(map(type, outputs)):
             for output in outputs:
@@ -155,7 +155,7 @@ def _advancing(advance: Function, state: ResultTest, output: ResultTest, named: 
     states, passed = state.passed, output.passed
 
     @wraps(advance, updated=())
-    def strict(before: Any, payload: Any) -> tuple[Any, Iterable[Any]]:
+    def strict(before: object, payload: object) -> tuple[object, Iterable[object]]:
         after, outputs = advance(before, payload)
         found = list(outputs)
         if type(after) not in states and (wrong := state(after)):
@@ -187,7 +187,7 @@ def unchanging(function: Function, named: Function) -> Function:
     """
 
     @wraps(function, updated=())
-    def strict(*arguments: Any) -> Any:
+    def strict(*arguments: object) -> object:
         before = [_image_of(argument) for argument in arguments]
         result = function(*arguments)
         if isinstance(result, GeneratorType):
@@ -203,7 +203,7 @@ def unchanging(function: Function, named: Function) -> Function:
     return strict
 
 
-def _image_of(value: Any) -> bytes:
+def _image_of(value: object) -> bytes:
     """Return bytes that differ once a value has changed; empty if unknown.
 
     They are also empty for values that cannot change.
@@ -225,7 +225,7 @@ def early_run(strict: Run, plain: Run, early: Sequence[bytes]) -> Run:
     See `Site.early`.
     """
 
-    def run(orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
+    def run(orders: Orders, trace: int, payloads: Sequence[object]) -> None:
         if not early or orders[0] >= early[0]:
             return plain(orders, trace, payloads)
         count = bisect_left(orders, early[0])

@@ -57,7 +57,7 @@ class Windows:
         self.undo_partial = vertex.undo_partial
         self.custom = vertex.order
 
-    def place_of(self, order: bytes, trace: int, payload: Any) -> tuple[Any, ...]:
+    def place_of(self, order: bytes, trace: int, payload: object) -> tuple[object, ...]:
         """Return the sort key of an entry."""
         if self.custom is None:
             return (order, trace)
@@ -86,7 +86,7 @@ class Windows:
         out += self._windows(bucket, place, place + self.window, alive=True)
         return out
 
-    def remove(self, bucket: Bucket, key: tuple[Any, ...], payload: Any) -> list[Window]:
+    def remove(self, bucket: Bucket, key: tuple[object, ...], payload: object) -> list[Window]:
         """Remove the victim of a tombstone; return outputs in order.
 
         The tombstone itself ends here.
@@ -108,7 +108,7 @@ class Windows:
         out += self._windows(bucket, place, place + self.window - 1, alive=True)
         return out
 
-    def _find(self, entries: list[tuple[Any, ...]], key: tuple[Any, ...], payload: Any) -> int:
+    def _find(self, entries: list[tuple[object, ...]], key: tuple[object, ...], payload: object) -> int:
         """Return the index of the first entry that does not sort before `key`."""
         if self.custom is None:
             return bisect_left(entries, key)
@@ -140,7 +140,7 @@ class Windows:
             out.append(Window(alive, entries[place][-3], entries[place][-2], payloads))
         return out
 
-    def _check_ancestors(self, entries: list[tuple[Any, ...]], place: int, order: bytes, payload: Any) -> None:
+    def _check_ancestors(self, entries: list[tuple[Any, ...]], place: int, order: bytes, payload: object) -> None:
         """Refuse a custom order that puts an item before its ancestor.
 
         Among items of the same global time, no ancestor may be behind it, and no descendant before it.
@@ -157,7 +157,7 @@ class Windows:
             if entry[-3].startswith(order) and order != entry[-3]:
                 self._out_of_line(payload)
 
-    def _out_of_line(self, payload: Any) -> None:
+    def _out_of_line(self, payload: object) -> None:
         raise OrderViolationError(
             f"grouping {self.name!r}: its custom order puts {payload!r} on the wrong side of what it is related to",
             hint="A custom order may reorder cousins, never put an item before what it was derived from.",

@@ -109,7 +109,7 @@ class Collector:
         return self._complete(reached, orders, payloads, failure, decode_time(last) + 1 if last else MIN_TIME)
 
     def _complete(
-        self, time: int, orders: Orders, payloads: Sequence[Any], failure: Failure | None, until: int
+        self, time: int, orders: Orders, payloads: Sequence[object], failure: Failure | None, until: int
     ) -> Complete:
         return Complete(time, payloads, failure, list(orders) if self._orders else None, until)
 
@@ -119,7 +119,7 @@ class Collector:
         first = min((entry for entry in self._failures if entry[0] < limit), key=_ORDER, default=None)
         return None if first is None else first[1]
 
-    def _take(self, time: int) -> tuple[Orders, Sequence[Any], bytes]:
+    def _take(self, time: int) -> tuple[Orders, Sequence[object], bytes]:
         """Take out pending payloads below `time`, in meta order.
 
         Returns orders, payloads and the greatest order. The orders may be unsorted if no sink needs them.
@@ -147,7 +147,7 @@ class Collector:
         if len(ready) < 2:
             return (*ready[0], last)
         ordered: list[bytes] = []
-        values: list[Any] = []
+        values: list[object] = []
         for some, parts in ready:
             ordered += some
             values += parts

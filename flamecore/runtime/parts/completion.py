@@ -7,8 +7,6 @@ were stopped, for the next run to continue them, it is done below the least time
 
 from __future__ import annotations
 
-from typing import Any
-
 from flamecore.errors import FlameError, JobError
 from flamecore.model.failure import Failure
 from flamecore.model.messages import Delivered, Failing, FrontEnded, Reached
@@ -32,7 +30,7 @@ class Completion:
         self._reached: dict[str, Failure] = {}
         self._failing: Failure | None = None
 
-    def receive(self, message: Any) -> None:
+    def receive(self, message: object) -> None:
         """Process a message of a front or a rear."""
         if isinstance(message, Delivered):
             self._stored[message.rear] = max(self._stored[message.rear], message.time)

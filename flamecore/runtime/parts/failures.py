@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from random import Random
-from typing import Any
 
 from flamecore.abc.operator import Fail, Step
 from flamecore.errors import FlameError
@@ -95,7 +94,7 @@ class Failures:
         ident = self._idents[vertex.index]
         letters = self._plan.settings.on_error == DEAD_LETTERS
 
-        def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
+        def fail(order: bytes, trace: int, alive: bool, payload: object, error: Exception) -> None:
             key, reason = None, _reason(error)
             if isinstance(vertex.route, ByKey):
                 try:
@@ -211,7 +210,7 @@ def _reason(error: Exception) -> str:
     return describe(error)
 
 
-def _refused_key(key: Any) -> str | None:
+def _refused_key(key: object) -> str | None:
     """Return why a value cannot be a key; None if it can."""
     try:
         check_key(key)

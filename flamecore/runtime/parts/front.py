@@ -50,7 +50,7 @@ def split(batch: Batch, first: int) -> tuple[Batch, Batch]:
     )
 
 
-def merge_rejected(batch: Batch) -> tuple[list[Any], list[Any]]:
+def merge_rejected(batch: Batch) -> tuple[list[object], list[object]]:
     """Return values and malformed records by position, and their positions."""
     records = list(zip(batch.positions, repeat(0), batch.values, strict=False))
     records += [(rejected.position, 1, Malformed(rejected)) for rejected in batch.rejected]
@@ -109,9 +109,9 @@ class Front:
         clock: ClockName = "sequence",
         start: int = 0,
         now_us: Callable[[], int] | None = None,
-        describe: Callable[[Any], str] = str,
-        original: Callable[[Any], bytes | None] = lambda position: None,
-        position: Any = None,
+        describe: Callable[[object], str] = str,
+        original: Callable[[object], bytes | None] = lambda position: None,
+        position: object = None,
         snapshots: bool = False,
         ended: bool = False,
         journal: Iterable[tuple[int, int]] = (),
@@ -147,7 +147,7 @@ class Front:
         """Return the number of records for the next journaled times; None: no limit."""
         return self._journal[0][1] if self._journal else None
 
-    def stamp(self, positions: Sequence[Any], at: float) -> int:
+    def stamp(self, positions: Sequence[object], at: float) -> int:
         """Give consecutive times to as many records as positions; return the first.
 
         Args:
@@ -192,7 +192,7 @@ class Front:
         now = max(self._now_us(), self.latest.time) if self.clock == "wall" else self._floor
         self.next_time = max(self.next_time, self._floor, now)
 
-    def cut(self, time: int) -> tuple[Any, int]:
+    def cut(self, time: int) -> tuple[object, int]:
         """Return (position of the last record below `time`, next time).
 
         A front that continues from `time` begins there. Positions below `time` are dropped: the next cut is no earlier.
@@ -241,7 +241,7 @@ class Front:
         found = self._positions(time)
         return self._original(found[0]) if found else None
 
-    def _positions(self, time: int) -> Sequence[Any]:
+    def _positions(self, time: int) -> Sequence[object]:
         """Return a sequence with the position of the record of a time; empty if dropped."""
         place = bisect_right(self._admitted, time, key=lambda batch: batch.first) - 1
         if place < 0:

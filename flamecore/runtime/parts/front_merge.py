@@ -187,7 +187,7 @@ def merged(pieces: Sequence[Records]) -> list[Records]:
     return result
 
 
-def _in_rows(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any]]:
+def _in_rows(pieces: Sequence[Records]) -> tuple[list[bytes], list[object]]:
     """Merge pieces whose times mostly coincide, time by time.
 
     Fronts at one pace give such pieces. Sorting them would cost several comparisons per record.
@@ -214,12 +214,12 @@ def _in_rows(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any]]:
     return orders + late_orders, values + late_values
 
 
-def _in_order(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any]]:
+def _in_order(pieces: Sequence[Records]) -> tuple[list[bytes], list[object]]:
     orders, values, places = _sorted(pieces)
     return [orders[at] for at in places], [values[at] for at in places]
 
 
-def _sorted(pieces: Sequence[Records]) -> tuple[list[bytes], list[Any], list[int]]:
+def _sorted(pieces: Sequence[Records]) -> tuple[list[bytes], list[object], list[int]]:
     """Return orders and values of all pieces, and their places in sorted order."""
     orders = list(chain.from_iterable([piece.orders for piece in pieces]))
     values = list(chain.from_iterable([piece.values for piece in pieces]))

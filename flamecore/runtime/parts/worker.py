@@ -292,7 +292,7 @@ class Worker:
         changes = {name: operation.cut(limit) for name, operation in self.compiled.stateful.items()}
         return Cut(time, fronts, {name: changed for name, changed in changes.items() if changed})
 
-    def restore(self, states: Mapping[str, dict[Any, Any]]) -> None:
+    def restore(self, states: Mapping[str, dict[object, object]]) -> None:
         """Load the state of a snapshot, by operation; call it before anything else."""
         for name, values in states.items():
             self.compiled.stateful[name].restore(values)
@@ -476,6 +476,6 @@ class Worker:
         return self.listener.min_time(self._last)
 
 
-def _columns(items: Sequence[tuple[bytes, Any]]) -> Columns:
+def _columns(items: Sequence[tuple[bytes, object]]) -> Columns:
     """Return the orders of items, and their payloads."""
     return [order for order, _ in items], [payload for _, payload in items]

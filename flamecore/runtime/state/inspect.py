@@ -76,7 +76,7 @@ async def verify(store: Store) -> Verdict:
     """
     known: dict[tuple[str, Binding], str] = {}  # blobs are written once, so each is read once
 
-    async def check(blob: str, expected: Binding, read: Callable[[bytes | None, str, Binding], Any]) -> str:
+    async def check(blob: str, expected: Binding, read: Callable[[bytes | None, str, Binding], object]) -> str:
         if (blob, expected) not in known:
             try:
                 read(await store.read(blob), blob, expected)
@@ -165,7 +165,7 @@ class Value(NamedTuple):
     snapshot: Manifest
 
 
-async def value_of(store: Store, codec: Codec, operation: str, keys: Iterable[Any]) -> Value:
+async def value_of(store: Store, codec: Codec, operation: str, keys: Iterable[object]) -> Value:
     """Look up one key in the newest snapshot.
 
     Reads only parts with its key group, and only sections of the operation.
@@ -184,7 +184,7 @@ async def value_of(store: Store, codec: Codec, operation: str, keys: Iterable[An
     candidates = list(keys)
 
     async def find(manifest: Manifest) -> Value:
-        facts: Mapping[str, Any] | None = manifest.flow.get(operation)
+        facts: Mapping[str, object] | None = manifest.flow.get(operation)
         if facts is None:
             kept = ", ".join(sorted(manifest.flow)) or "nothing"
             raise JobError(

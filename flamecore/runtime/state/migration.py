@@ -99,7 +99,7 @@ class StatePlan(NamedTuple):
                 f"{self.ahead.accounted}: what it took since may come again"
             )
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Return the plan as JSON-like values."""
         snapshot = self.snapshot
         return {

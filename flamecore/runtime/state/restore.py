@@ -20,7 +20,7 @@ GroupsOf = Callable[[Sequence[Any]], Sequence[int]]
 """Function that returns the key groups of names."""
 
 
-def _hashed_otherwise(vertex: str, name: Any) -> CodecError:
+def _hashed_otherwise(vertex: str, name: object) -> CodecError:
     return CodecError(
         f"{vertex!r} has state for {shorten_repr(name)}, which is not where a key of that hash is stored: "
         "its class has another form now",
@@ -45,7 +45,7 @@ class StateReader:
         self._swept = swept
         self._groups = frozenset(groups)
         self._operations = operations
-        self.states: dict[str, dict[Any, Any]] = {name: {} for name in operations}
+        self.states: dict[str, dict[object, object]] = {name: {} for name in operations}
 
     def wants(self, part: Part) -> bool:
         """Return whether a part may hold wanted state."""
@@ -86,7 +86,7 @@ class StateReader:
             for name in gone if whole else self._within(vertex, gone, wanted):
                 held.pop(name, None)
 
-    def _within(self, vertex: str, names: list[Any], groups: Collection[int]) -> Iterator[Any]:
+    def _within(self, vertex: str, names: list[object], groups: Collection[int]) -> Iterator[object]:
         """Yield the names that are of some key groups."""
         return (name for name, group in zip(names, self._operations[vertex](names), strict=True) if group in groups)
 
@@ -122,7 +122,7 @@ async def load_manifest(store: Store, resume: Resume) -> Manifest | None:
 
 async def load_state(
     store: Store, codec: Codec, manifest: Manifest, groups: Collection[int], operations: Mapping[str, GroupsOf]
-) -> dict[str, dict[Any, Any]]:
+) -> dict[str, dict[object, Any]]:
     """Return the state of key groups: for each operation a dictionary by name.
 
     Args:

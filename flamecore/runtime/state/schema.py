@@ -31,7 +31,7 @@ _TYPES: Final = ("key", "state", "form")
 fact makes state unusable."""
 
 
-def state_schema(graph: Graph) -> dict[str, dict[str, Any]]:
+def state_schema(graph: Graph) -> dict[str, dict[str, object]]:
     """Return the facts of every operation of a graph that keeps state, by name."""
     kept = [vertex for vertex in graph.vertices if vertex.keeps_state]
     copied = _fed_by_copies(graph, [fork for fork in graph.vertices if isinstance(fork, Broadcast)])
@@ -47,7 +47,7 @@ def _fed_by_copies(graph: Graph, forks: Sequence[Vertex]) -> set[Vertex]:
     return fed
 
 
-def _facts_of(vertex: Vertex) -> dict[str, Any]:
+def _facts_of(vertex: Vertex) -> dict[str, object]:
     key = returned(vertex.route.key) if isinstance(vertex.route, ByKey) else object
     types = {name: type_text(hint) for name, hint in (("key", key), ("state", vertex.state))}
     words = {**types, "form": vertex.form}

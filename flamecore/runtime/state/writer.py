@@ -36,9 +36,9 @@ class ReadableState(Protocol):
     """The part of `flamecore.abc.operator.StatefulOperator` that a writer needs."""
 
     @property
-    def names(self) -> list[Any]: ...
+    def names(self) -> list[object]: ...
 
-    def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]: ...
+    def snapshot_of(self, names: Sequence[object]) -> Mapping[object, object]: ...
 
 
 class StateWriter:
@@ -92,7 +92,7 @@ class StateWriter:
             pieces += self._sweep(number)
         return self._sections(pieces)
 
-    def _sweep(self, number: int) -> list[tuple[str, Mapping[Any, Any]]]:
+    def _sweep(self, number: int) -> list[tuple[str, Mapping[object, object]]]:
         """Continue the sweep, or begin one; return the state of its next names."""
         self._parts += 1
         self._own += 1
@@ -103,7 +103,7 @@ class StateWriter:
         left = max(ceil(total * (self._parts / _PARTS) ** 3), 1)
         if self._parts < 4 * _PARTS:
             left = min(left, _AT_ONCE)
-        swept: list[tuple[str, Mapping[Any, Any]]] = []
+        swept: list[tuple[str, Mapping[object, object]]] = []
         while self._todo and left > 0:
             vertex, start, end = self._todo.pop(0)
             stop = min(start + left, end)
@@ -116,7 +116,7 @@ class StateWriter:
             self.since, self._parts = self._begun, self._own
         return swept
 
-    def _sections(self, pieces: list[tuple[str, Mapping[Any, Any]]]) -> Iterator[tuple[Section, bytes]]:
+    def _sections(self, pieces: list[tuple[str, Mapping[object, object]]]) -> Iterator[tuple[Section, bytes]]:
         for vertex, piece in pieces:
             names, values, count = iter(piece), iter(piece.values()), _LEAST
             while some := list(islice(names, count)):
@@ -126,7 +126,7 @@ class StateWriter:
                 yield section, encoded
 
 
-def _section(vertex: str, names: list[Any], values: list[Any]) -> Section:
+def _section(vertex: str, names: list[object], values: list[object]) -> Section:
     if type(GONE) not in set(map(type, values)):
         return Section(vertex, names, values, [])
     gone = [name for name, value in zip(names, values, strict=True) if value is GONE]

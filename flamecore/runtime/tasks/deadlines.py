@@ -113,7 +113,7 @@ class CallDeadline:
     def _asked(self) -> str:
         return f"{self._doing} of {self._size} payloads" if self._size else self._doing
 
-    async def call(self, work: Coroutine[Any, Any, T], doing: str) -> T:
+    async def call(self, work: Coroutine[object, object, T], doing: str) -> T:
         """Await a driver's call, and return its result, before the deadline.
 
         If this is cancelled, so is the call, which gets the same time to end.
@@ -288,7 +288,7 @@ class Deadlines:
 
         return self._deadline(f"store {name!r}", limit_s, error)
 
-    async def close(self, deadline: CallDeadline, aclose: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def close(self, deadline: CallDeadline, aclose: Callable[[], Coroutine[object, object, None]]) -> None:
         """Close a source, sink or store, unless a call of it has timed out.
 
         Such a call may still be running.

@@ -21,7 +21,7 @@ _SENDERS: Final = 1000
 _OTHERS: Final = "others"
 
 
-def anything(_: Any) -> bool:
+def anything(_: object) -> bool:
     """Return True: every message of this kind is understood."""
     return True
 
@@ -44,7 +44,7 @@ class Door:
         self._kinds = kinds
         self.plain = frozenset(kind for kind, fits in kinds.items() if fits is anything)
 
-    def admits(self, sender: str, message: Any) -> bool:
+    def admits(self, sender: str, message: object) -> bool:
         """Return whether a message is understood; refuse it if not."""
         fits = self._kinds.get(type(message))
         if fits is not None and fits(message):
@@ -52,7 +52,7 @@ class Door:
         self.refuse(sender, message)
         return False
 
-    def refuse(self, sender: str, message: Any) -> None:
+    def refuse(self, sender: str, message: object) -> None:
         """Count a message that is not understood; log the first of its sender."""
         known = sender in self.refused
         self.refused[sender if known or len(self.refused) < _SENDERS else _OTHERS] += 1

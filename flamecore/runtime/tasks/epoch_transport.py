@@ -7,8 +7,6 @@ message for an earlier address reaches nobody, and parts need not know.
 
 from __future__ import annotations
 
-from typing import Any
-
 from flamecore.abc.transport import Delivery, Endpoint, Transport
 
 _MARK = "@"
@@ -42,10 +40,10 @@ class _Scoped(Endpoint):
         self._suffix = suffix
         self._endpoint = endpoint
 
-    def send_nowait(self, to: str, message: Any) -> bool:
+    def send_nowait(self, to: str, message: object) -> bool:
         return self._endpoint.send_nowait(to + self._suffix, message)
 
-    async def send(self, to: str, message: Any) -> None:
+    async def send(self, to: str, message: object) -> None:
         await self._endpoint.send(to + self._suffix, message)
 
     async def receive(self) -> Delivery:

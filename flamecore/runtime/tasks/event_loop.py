@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from weakref import WeakSet
 
 from flamecore import events
@@ -61,7 +61,7 @@ _given_up: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 _left = False
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
+def run(main: Coroutine[object, object, T]) -> T:
     """Run a coroutine in a loop of its own, as `asyncio.run` does."""
     runner = asyncio.Runner()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
@@ -140,7 +140,7 @@ def _close(runner: asyncio.Runner, threads: ThreadPoolExecutor, failed: BaseExce
 
 
 async def _ended(
-    tasks: set[asyncio.Task[Any]], threads: ThreadPoolExecutor, limit_s: float, failed: BaseException | None
+    tasks: set[asyncio.Task[object]], threads: ThreadPoolExecutor, limit_s: float, failed: BaseException | None
 ) -> bool:
     """Wait for tasks and threads; return whether all have ended.
 

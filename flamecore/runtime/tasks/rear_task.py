@@ -52,7 +52,7 @@ class RearTask:
         listeners: Sequence[str],
         away: Sequence[str] = (),
         delivered: Callable[[str, int, int], None],
-        translate: Callable[[Any], Any] | None = None,
+        translate: Callable[[Any], object] | None = None,
         deadline: CallDeadline | None = None,
     ) -> None:
         self.collector = collector
@@ -67,7 +67,7 @@ class RearTask:
         self.delivered_up_to = collector.delivered_up_to
         """Last time given to the sink, or returned by it when it was opened."""
         self._writing = asyncio.Lock()
-        self._halting: asyncio.Task[Any] | None = None
+        self._halting: asyncio.Task[object] | None = None
         self._failed: Exception | None = None
         self._listeners = listeners
         self._away = away
@@ -126,7 +126,7 @@ class RearTask:
     def _receive(self, delivery: Delivery) -> Complete | None:
         return self.collector.receive(delivery.message) if self.door.admits(*delivery) else None
 
-    async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[Any]) -> None:
+    async def _write(self, time: int, orders: Sequence[bytes] | None, payloads: Sequence[object]) -> None:
         if self.deadline.error is not None:
             raise self.deadline.error
         # Not held back for a snapshot, and not committed together with one: latency would be the interval of snapshots.

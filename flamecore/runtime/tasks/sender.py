@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from flamecore.abc.transport import Endpoint
 from flamecore.errors import CodecError, FlameError, FrameError, JobError
@@ -34,14 +34,14 @@ class Sender:
         self.endpoint = endpoint
         self.fail = fail
         self.sent: Counter[str] = Counter()
-        self._backlog: dict[str, deque[Any]] = {}
+        self._backlog: dict[str, deque[object]] = {}
         self._senders: set[asyncio.Task[None]] = set()
 
     def counts(self) -> NodeStats:
         """Return this sender's share of the counters."""
         return NodeStats(messages=dict(self.sent))
 
-    def send(self, to: str, message: Any) -> None:
+    def send(self, to: str, message: object) -> None:
         """Send a message now if there is room, otherwise later, in order per address.
 
         A message that is too large is sent in parts.
@@ -78,7 +78,7 @@ class Sender:
             )
         waiting.append(message)
 
-    async def _drain(self, to: str, waiting: deque[Any]) -> None:
+    async def _drain(self, to: str, waiting: deque[object]) -> None:
         try:
             while waiting:
                 message = waiting[0]
@@ -113,7 +113,7 @@ class Sender:
         await self.endpoint.aclose()
 
 
-def _on_the_way(error: CodecError | FrameError, to: str, message: Any) -> FlameError:
+def _on_the_way(error: CodecError | FrameError, to: str, message: object) -> FlameError:
     """Return the error of a message that cannot be encoded, with its destination.
 
     An error that already has a vertex, and one without a sink as destination, stays as it is.

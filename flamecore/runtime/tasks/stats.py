@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from flamecore.errors import TooManyFailedError
 from flamecore.model.messages import Delivered
@@ -69,7 +69,7 @@ class Rates:
             self._looks.append(look())
             await asyncio.sleep(1)
 
-    def described(self, now: JobStats) -> dict[str, Any]:
+    def described(self, now: JobStats) -> dict[str, object]:
         """Return the rates up to `now` as JSON-like values."""
         before = self._looks[0] if self._looks else JobStats()
         passed = max(now.elapsed_s - before.elapsed_s, 1e-9)

@@ -250,7 +250,7 @@ class LetterReader(Reader):
         self._lines = letters.distinct(source.context.name)
 
     async def read(self, limit: int) -> Batch | None:
-        values: list[Any] = []
+        values: list[object] = []
         places: list[tuple[int, int]] = []
         bad: list[Rejected] = []
         for number, (place, letter) in enumerate(self._lines, 1):

@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from flamecore import events
 from flamecore.logs import as_json, logger
@@ -45,7 +45,7 @@ class Progress(ABC):
         return
 
     @abstractmethod
-    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+    def end(self, event: str, stats: JobStats, **more: object) -> None:
         """Show the end of the job; `event` is one of `flamecore.events`."""
 
 
@@ -62,7 +62,7 @@ class Silence(Progress):
     def show(self, stats: JobStats) -> None:
         """Show nothing."""
 
-    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+    def end(self, event: str, stats: JobStats, **more: object) -> None:
         """Print how many records were left out, unless an error says so."""
         if stats.left_out and event != events.JOB_FAILED:
             kept = f", {stats.dead_letters:,} dead letters" if stats.dead_letters else ""
@@ -88,11 +88,11 @@ class Lines(Progress):
         """Log the look."""
         self._log(events.JOB_PROGRESSED, stats)
 
-    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+    def end(self, event: str, stats: JobStats, **more: object) -> None:
         """Log the last look."""
         self._log(event, stats, **more)
 
-    def _log(self, event: str, stats: JobStats, **more: Any) -> None:
+    def _log(self, event: str, stats: JobStats, **more: object) -> None:
         logger().info(event, job=self._job, **_flat(stats), **more)
 
 
@@ -128,7 +128,7 @@ class Screen(Progress):
             self._live.stop()
             self._live = None
 
-    def end(self, event: str, stats: JobStats, **more: Any) -> None:
+    def end(self, event: str, stats: JobStats, **more: object) -> None:
         """Print one line."""
         words = {events.JOB_ENDED: "done", events.JOB_DRAINED: "drained", events.JOB_FAILED: "failed"}
         sys.stderr.write(f"{self._job} {words[event]}: {summary(stats)}\n")
@@ -188,12 +188,12 @@ def _in_vain(stats: JobStats) -> str:
     return f"{stats.total_in_vain:,} in vain" if stats.calls_in_vain else ""
 
 
-def _flat(stats: JobStats) -> dict[str, Any]:
+def _flat(stats: JobStats) -> dict[str, object]:
     """Return a look as keys and plain values.
 
     Counts by name become `items_out.NAME`.
     """
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in stats.rows():
         if isinstance(value, Mapping):
             flat |= {f"{key}.{name}": count for name, count in value.items()}

@@ -57,7 +57,7 @@ class Timing:
         """Return whether the calls were slow and mostly waited."""
         return self.calls > 0 and self.wall_s >= self.calls * _SLOW_S and self.wall_s >= _IDLE * self.cpu_s
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Return the timing as a mapping, for JSON."""
         return {**dataclasses.asdict(self), "waits": self.waits}
 
@@ -79,7 +79,7 @@ class Sample:
     stats: JobStats
     timings: Sequence[Timing]
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Return the sample as a mapping, for JSON."""
         found = {key: getattr(self.stats, key) for key in ("items_in", "rejected", "failed", "elapsed_s")}
         return {**found, "functions": [timing.described() for timing in self.timings]}
@@ -134,14 +134,14 @@ def timed(
         wall, cpu: Clocks, in seconds.
     """
     timings: list[Timing] = []
-    before: list[tuple[Any, str, Any]] = []
+    before: list[tuple[Any, str, object]] = []
 
-    def clocked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def clocked(function: Callable[..., object], name: str) -> Callable[..., object]:
         timing = Timing(name)
         timings.append(timing)
 
         @wraps(function)
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: object) -> object:
             began, worked = wall(), cpu()
             try:
                 result = function(*arguments)
@@ -153,12 +153,12 @@ def timed(
 
         return call
 
-    def put(vertex: Any, name: str, value: Any) -> None:
+    def put(vertex: object, name: str, value: object) -> None:
         before.append((vertex, name, getattr(vertex, name)))
         setattr(vertex, name, value)
 
     try:
-        of_loops: dict[Any, Any] = {}  # all in a loop by key goes by one function
+        of_loops: dict[object, Any] = {}  # all in a loop by key goes by one function
         for head in graph.keyed_loops():
             if user_name(head.key) is not None:
                 if head.key not in of_loops:
@@ -194,7 +194,7 @@ class _FirstOf(Source):
     def partitions(self) -> Sequence[str]:
         return self._inner.partitions()
 
-    async def open(self, partition: str, position: Any = None) -> Reader:
+    async def open(self, partition: str, position: object = None) -> Reader:
         self._until = self._until or monotonic() + READING_S
         return _FirstReader(self, await self._inner.open(partition, position), self._until)
 
@@ -219,10 +219,10 @@ class _FirstReader(Reader):
             self._source.left += 1
         return batch
 
-    def describe(self, position: Any) -> str:
+    def describe(self, position: object) -> str:
         return self._inner.describe(position)
 
-    def original(self, position: Any) -> bytes | None:
+    def original(self, position: object) -> bytes | None:
         return self._inner.original(position)
 
     async def aclose(self) -> None:
@@ -238,5 +238,5 @@ class _Nowhere(Sink):
     def guarantee(self) -> Guarantee:
         return "exactly_once"
 
-    async def write(self, time: int, payloads: Sequence[Any]) -> None:
+    async def write(self, time: int, payloads: Sequence[object]) -> None:
         return

@@ -39,7 +39,7 @@ def make_job(
     config: JobConfig,
     flow: FlowGraph,
     *,
-    given: Mapping[str, Any] | None = None,
+    given: Mapping[str, object] | None = None,
     plugins: PluginRegistry | None = None,
 ) -> AnyJob:
     """Build the job.
@@ -96,13 +96,13 @@ def _load_version(old: JobSpec, asked: Upgrade) -> FlowVersion:
 
 def run_embedded(
     flow: FlowGraph,
-    inputs: Mapping[str, Iterable[Any]],
+    inputs: Mapping[str, Iterable[object]],
     *,
     workers: int = 1,
     acker: str | None = None,
     transport: str | None = None,
     state: str | Path | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Outputs:
     """Run a flow in this process to the end of its inputs.
 
@@ -114,7 +114,7 @@ def run_embedded(
         FlameError: It cannot work, or has failed.
         KeyboardInterrupt: Ctrl-C. Any exception that ends a run in progress has the outputs so far as `outputs`.
     """
-    chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": HERE}
+    chosen: dict[str, object] = {"job.workers": workers, "deploy.on": HERE}
     if acker is not None:
         chosen["acker.use"] = acker
     if transport is not None:
@@ -158,7 +158,7 @@ def to_the_end(job: AnyJob) -> JobReport:
     from contextvars import copy_context
     from threading import Event
 
-    tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[object]]] = []
     interrupted = Event()
 
     async def main() -> JobReport:
@@ -199,7 +199,7 @@ class Outputs(dict[str, list[Any]]):
 
     report: JobReport = JobReport(JobStats())
 
-    def __missing__(self, name: str) -> list[Any]:
+    def __missing__(self, name: str) -> list[object]:
         raise KeyError(f"no sink {name!r}; the flow has {', '.join(map(repr, self))}")
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -72,7 +71,7 @@ def _ahead(config: JobConfig, flow: FlowGraph) -> Mapping[str, Sequence[str]]:
     return spec.ahead
 
 
-def _described(graph: Graph, places: Places) -> dict[str, Any]:
+def _described(graph: Graph, places: Places) -> dict[str, object]:
     feedback = graph.feedback()
     where = {vertex: {"place": place} for place, vertices in places.items() for vertex in vertices}
     return {

@@ -37,7 +37,7 @@ def command(ctx: click.Context, check: bool) -> None:
         ctx.exit(Exit.PLUGIN)
 
 
-def _row(plugins: PluginRegistry, provider: Provider, uses: int, check: bool) -> dict[str, Any]:
+def _row(plugins: PluginRegistry, provider: Provider, uses: int, check: bool) -> dict[str, object]:
     error = None
     if check:
         try:

@@ -50,7 +50,7 @@ def get(ctx: click.Context, /, vertex: str, key: str, **which: Any) -> None:
         ctx.exit(Exit.FAILED)
 
 
-def _meant(text: str) -> Iterator[Any]:
+def _meant(text: str) -> Iterator[object]:
     """Yield the keys that a text may stand for."""
     yield text
     try:
@@ -60,11 +60,11 @@ def _meant(text: str) -> Iterator[Any]:
     yield _tuples(value)
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> object:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _facts(value: Value) -> dict[str, Any]:
+def _facts(value: Value) -> dict[str, object]:
     import msgspec
 
     snapshot = {"number": value.snapshot.number, "time": value.snapshot.time, "created": value.snapshot.created}

@@ -40,7 +40,7 @@ def command(ctx: click.Context, /, address: str, **options: Any) -> None:
             click.echo(f"{name:<26} {_text(value)}")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, dict):
         return "  ".join(f"{key}={_text(part)}" for key, part in value.items())
     if isinstance(value, list | tuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -82,7 +82,7 @@ def _of_job(app: str, settings: tuple[str, ...]) -> dict[str, Sink]:
     return spec.all_sinks
 
 
-def _facts(verified: Verified | None) -> dict[str, Any]:
+def _facts(verified: Verified | None) -> dict[str, object]:
     if verified is None:
         return {"covered": None, "damages": []}
     damages = [damage._asdict() for damage in verified.damages]

@@ -63,7 +63,7 @@ def serve(address: str, *, name: str | None, role: str, job: str, **options: Any
             told = True
 
 
-async def _until_told(running: Coroutine[Any, Any, None]) -> None:
+async def _until_told(running: Coroutine[object, object, None]) -> None:
     """Run a node until it ends or gets SIGTERM.
 
     On SIGTERM it leaves the job, which is told, within `LEAVE_S`.

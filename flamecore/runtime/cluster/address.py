@@ -83,12 +83,12 @@ def find_job(address: str, job: str, config: JobConfig, token: str, *, waits: bo
     return JobPlace(name, {**said.options, **_configured(config, name)}, job, 1, said.control)
 
 
-def _configured(config: JobConfig, transport: str) -> Mapping[str, Any]:
+def _configured(config: JobConfig, transport: str) -> Mapping[str, object]:
     return options_table(structs.replace(config.transport, use=transport))
 
 
 async def _look_until_there(
-    driver: type[JobRegistry], options: Any, job: str, token: str, *, needed: bool, waits: bool
+    driver: type[JobRegistry], options: object, job: str, token: str, *, needed: bool, waits: bool
 ) -> JobRecord | None:
     end = time.monotonic() + (WAIT_S if waits else 0.0)
     context = RegistryContext(node=f"{socket.gethostname()}-{os.getpid()}", waits=waits)

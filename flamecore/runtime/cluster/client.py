@@ -26,7 +26,7 @@ class Client:
             which only asks for the status, or "operator".
     """
 
-    def __init__(self, bootstrap: Mapping[str, Any]) -> None:
+    def __init__(self, bootstrap: Mapping[str, object]) -> None:
         self._session = ControlSession(bootstrap)
 
     async def look(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Client:
             sender.send(CONTROL, request)
             return _facts(await self._receive(sender, limit_s))
 
-    async def _receive(self, sender: Sender, limit_s: float) -> Any:
+    async def _receive(self, sender: Sender, limit_s: float) -> object:
         """Return the control's next message.
 
         Raises:
@@ -87,7 +87,7 @@ class Client:
         )
 
 
-def _facts(answer: Any) -> dict[str, Any]:
+def _facts(answer: object) -> dict[str, object]:
     if isinstance(answer, Refusal):
         raise JobError(answer.text)
     if not isinstance(answer, Status):

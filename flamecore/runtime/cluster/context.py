@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -67,7 +67,7 @@ class JobContext:
         return make_plan(self.graph, self.spec.sources, self.settings, history=self.history)
 
     @property
-    def fronts(self) -> tuple[tuple[str, int, str, Any, bool], ...]:
+    def fronts(self) -> tuple[tuple[str, int, str, object, bool], ...]:
         """Return the fronts: source, partition number, partition, position, ended.
 
         The partition is the driver's name for it; the front goes on behind the position, or from the start if that is

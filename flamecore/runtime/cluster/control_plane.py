@@ -97,7 +97,7 @@ class ControlledJob(Protocol):
         """End the epoch with an error."""
         ...
 
-    def serve(self, client: str, message: Any) -> None:
+    def serve(self, client: str, message: object) -> None:
         """Serve a client that has joined, or sent a request."""
         ...
 
@@ -152,7 +152,7 @@ class ControlPlane:
                 self._hear(message)
                 self._job.wake()
 
-    def _come_too_late(self, sender: str, message: Any, nodes: NodeManager) -> None:
+    def _come_too_late(self, sender: str, message: object, nodes: NodeManager) -> None:
         """Handle a message while the job ends.
 
         Clients and nodes that join are turned away; of nodes only counts matter.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from flamecore.abc.config import HERE
 from flamecore.abc.transport import Outlook, Transport, TransportContext
@@ -50,7 +50,7 @@ class ProcessPlan:
     key_groups: Mapping[str, tuple[int, int]]
     homes: Mapping[str, tuple[str, ...]]
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Return the plan as a mapping, for programs."""
         outlook = self.outlook
         return {

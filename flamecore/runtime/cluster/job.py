@@ -20,7 +20,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flamecore import events
 from flamecore.abc.hooks import Observers
@@ -145,7 +145,7 @@ class ClusterJob:
         """Return a look at the job: the nodes report twice a second."""
         return self._status.stats((self._ended or time.monotonic()) - (self._started or time.monotonic()))
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Return the nodes, what each hosts, and the progress; it holds no secret."""
         return self._status.described(self.stats(), self._context, self._restart_policy.faults)
 
@@ -383,7 +383,7 @@ class ClusterJob:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def serve(self, client: str, message: Any) -> None:
+    def serve(self, client: str, message: object) -> None:
         """Serve the request of a client."""
         if isinstance(message, Join) and message.role == "observer":
             self._nodes.answer(client, Status(self.described()))
@@ -429,6 +429,6 @@ class ClusterJob:
             raise self._ruin
 
 
-async def _cancelled(task: asyncio.Task[Any]) -> None:
+async def _cancelled(task: asyncio.Task[object]) -> None:
     task.cancel()
     await asyncio.wait((task,))

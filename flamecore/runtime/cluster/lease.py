@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import msgspec
 
@@ -116,7 +116,7 @@ class Lease:
         """Return the number of this start of the job."""
         return self.record.incarnation
 
-    def publish(self, **changes: Any) -> None:
+    def publish(self, **changes: object) -> None:
         """Change fields of the record.
 
         They are written at once, or as soon as the registry can be reached.

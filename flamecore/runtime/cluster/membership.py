@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from flamecore.errors import PeerGoneError
 from flamecore.model.messages import Join
@@ -119,7 +118,7 @@ class Membership:
         except KeyError:
             raise PeerGoneError(f"nobody has said where {address} is", address=self._address, peer=address) from None
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Return the nodes and the parts that they host, for people and programs."""
         return {
             name: {

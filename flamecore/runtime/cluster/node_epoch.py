@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -84,7 +83,7 @@ class NodeEpoch:
         """Return the time without a message after which a node is declared dead."""
         return self._spec.config.deploy.silence_timeout_s
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, object]:
         """Return the node's counts."""
         return asdict(self.node.stats())
 
@@ -121,7 +120,7 @@ class NodeContext:
         self._spare = spare
         self._specs: dict[tuple[bytes, tuple[str, str]], JobSpec] = {}
         self._store: Store | None = None
-        self._close: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._close: Callable[[], Coroutine[object, object, None]] | None = None
         self.background = BackgroundTasks()
 
     async def assign(self, assignment: Assignment) -> NodeEpoch:

@@ -144,7 +144,7 @@ class NodeProcess:
             if self._failed is not None or isinstance(message, Halt):
                 limit = _ASSIGN_TIMEOUT_S
 
-    async def _handle(self, message: Any, context: NodeContext, sender: Sender) -> None:
+    async def _handle(self, message: object, context: NodeContext, sender: Sender) -> None:
         node_epoch = self._node_epoch
         if isinstance(message, Halt):
             await self._leave(orderly=False)
@@ -171,7 +171,7 @@ class NodeProcess:
             await node_epoch.leave(orderly=orderly)
 
     async def _report(self, sender: Sender) -> None:
-        told: dict[str, Any] = {}
+        told: dict[str, object] = {}
         told_at = 0.0
         while True:
             await asyncio.sleep(_REPORT_S)

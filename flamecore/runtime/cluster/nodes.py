@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from flamecore.abc.host import NodeHost, NodeSlot
 from flamecore.errors import FlameError, JobError, PeerGoneError, TransportError
@@ -38,7 +38,7 @@ class NodeManager:
     """
 
     def __init__(
-        self, members: Membership, host: NodeHost, sender: Sender, bootstrap: Mapping[str, Any] | None
+        self, members: Membership, host: NodeHost, sender: Sender, bootstrap: Mapping[str, object] | None
     ) -> None:
         self.members = members
         self.host = host
@@ -138,7 +138,7 @@ class NodeManager:
 
     # -- commands --------------------------------------------------------------------------------------------------
 
-    def tell(self, name: str, message: Any) -> None:
+    def tell(self, name: str, message: object) -> None:
         """Send a command to a node that has a part in this epoch.
 
         Raises:
@@ -152,7 +152,7 @@ class NodeManager:
         except TransportError as error:
             raise FaultError(error) from error
 
-    def tell_if_there(self, names: Iterable[str], message: Any) -> None:
+    def tell_if_there(self, names: Iterable[str], message: object) -> None:
         """Send a command to nodes; those that are gone are handled elsewhere."""
         for name in names:
             with suppress(TransportError):

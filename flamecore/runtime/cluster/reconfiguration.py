@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from flamecore.errors import FlameError, JobError
 from flamecore.model.failure import describe
@@ -378,7 +378,7 @@ class Reconfiguration:
         if request is None or not request.applied:  # it has only recovered: a later request is yet to be applied
             return False
         self._request = None
-        plan: dict[str, Any] = {} if request.version is None else {"plan": list(request.version.plan_lines())}
+        plan: dict[str, object] = {} if request.version is None else {"plan": list(request.version.plan_lines())}
         self._nodes.answer(request.client, Status({"workers": epoch.plan.workers, "pause_ms": pause_ms, **plan}))
         return True
 

@@ -65,7 +65,7 @@ class JobStatus:
         """Look at the job every second, until cancelled, to know its rates."""
         await self._rates.watch(look)
 
-    def described(self, stats: JobStats, context: JobContext, faults: int) -> dict[str, Any]:
+    def described(self, stats: JobStats, context: JobContext, faults: int) -> dict[str, object]:
         """Return the nodes, what each hosts, and the progress; it holds no secret.
 
         Args:

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from flamecore.abc.host import PACKED
 from flamecore.errors import ConfigError, FlameError
@@ -22,7 +22,7 @@ from flamecore.suggest import nearest, suggestion
 T = TypeVar("T")
 
 
-def code_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> str:
+def code_of(flow: FlowGraph, functions: Iterable[Callable[..., object]]) -> str:
     """Return a fingerprint of the source of a flow.
 
     It covers the modules of its functions, and the modules beside them that they use.
@@ -43,7 +43,7 @@ def code_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> str:
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest() if found else ""
 
 
-def copy_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dict[str, bytes]:
+def copy_of(flow: FlowGraph, functions: Iterable[Callable[..., object]]) -> dict[str, bytes]:
     """Return the source of a flow, to be imported elsewhere.
 
     It consists of the modules that `code_of` looks at.
@@ -91,7 +91,7 @@ def locate(reference: str, folder: Path, spare: Path) -> tuple[str, Path]:
     return reference, folder
 
 
-def _modules_of(flow: FlowGraph, functions: Iterable[Callable[..., Any]]) -> dict[str, Path]:
+def _modules_of(flow: FlowGraph, functions: Iterable[Callable[..., object]]) -> dict[str, Path]:
     """Return the modules of a flow with their files, by name."""
     home = (flow.reference or flow.module).partition(":")[0]
     file = getattr(sys.modules.get(home), "__file__", None)
@@ -317,7 +317,7 @@ def _flow_in(module: ModuleType, place: str, name: str | None) -> tuple[FlowGrap
     return flow, name
 
 
-def _made_by(function: Callable[..., Any], place: str, name: str) -> FlowGraph:
+def _made_by(function: Callable[..., object], place: str, name: str) -> FlowGraph:
     """Call a function that makes the flow, and return the flow.
 
     Raises:

@@ -90,7 +90,7 @@ def _all(kind: type) -> Rule:
     """Return the rule of a method that returns several of a class, in order."""
     wanted = f"a sequence of {kind.__name__}"
 
-    def wrong(found: Any) -> str | None:
+    def wrong(found: object) -> str | None:
         if isinstance(found, str) or not isinstance(found, Sequence):
             return _not(found, wanted)
         return next((_not(one, kind.__name__, among=True) for one in found if not isinstance(one, kind)), None)
@@ -98,7 +98,7 @@ def _all(kind: type) -> Rule:
     return Rule(wrong)
 
 
-def _not(found: Any, wanted: str, *, among: bool = False) -> str:
+def _not(found: object, wanted: str, *, among: bool = False) -> str:
     what = "None" if found is None else f"{shorten_repr(found)}, a {type(found).__qualname__}"
     return f"returned {what}{' among others' if among else ''}, where {wanted} is asked for"
 
@@ -200,7 +200,7 @@ _KINDS: Final[Mapping[str, type]] = {
 }
 
 
-def guarded(driver: Any, origin: Origin) -> Any:
+def guarded(driver: Any, origin: Origin) -> object:
     """Return a driver's class that is held to its contract.
 
     For an observer return the same object with checked hooks.
@@ -234,7 +234,7 @@ def guarded(driver: Any, origin: Origin) -> Any:
 @cache
 def _class_of(plain: type, contract: type, origin: Origin) -> type:
     """Make the subclass that checks every method with a rule."""
-    names: dict[str, Any] = {"__slots__": ()}
+    names: dict[str, object] = {"__slots__": ()}
     names |= {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
     for name, rule in CONTRACTS[contract].items():
         own, promised = inspect.getattr_static(plain, name), inspect.getattr_static(contract, name)
@@ -251,29 +251,29 @@ def _class_of(plain: type, contract: type, origin: Origin) -> type:
     return made
 
 
-def _late(plain: type, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+def _late(plain: type, name: str, own: Callable[..., object]) -> Callable[..., object]:
     """Return a function that looks the method up when it is called.
 
     A test may have replaced the method by then.
     """
 
     @wraps(own)
-    def call(*args: Any, **named: Any) -> Any:
+    def call(*args: object, **named: object) -> object:
         return getattr(plain, name)(*args, **named)
 
     return call
 
 
-def _getter(own: property) -> Callable[[Any], Any]:
+def _getter(own: property) -> Callable[[object], object]:
     assert own.fget is not None
     return own.fget
 
 
-def _checked(plain: Callable[..., Any], name: str, rule: Rule, origin: Origin) -> Callable[..., Any]:
+def _checked(plain: Callable[..., object], name: str, rule: Rule, origin: Origin) -> Callable[..., object]:
     passes: tuple[type[Exception], ...] = (FlameError, *rule.raises)
 
     @wraps(plain)
-    def call(*args: Any, **named: Any) -> Any:
+    def call(*args: object, **named: object) -> object:
         try:
             found = plain(*args, **named)
         except passes:
@@ -285,11 +285,11 @@ def _checked(plain: Callable[..., Any], name: str, rule: Rule, origin: Origin) -
     return call
 
 
-def _awaited(plain: Callable[..., Any], name: str, rule: Rule, origin: Origin) -> Callable[..., Any]:
+def _awaited(plain: Callable[..., Any], name: str, rule: Rule, origin: Origin) -> Callable[..., object]:
     passes: tuple[type[Exception], ...] = (FlameError, *rule.raises)
 
     @wraps(plain)
-    async def call(*args: Any, **named: Any) -> Any:
+    async def call(*args: object, **named: object) -> object:
         try:
             found = await plain(*args, **named)
         except passes:
@@ -305,7 +305,7 @@ def _raised(origin: Origin, name: str, error: Exception) -> PluginContractError:
     return origin.error(f"raised {type(error).__name__} in {name}: {error}{user_lines(error)}", name)
 
 
-def _fitting(found: Any, name: str, rule: Rule, origin: Origin) -> Any:
+def _fitting(found: object, name: str, rule: Rule, origin: Origin) -> object:
     assert rule.wrong is not None
     wrong = rule.wrong(found)
     if wrong is not None:
@@ -315,7 +315,7 @@ def _fitting(found: Any, name: str, rule: Rule, origin: Origin) -> Any:
     return found
 
 
-def check_batch(reader: Reader, batch: Any, left: int | None = None) -> None:
+def check_batch(reader: Reader, batch: object, left: int | None = None) -> None:
     """Raise an error if a reader has returned something that is no batch.
 
     Args:
@@ -349,7 +349,7 @@ def check_batch(reader: Reader, batch: Any, left: int | None = None) -> None:
         raise wrong_answer(reader, "read", wrong)
 
 
-def check_sent(endpoint: Endpoint, sent: Any) -> None:
+def check_sent(endpoint: Endpoint, sent: object) -> None:
     """Raise an error if `send_nowait` has returned anything but a bool.
 
     Raises:
@@ -391,7 +391,7 @@ def _origin_of(part: type) -> Origin:
     return _MAKERS.get(part) or Origin("part", part.__qualname__, None, None, part.__module__)
 
 
-def _observer(observer: Any, origin: Origin) -> Any:
+def _observer(observer: object, origin: Origin) -> object:
     """Return an observer whose hooks are named in the errors that they raise."""
     hooks = {
         name: _checked(hook, name, _NOTHING, origin)
@@ -407,11 +407,11 @@ def _observer(observer: Any, origin: Origin) -> Any:
 class _Observer:
     """An observer with replaced hooks."""
 
-    def __init__(self, observer: Any, hooks: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, observer: object, hooks: Mapping[str, Callable[..., object]]) -> None:
         self._observer = observer
         vars(self).update(hooks)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._observer, name)
 
     def __dir__(self) -> list[str]:

@@ -127,7 +127,7 @@ class JobSpec:
         return dataclasses.replace(self, packed=self.host_driver[0].pack(self.flow, self.copy()))
 
     @property
-    def _functions(self) -> list[Callable[..., Any]]:
+    def _functions(self) -> list[Callable[..., object]]:
         return [function for vertex in self.checked_graph.vertices for function in user_functions(vertex)]
 
     @property
@@ -170,7 +170,7 @@ class JobSpec:
             self.dead_letter = other.dead_letter
 
     @property
-    def transport_table(self) -> Mapping[str, Any]:
+    def transport_table(self) -> Mapping[str, object]:
         """Return the options of the transport, as written."""
         return options_table(self.config.transport)
 
@@ -211,7 +211,7 @@ class JobSpec:
         self,
         died: Callable[[str, str, Sequence[str]], None] | None = None,
         failed: Callable[[FlameError], None] | None = None,
-        counts: Callable[[], Mapping[str, Any]] = dict,
+        counts: Callable[[], Mapping[str, object]] = dict,
     ) -> NodeHost:
         """Make the host that nodes are started on.
 
@@ -252,7 +252,7 @@ class JobSpec:
         driver, options = self.acker_driver
         return driver(options, dataclasses.replace(plan, make=lambda name, table: self._inner_acker(name, table, plan)))
 
-    def _inner_acker(self, name: str, table: Mapping[str, Any], plan: AckerPlan) -> Acker:
+    def _inner_acker(self, name: str, table: Mapping[str, object], plan: AckerPlan) -> Acker:
         driver: type[Acker] = self.plugins.guarded("acker", name)
         options = {**self.config.acker.tables.get(name, {}), **table}
         return driver(options_of(driver, options, f"acker.{name}", self.config.origins), plan)
@@ -261,7 +261,7 @@ class JobSpec:
         """Return what would run where, for people and programs; it holds no secret."""
         config = self.config
 
-        def ends(section: str, vertices: Iterable[Vertex], edges: Mapping[str, Edge]) -> dict[str, Any]:
+        def ends(section: str, vertices: Iterable[Vertex], edges: Mapping[str, Edge]) -> dict[str, object]:
             return {
                 vertex.name: {
                     "use": self.drivers.get(f"{section}.{vertex.name}"),
@@ -271,7 +271,7 @@ class JobSpec:
                 for vertex in vertices
             }
 
-        def choice(section: str, chosen: Choice) -> dict[str, Any]:
+        def choice(section: str, chosen: Choice) -> dict[str, object]:
             return {"use": chosen.use, "options": redacted(options_table(chosen))}
 
         return {

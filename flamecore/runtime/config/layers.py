@@ -37,14 +37,14 @@ class Layer:
     table: Table = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
-    def put(self, keys: Iterable[str], value: Any, origin: str) -> None:
+    def put(self, keys: Iterable[str], value: object, origin: str) -> None:
         """Set one value.
 
         Raises:
             ConfigError: A key on the way is a value, not a table.
         """
         *parents, last = keys
-        table: MutableMapping[str, Any] = self.table
+        table: MutableMapping[str, object] = self.table
         for at, key in enumerate(parents):
             inner = table.setdefault(_match(table, key), {})
             if not isinstance(inner, dict):
@@ -73,7 +73,7 @@ class Layer:
         _merge(self.table, upper.table)
 
 
-def _without_options(lower: Any, upper: Any, keys: Container[str]) -> Any:
+def _without_options(lower: object, upper: object, keys: Container[str]) -> object:
     if not isinstance(lower, dict) or not isinstance(upper, dict):
         return lower
     if "use" not in lower or upper.get("use", lower["use"]) == lower["use"]:
@@ -95,7 +95,7 @@ def folded(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _match(table: Mapping[str, Any], key: str) -> str:
+def _match(table: Mapping[str, object], key: str) -> str:
     # Environment variables have neither case nor hyphens; a key that is there as it stands always wins.
     if key in table:
         return key
@@ -138,7 +138,7 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
     return layer
 
 
-def from_program(settings: Mapping[str, Any]) -> Layer:
+def from_program(settings: Mapping[str, object]) -> Layer:
     """Make a layer of settings by dotted key: `{"source.pages.path": "pages.xml"}`.
 
     Values are taken as they are.
@@ -198,7 +198,7 @@ def from_command(
     return layer
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str) -> object:
     """Return a value as TOML writes it, or the text itself if it is not TOML.
 
     >>> parsed("4"), parsed("true"), parsed("out.jsonl"), parsed('"4"'), parsed('["a", "b"]')
@@ -218,7 +218,7 @@ def keys_of(text: str) -> list[str]:
         ConfigError: It is no dotted key, or has no table.
     """
     try:
-        table: Any = tomllib.loads(f"{text} = 0")
+        table: object = tomllib.loads(f"{text} = 0")
     except tomllib.TOMLDecodeError as error:
         hint = 'A name with other characters than letters, digits, - and _ needs quotes: source."my pages".path'
         raise ConfigError(f"{text!r} is not a dotted key", hint=hint, path=text) from error

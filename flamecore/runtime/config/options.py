@@ -14,7 +14,7 @@ from flamecore.runtime.config.plugins import PluginRegistry
 from flamecore.runtime.config.validate import convert, expand, unknown_key
 
 
-def options_of(driver: Any, table: Mapping[str, Any], path: str, origins: Mapping[str, str] | None = None) -> Any:
+def options_of(driver: Any, table: Mapping[str, object], path: str, origins: Mapping[str, str] | None = None) -> Any:
     """Build the `Options` of a driver from a table.
 
     References to the environment are replaced.
@@ -39,7 +39,7 @@ def options_of(driver: Any, table: Mapping[str, Any], path: str, origins: Mappin
     return convert(expand(table, path), driver.Options, path, raw=table, origins=origins)
 
 
-def registry_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[JobRegistry], Any]:
+def registry_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[JobRegistry], object]:
     """Return the driver and the options of the registry of jobs.
 
     Missing options are taken from the transport of its name.
@@ -50,7 +50,9 @@ def registry_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[JobReg
     return driver, registry_options(config, driver)
 
 
-def registry_options(config: JobConfig, driver: type[JobRegistry], default: Mapping[str, Any] | None = None) -> Any:
+def registry_options(
+    config: JobConfig, driver: type[JobRegistry], default: Mapping[str, object] | None = None
+) -> object:
     """Build the options of the configured registry.
 
     Args:
@@ -64,7 +66,7 @@ def registry_options(config: JobConfig, driver: type[JobRegistry], default: Mapp
     return options_of(driver, table, "registry", config.origins)
 
 
-def store_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[Store], Any]:
+def store_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[Store], object]:
     """Return the driver and the options of the store of state.
 
     Missing options are taken from the transport of its name.
@@ -83,7 +85,7 @@ def store_of(config: JobConfig, plugins: PluginRegistry) -> tuple[type[Store], A
     return driver, options_of(driver, table, "state", config.origins)
 
 
-def shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
+def shared(config: JobConfig, use: str, driver: Any) -> dict[str, object]:
     """Return the options that a driver takes from the transport or host of its name.
 
     They are servers and credentials, for example.
@@ -94,7 +96,7 @@ def shared(config: JobConfig, use: str, driver: Any) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key in known}
 
 
-def workers_on(table: Mapping[str, Any] | None, origins: Mapping[str, str]) -> Any:
+def workers_on(table: Mapping[str, object] | None, origins: Mapping[str, str]) -> object:
     """Return the number of workers in the table of a host.
 
     A number that is set elsewhere than in a file has precedence.
@@ -109,7 +111,7 @@ def workers_on(table: Mapping[str, Any] | None, origins: Mapping[str, str]) -> A
     return table.get("workers") if isinstance(table, Mapping) and "job.workers" not in origins else None
 
 
-def options_table(choice: Choice) -> Mapping[str, Any]:
+def options_table(choice: Choice) -> Mapping[str, object]:
     """Return the table with the options of the driver in use.
 
     The driver may be named with its distribution.
@@ -117,7 +119,7 @@ def options_table(choice: Choice) -> Mapping[str, Any]:
     return choice.tables.get(choice.use, choice.tables.get(choice.use.rpartition(":")[2], {}))
 
 
-def node_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def node_options(options: Mapping[str, object]) -> dict[str, object]:
     """Return options of the transport for a process beside the supervisor.
 
     A given port is the supervisor's; the others take any free one.

@@ -80,11 +80,11 @@ KINDS: Final[Mapping[Kind, PluginKind]] = {
 
 GROUP: Final = "flamestream."
 
-_overrides: ContextVar[Mapping[tuple[str, str], Any]] = ContextVar("flamestream_overrides", default={})  # noqa: B039 – never changed, only replaced
+_overrides: ContextVar[Mapping[tuple[str, str], object]] = ContextVar("flamestream_overrides", default={})  # noqa: B039 – never changed, only replaced
 
 
 @contextmanager
-def override(kind: Kind, name: str, plugin: Any) -> Iterator[None]:
+def override(kind: Kind, name: str, plugin: object) -> Iterator[None]:
     """Add a driver, command or observer without installing it.
 
     It takes the place of an installed one of the name. For tests.
@@ -183,7 +183,7 @@ class PluginRegistry:
     """
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[Kind, str], Any] = {}
+        self._loaded: dict[tuple[Kind, str], object] = {}
         self._managers: dict[Kind, pluggy.PluginManager] = {}
 
     @cached_property
@@ -223,7 +223,7 @@ class PluginRegistry:
     def get(self, kind: Literal["command"], name: str) -> click.Command: ...
     @overload
     def get(self, kind: Kind, name: str) -> Any: ...
-    def get(self, kind: Kind, name: str) -> Any:
+    def get(self, kind: Kind, name: str) -> object:
         """Import a plugin and return its object.
 
         It is a driver's class, a command, or the module of an observer.
@@ -309,7 +309,7 @@ class PluginRegistry:
             nearest=nearest(name, known),
         )
 
-    def _load(self, provider: Provider) -> Any:
+    def _load(self, provider: Provider) -> object:
         try:
             plugin = self._register(provider, provider.point.load())
         except PluginError:
@@ -357,7 +357,7 @@ class PluginRegistry:
             manager.add_hookspecs(ObserverSpecs if kind == "hooks" else DriverSpecs)
         return self._managers[kind]
 
-    def _register(self, provider: Provider, module: Any) -> Any:
+    def _register(self, provider: Provider, module: object) -> object:
         from pluggy import PluginValidationError
 
         manager = self._manager(provider.kind)
@@ -390,7 +390,7 @@ def _canonical(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def _check_driver(provider: Provider, driver: Any) -> None:
+def _check_driver(provider: Provider, driver: object) -> None:
     api = getattr(driver, "api", None)
     if not isinstance(api, int) or not API_FLOOR <= api <= API_CURRENT:
         spoken = str(API_CURRENT) if API_FLOOR == API_CURRENT else f"{API_FLOOR} to {API_CURRENT}"

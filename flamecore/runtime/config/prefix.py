@@ -65,7 +65,7 @@ class FlowPrefix(Prefix):
     def _codec(self) -> Codec:
         return Codec.of(self._graph)
 
-    def errand(self) -> Mapping[str, Any] | None:
+    def errand(self) -> Mapping[str, object] | None:
         try:
             reference, folder = importable(self._flow)
         except ConfigError:
@@ -80,7 +80,7 @@ class FlowPrefix(Prefix):
             "version": self.version,
         }
 
-    def read(self, data: bytes) -> list[Any]:
+    def read(self, data: bytes) -> list[object]:
         return list(records_of(self._codec.decode(data)))
 
 
@@ -99,7 +99,7 @@ class Errand:
             function that takes a microsecond is called sooner than its results are read.
     """
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
+    def __init__(self, told: Mapping[str, object]) -> None:
         with TemporaryDirectory(prefix="flamestream-") as spare:
             flow = _imported(told, Path(spare))
             graph = flow.graph()
@@ -112,13 +112,13 @@ class Errand:
                     hint="Install one version everywhere.",
                     path="job.flow",
                 )
-        self.type: Any = source.type
+        self.type: object = source.type
         self._codec = Codec.of(graph)
         self._run = PrefixRun(graph, source)
         self.worth = True
         self._weighed = self._spared = 0
 
-    def block(self, values: Sequence[Any], places: Sequence[int], count: int) -> bytes | None:
+    def block(self, values: Sequence[object], places: Sequence[int], count: int) -> bytes | None:
         """Run the prefix for records and return the block.
 
         Args:

@@ -199,7 +199,7 @@ class _Reading:
     def _section(self, key: str) -> Table:
         return self._as_table(key, self._table.get(key, {}))
 
-    def _as_table(self, path: str, value: Any) -> Table:
+    def _as_table(self, path: str, value: object) -> Table:
         if isinstance(value, dict):
             return value
         hint = f"Write [{path}], and its keys below it."

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -58,14 +58,19 @@ class SpecBuilder:
     """A builder of one job spec; arguments as for `resolve`."""
 
     def __init__(
-        self, config: JobConfig, flow: FlowGraph, plugins: PluginRegistry, given: Mapping[str, Any], problems: Problems
+        self,
+        config: JobConfig,
+        flow: FlowGraph,
+        plugins: PluginRegistry,
+        given: Mapping[str, object],
+        problems: Problems,
     ) -> None:
         self._config = config
         self._flow = flow
         self._plugins = plugins
         self._given = given
         self._problems = problems
-        self._host: tuple[type[NodeHost], Any] | None = None
+        self._host: tuple[type[NodeHost], object] | None = None
         self._drivers: dict[str, str] = {}
         self._edges = _Edges()
         self._place = Place(config.deploy.on)
@@ -176,7 +181,7 @@ class SpecBuilder:
         self._config = driver.complete(options, self._config)
         self._host = driver, self._host_options(driver)
 
-    def _host_options(self, driver: type[NodeHost]) -> Any:
+    def _host_options(self, driver: type[NodeHost]) -> object:
         name = self._config.deploy.on.rpartition(":")[2]
         return options_of(driver, self._config.hosts.get(name, {}), name, self._config.origins)
 
@@ -195,7 +200,7 @@ class SpecBuilder:
         with edges.problems.noted():
             edges.dead_letter = self._dead_letters(fingerprint)
 
-    def _strategy(self, kind: str, driver: type[D], choice: Choice) -> tuple[type[D], Any]:
+    def _strategy(self, kind: str, driver: type[D], choice: Choice) -> tuple[type[D], object]:
         self._drivers[kind] = choice.use
         path = f"{kind}.{choice.use.rpartition(':')[2]}"
         return driver, options_of(driver, options_table(choice), path, self._config.origins)
@@ -232,7 +237,7 @@ class SpecBuilder:
         driver: type[Source] = self._plugins.guarded("source", edge.use, path)
         return self._edge(driver, edge.use, path, edge, context)
 
-    def _sink(self, name: str, type_: Any, fingerprint: str) -> Sink:
+    def _sink(self, name: str, type_: object, fingerprint: str) -> Sink:
         edge = self._config.sink.get(name, Edge())
         given = self._given.get(name) if edge.use is None else None
         use = edge.use or (defaults.SINK if given is None else defaults.HANDED_OVER)
@@ -362,7 +367,7 @@ def resolve(
     config: JobConfig,
     flow: FlowGraph,
     *,
-    given: Mapping[str, Any] | None = None,
+    given: Mapping[str, object] | None = None,
     plugins: PluginRegistry | None = None,
     problems: Problems | None = None,
 ) -> JobSpec:

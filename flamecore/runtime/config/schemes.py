@@ -86,7 +86,7 @@ def _named(kind: AddressKind, name: str, address: str, plugins: PluginRegistry) 
     return None
 
 
-def _only(kind: AddressKind, address: str, plugins: PluginRegistry) -> tuple[str, Any] | None:
+def _only(kind: AddressKind, address: str, plugins: PluginRegistry) -> tuple[str, object] | None:
     """Return the only driver of a kind that has the scheme of the address."""
     found = [(name, driver) for name, driver in _usable(kind, plugins) if has_scheme(driver, address)]
     if len(found) > 1:

@@ -43,7 +43,9 @@ def unknown_key(path: str, known: Iterable[str], *, where: str = "") -> UnknownK
     )
 
 
-def convert(table: Any, type_: type[T], path: str, *, raw: Any = None, origins: Mapping[str, str] | None = None) -> T:
+def convert(
+    table: object, type_: type[T], path: str, *, raw: object = None, origins: Mapping[str, str] | None = None
+) -> T:
     """Make a struct of a table.
 
     Args:
@@ -65,13 +67,13 @@ def convert(table: Any, type_: type[T], path: str, *, raw: Any = None, origins: 
         raise _explain(str(error), type_, path, table if raw is None else raw, origins) from None
 
 
-def _fields(type_: Any) -> dict[str, Any]:
+def _fields(type_: object) -> dict[str, object]:
     if not (isinstance(type_, type) and issubclass(type_, msgspec.Struct)):
         return {}
     return {field.encode_name: field.type for field in msgspec.structs.fields(type_)}
 
 
-def _check_keys(table: Any, type_: Any, path: str, origins: Mapping[str, str]) -> None:
+def _check_keys(table: object, type_: object, path: str, origins: Mapping[str, str]) -> None:
     if not isinstance(table, Mapping):
         return
     fields = _fields(type_)
@@ -83,7 +85,7 @@ def _check_keys(table: Any, type_: Any, path: str, origins: Mapping[str, str]) -
             _check_keys(value, inner, full, origins)
 
 
-def _explain(message: str, type_: Any, path: str, table: Any, origins: Mapping[str, str]) -> ConfigError:
+def _explain(message: str, type_: object, path: str, table: object, origins: Mapping[str, str]) -> ConfigError:
     at = _AT.search(message)
     inside = at["path"] if at else ""
     reason = _AT.sub("", message)
@@ -115,13 +117,13 @@ def _from(path: str, origins: Mapping[str, str]) -> str:
     return ""
 
 
-def shown(path: str, value: Any) -> str:
+def shown(path: str, value: object) -> str:
     """Return a value as errors and listings show it: nothing secret, nothing long."""
     text = repr(redacted(value, path))
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def redacted(value: Any, path: str = "") -> Any:
+def redacted(value: object, path: str = "") -> object:
     """Return a copy in which secrets are replaced by `***`.
 
     Secrets are values whose keys look secret, and credentials in addresses.
@@ -138,7 +140,7 @@ def redacted(value: Any, path: str = "") -> Any:
     return _USERINFO.sub(HIDDEN, value) if isinstance(value, str) else value
 
 
-def expand(value: Any, path: str, environ: Mapping[str, str] | None = None) -> Any:
+def expand(value: object, path: str, environ: Mapping[str, str] | None = None) -> object:
     """Replace every `${NAME}` in a table's texts by that environment variable.
 
     `$${` stands for `${`.

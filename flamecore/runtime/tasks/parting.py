@@ -17,7 +17,7 @@ def is_too_large(error: FlameError) -> bool:
     return isinstance(error, TooLargeError) or (isinstance(error, FrameError) and error.reason == "oversized")
 
 
-def parted(message: Any) -> list[Any]:
+def parted(message: object) -> list[Any]:
     """Split a message into two equivalent ones; return none if it has no two items."""
     if type(message) is Items:
         return _parted_items(message)
@@ -26,7 +26,7 @@ def parted(message: Any) -> list[Any]:
     return []
 
 
-def told(error: FlameError, message: Any) -> FlameError:
+def told(error: FlameError, message: object) -> FlameError:
     """Return the error of a message with a single item, with that item added."""
     orders, payloads = _items(message)
     if len(payloads) != 1:
@@ -37,7 +37,7 @@ def told(error: FlameError, message: Any) -> FlameError:
     return TooLargeError(what, hint=error.hint, vertex=getattr(error, "vertex", None), **facts)
 
 
-def _items(message: Any) -> tuple[Orders, Sequence[Any]]:
+def _items(message: object) -> tuple[Orders, Sequence[object]]:
     if type(message) is Released:
         return message.orders, message.payloads
     if type(message) is Items:

@@ -23,16 +23,30 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 pytestmark = pytest.mark.skipif(not (EXAMPLES / "spark").is_dir(), reason="the examples are not in the wheel")
 
 
-def run(folder: Path, *options: str) -> str:
+def run(folder: Path, *options: str, job: str = "examples/spark/job.toml") -> str:
     """Run the command of the README in a folder that has the examples; what it says on standard error."""
     folder.mkdir()
     (folder / "examples").symlink_to(EXAMPLES)
-    command = ["flamestream", "run", "examples/spark/job.toml", *options]
+    command = ["flamestream", "run", job, *options]
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     environ = {**os.environ, "PATH": path}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr
+
+
+def dump_job(folder: Path, dump: Path) -> str:
+    """Make the job of a dump, as the comment in job.toml says; return its path below the folder."""
+    head, _, rest = (EXAMPLES / "spark" / "job.toml").read_text("utf-8").partition("[source.pages]")
+    rest = rest[rest.index("# A dump of") :]
+    said, _, sinks = rest.partition("\n\n")
+    lines = [line.removeprefix("# ") for line in said.splitlines() if " = " in line]
+    source = "\n".join(["[source.pages]", 'use = "spark"', *lines]).replace("DUMP.xml", str(dump))
+    job = folder / "dump"
+    job.mkdir()
+    (job / "index.py").symlink_to(EXAMPLES / "spark" / "index.py")
+    (job / "job.toml").write_text(f"{head}{source}\n\n{sinks}")
+    return str(job / "job.toml")
 
 
 def changes(folder: Path) -> list[dict[str, Any]]:
@@ -73,5 +87,23 @@ def test_one_command_runs_the_job_on_spark_as_it_runs_here(tmp_path: Path) -> No
     assert DeltaTable(tmp_path / "spark" / "index").metadata().partition_columns == ["letter"]
 
     assert "on spark" not in run(tmp_path / "here", "--on", "here")
+    assert changes(tmp_path / "here") == found
+    assert index(tmp_path / "here") == index(tmp_path / "spark")
+
+
+@pytest.mark.timeout(1200)
+def test_a_dump_of_pages_in_xml_gives_the_same_on_spark_as_here(tmp_path: Path) -> None:
+    beside = EXAMPLES.parents[1] / "shared" / "data"
+    dump = Path(os.environ.get("FLAMESTREAM_DATA", beside), "wikipedia", "test_index_small_dump.xml")
+    if not dump.is_file():
+        pytest.skip(f"there is no {dump}; set FLAMESTREAM_DATA to the folder that holds wikipedia/")
+    job = dump_job(tmp_path, dump.resolve())
+    assert "is at home there" in run(tmp_path / "spark", job=job)
+    assert "on spark" not in run(tmp_path / "here", "--on", "here", job=job)
+    found = changes(tmp_path / "spark")
+    texts = dump.read_text("utf-8")
+    ids = [int(number) for number in re.findall(r'<page id="(\d+)"', texts)]
+    assert {row["page"] for row in found} == set(ids)
+    assert list(dict.fromkeys(row["page"] for row in found)) == list(dict.fromkeys(ids)), "the order is the file's"
     assert changes(tmp_path / "here") == found
     assert index(tmp_path / "here") == index(tmp_path / "spark")

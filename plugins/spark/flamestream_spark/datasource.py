@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 from flamecore.errors import ConfigError, SourceError
 from flamestream_spark.spool.parts import write_parts
 from flamestream_spark.spool.spool import Spool
+from flamestream_spark.storage.place import mounted
 from flamestream_spark.tables.columns import check, types_of
 from flamestream_spark.tables.outputs import NAME, Offset, output_of
 
@@ -51,7 +52,7 @@ class FlamestreamDataSource(DataSource):
         path = self.options.get("path", "")
         if not path:
             raise ConfigError('format "flamestream" needs a path', hint='.option("path", FOLDER)', path="path")
-        return Path(path.removeprefix("file://"))
+        return mounted(path, "path")
 
     def schema(self) -> Any:
         folder = self._path()

@@ -36,6 +36,7 @@ from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
 from flamestream_spark.spool.spool import Spool
+from flamestream_spark.storage.place import mounted
 from flamestream_spark.tables.arrow import TIMES, Form
 from flamestream_spark.tables.columns import kept_types
 
@@ -218,7 +219,7 @@ def _written(spark: Any, folder: Path, type_: Any, types: Mapping[str, str] | No
 
 def _scratch(spark: Any, scratch: str | Path | None) -> Path:
     if scratch is not None:
-        folder = Path(scratch)
+        folder = mounted(scratch, "scratch")
         folder.mkdir(parents=True, exist_ok=True)
         return Path(mkdtemp(prefix="run-", dir=folder))
     master = _master(spark)

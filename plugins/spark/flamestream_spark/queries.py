@@ -13,6 +13,7 @@ from flamestream_spark.session.session import name_of, named_jobs
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.spool import Failed, Spool
 from flamestream_spark.spool.upserts import keys_of
+from flamestream_spark.storage.place import mounted
 from flamestream_spark.tables.columns import fitted, numbered, types_of
 
 OutputMode = Literal["append", "update"]
@@ -39,7 +40,7 @@ class Into:
     """
 
     def __init__(self, folder: str | Path, order_by: Sequence[str] = (), name: str = "") -> None:
-        self.folder = str(folder)
+        self.folder = str(mounted(folder, "folder"))
         self.order_by = tuple(order_by)
         self.name = name or name_of("", f"feed {Path(folder).name}")
 

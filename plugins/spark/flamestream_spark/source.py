@@ -28,6 +28,8 @@ from flamestream_spark.spool.feeding import Feeding, failed
 from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
 from flamestream_spark.spool.spool import Spool
+from flamestream_spark.storage.hadoop import check_reach
+from flamestream_spark.storage.place import local_path, mounted
 from flamestream_spark.tables.columns import arrow_schema, fitted, taken
 from flamestream_spark.tables.delta import frame_of, open_table, unknown_to
 from flamestream_spark.tables.payloads import Payloads
@@ -96,6 +98,8 @@ class SparkSource(Source):
             )
         for what, hint in _unfit(options) if said and options.stream else ():
             raise ConfigError(f"{where}: {what}", hint=hint, path=where)
+        if options.spool:
+            mounted(options.spool, f"{where}.spool")
         self._fed_elsewhere = not said
         self.reader: RowsReader | None = None
         """The last one that was opened."""
@@ -136,7 +140,7 @@ class SparkSource(Source):
         if self._fed_elsewhere or in_task():  # of a job on Spark: the driver fills it
             if not options.spool:
                 raise self._error("a worker on Spark has no session to read with", 'Say where rows pass: spool = "…".')
-            spool = Spool(Path(options.spool).expanduser(), name)
+            spool = Spool(local_path(options.spool), name)
             spool.open()
             return RowsReader(name, spool, self._payloads, after, keep=options.keep, prefix=self.ahead)
         if (held := self._held_already(after)) is not None:
@@ -163,7 +167,7 @@ class SparkSource(Source):
         options, name = self.options, self.context.name
         with ExitStack() as stack:
             spark = stack.enter_context(session(options.master, options.config))
-            spool = Spool(Path(options.spool).expanduser().absolute(), name)
+            spool = Spool(local_path(options.spool).absolute(), name)
             query = self._query(spark, spool)
             return RowsReader(
                 name, spool, self._payloads, after, feeding=query, keep=options.keep, held=stack.pop_all()
@@ -178,7 +182,7 @@ class SparkSource(Source):
         Raises:
             SourceError: It cannot be read.
         """
-        spool = Spool(Path(self.options.spool).expanduser().absolute(), self.context.name)
+        spool = Spool(local_path(self.options.spool).absolute(), self.context.name)
         spark = active()
         if self.options.stream:
             return self._query(spark, spool, failed)
@@ -221,7 +225,7 @@ class SparkSource(Source):
         """Return the spool, if it has everything that is left to read, or None."""
         if not self.options.spool or after is None:
             return None
-        spool = Spool(Path(self.options.spool).expanduser(), self.context.name)
+        spool = Spool(local_path(self.options.spool), self.context.name)
         order = spool.announced()
         if order is None or order.of != self.fingerprint() or spool.completed(0) is None:
             return None
@@ -230,7 +234,7 @@ class SparkSource(Source):
     def _spool(self, spark: Any, stack: ExitStack) -> tuple[Spool, bool]:
         """Return the spool, and whether rows only pass through it."""
         if self.options.spool:
-            return Spool(Path(self.options.spool).expanduser(), self.context.name), False
+            return Spool(local_path(self.options.spool), self.context.name), False
         master = spark.conf.get("spark.master", "")
         if not master.startswith("local"):
             raise self._error(
@@ -267,6 +271,8 @@ class SparkSource(Source):
             if options.schema:
                 reader = reader.schema(options.schema)
             paths = [_local(path) for path in self._paths()]
+            for path in paths if options.format in FILE_FORMATS else ():
+                check_reach(spark, path, self.context.name)
             if options.format == "delta":
                 return self._delta(spark, reader, paths)
             return reader.load(paths[0] if options.stream else paths)

@@ -34,6 +34,7 @@ from flamestream_spark.queries import OutputMode, Query
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool.reader import RowsReader
 from flamestream_spark.spool.spool import Spool
+from flamestream_spark.storage.place import mounted
 from flamestream_spark.tables.columns import kept_types
 
 _LOOK_S: Final = 0.01
@@ -93,7 +94,7 @@ def stream(
             "no DataFrame is given", hint=f"Give one: stream(flow, {names[0]}=df).", path=f"source.{names[0]}"
         )
     modes = {name: _output_mode(output_mode, name) for name in given}
-    place = Path(checkpoint).expanduser().absolute()
+    place = mounted(checkpoint, "checkpoint").absolute()
     (place / "output").mkdir(parents=True, exist_ok=True)
     chosen: dict[str, Any] = {"job.workers": workers, "job.guarantee": "exactly_once", "deploy.on": "here"}
     chosen |= {"state.use": "sqlite", "state.path": str(place / "state")}

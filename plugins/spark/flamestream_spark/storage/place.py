@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from flamecore.errors import ConfigError
+
 
 class Place(ABC):
     """Files below a path. Every method raises OSError: the disk or the server says no.
@@ -83,6 +85,28 @@ def is_url(path: str) -> bool:
     return "://" in path and not path.startswith("file://")
 
 
+def mounted(path: str | Path, where: str) -> Path:
+    """Return the folder that a path means, which processes of several machines map into their memory.
+
+    Args:
+        path: A path, or a URL `file://`.
+        where: Path of the option, for errors.
+
+    Raises:
+        ConfigError: It is a URL of another place.
+    """
+    if is_url(str(path)):
+        raise ConfigError(
+            f"{where}: {path} is no folder, and rows pass through files that are read in place",
+            hint="Name a folder of this machine, or one that is mounted wherever Spark runs; outputs and state may be "
+            "in object stores: path of a sink, path under [state].",
+            path=where,
+        )
+    return local_path(str(path))
+
+
 def local_path(path: str) -> Path:
     """Return the folder that a path means, which is no URL of another place."""
-    return Path(path.removeprefix("file://")).expanduser()
+    for prefix in ("file://", "file:"):
+        path = path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
+    return Path(path).expanduser()

@@ -49,10 +49,13 @@ class FlamestreamDataSource(DataSource):
         return NAME
 
     def _path(self) -> Path:
+        return mounted(self._given(), "path")
+
+    def _given(self) -> str:
         path = self.options.get("path", "")
         if not path:
             raise ConfigError('format "flamestream" needs a path', hint='.option("path", FOLDER)', path="path")
-        return mounted(path, "path")
+        return str(path)
 
     def schema(self) -> Any:
         folder = self._path()
@@ -80,7 +83,7 @@ class FlamestreamDataSource(DataSource):
             )
         last = spool.last()
         self._expect(spool, 0 if last is None else last[0] + 1, schema)
-        return SpoolWriter(str(spool.folder))
+        return SpoolWriter(spool.place.url)
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
         spool = self._spool()
@@ -94,10 +97,10 @@ class FlamestreamDataSource(DataSource):
         if last is not None:
             spool.check_query(BATCHES, last[1])
         self._expect(spool, number if named is None else named, schema)
-        return BatchWriter(str(spool.folder), number, named, self._flag("end", spool))
+        return BatchWriter(spool.place.url, number, named, self._flag("end", spool))
 
     def _spool(self) -> Spool:
-        return Spool(self._path(), NAME)
+        return Spool(self._given(), NAME)
 
     def _expect(self, spool: Spool, number: int, schema: Any) -> None:
         check(schema, NAME)
@@ -199,11 +202,11 @@ class SpoolWriter(DataSourceStreamArrowWriter):
 
         context = TaskContext.get()
         number, query = int(context.getLocalProperty(_BATCH)), context.getLocalProperty(_QUERY) or ""
-        return _written(iterator, Spool(Path(self._folder), NAME), number, query)
+        return _written(iterator, Spool(self._folder, NAME), number, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         query = next((message.query for message in messages if isinstance(message, Written)), "")
-        _complete(Spool(Path(self._folder), NAME), batchId, messages, query)
+        _complete(Spool(self._folder, NAME), batchId, messages, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: files that were written are no part of the batch, and go when that is complete."""
@@ -224,10 +227,10 @@ class BatchWriter(DataSourceArrowWriter):
         self._number = number if named is None else named
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return _written(iterator, Spool(Path(self._folder), NAME), self._number, BATCHES)
+        return _written(iterator, Spool(self._folder, NAME), self._number, BATCHES)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        spool = Spool(Path(self._folder), NAME)
+        spool = Spool(self._folder, NAME)
         if not _complete(spool, self._number, messages, BATCHES) and self._named is None:
             raise spool.error(
                 f"another program has written batch {self._number} meanwhile, so nothing of this one is taken",
@@ -246,7 +249,7 @@ def _written(iterator: Iterator[Any], spool: Spool, number: int, query: str) -> 
         for _ in iterator:
             pass
         return Written((), query)
-    told = (row for batch in write_parts(iterator, str(spool.batch(number))) for row in batch.to_pylist())
+    told = (row for batch in write_parts(iterator, spool.batch(number)) for row in batch.to_pylist())
     return Written([(row["partition"], row["name"], row["rows"]) for row in told], query)
 
 

@@ -13,7 +13,6 @@ from flamestream_spark.session.session import name_of, named_jobs
 from flamestream_spark.spool.feeding import failed, write_batch
 from flamestream_spark.spool.spool import Failed, Spool
 from flamestream_spark.spool.upserts import keys_of
-from flamestream_spark.storage.place import mounted
 from flamestream_spark.tables.columns import fitted, numbered, types_of
 
 OutputMode = Literal["append", "update"]
@@ -31,7 +30,7 @@ class Into:
     mean something else. (Over Spark Connect it is not told which query a batch is of.)
 
     Args:
-        folder: The spool; a folder that executors reach, and the job.
+        folder: The spool; a folder that executors reach, and the job; or a URL of an object store.
         order_by: Columns by which the rows of each task are ordered, where the query leaves their order open.
         name: Name of the batches on Spark's pages.
 
@@ -40,12 +39,12 @@ class Into:
     """
 
     def __init__(self, folder: str | Path, order_by: Sequence[str] = (), name: str = "") -> None:
-        self.folder = str(mounted(folder, "folder"))
+        self.folder = str(folder)
         self.order_by = tuple(order_by)
         self.name = name or name_of("", f"feed {Path(folder).name}")
 
     def __call__(self, frame: Any, number: int) -> None:
-        spool = Spool(Path(self.folder), "spool")
+        spool = Spool(self.folder, "spool")
         spool.open()
         frame = fitted(frame, "spool")
         if spool.completed(number) is None:
@@ -77,7 +76,7 @@ class Query:
         frame: Any,
         spool: Spool,
         source: str,
-        checkpoint: Path,
+        checkpoint: Path | str,
         trigger: dict[str, Any] | None = None,
         failed: Callable[[FlameError], None] | None = None,
         output_mode: OutputMode = "append",
@@ -113,7 +112,7 @@ class Query:
         self._spool.expect(0 if last is None else last[0] + 1, types_of(frame.schema))
         self._spool.go_on()
         writer = frame.writeStream.outputMode(self._output_mode)
-        writer = writer.foreachBatch(Into(self._spool.folder, keys, name_of(self._job, f"feed {self._source}")))
+        writer = writer.foreachBatch(Into(self._spool.place.url, keys, name_of(self._job, f"feed {self._source}")))
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         if self._trigger:
             writer = writer.trigger(**self._trigger)

@@ -29,7 +29,8 @@ from flamestream_spark.spool.ordering import ORDER_BY, Ordered, in_order
 from flamestream_spark.spool.reader import Feeds, RowsReader
 from flamestream_spark.spool.spool import Spool
 from flamestream_spark.storage.hadoop import check_reach
-from flamestream_spark.storage.place import local_path, mounted
+from flamestream_spark.storage.place import is_url, local_path
+from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.columns import arrow_schema, fitted, taken
 from flamestream_spark.tables.delta import frame_of, open_table, unknown_to
 from flamestream_spark.tables.payloads import Payloads
@@ -48,8 +49,9 @@ class SparkSourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         table: A table of the session's catalogue.
         sql: A query.
         stream: Whether it is read as a stream: what comes later too, without end.
-        spool: A folder that executors, and the process which reads, both reach: rows are kept there until a snapshot
-            covers them. Where Spark runs on this machine a bounded source makes a temporary one by default.
+        spool: A folder, or a URL of an object store, that executors, and the process which reads, both reach: rows are
+            kept there until a snapshot covers them. Where Spark runs on this machine a bounded source makes a temporary
+            one by default.
         keep: Whether they are kept there for good.
         schema: Names and types of the columns in files, as "id bigint, text string"; else Spark finds out, and for
             some formats reads everything for it.
@@ -99,7 +101,7 @@ class SparkSource(Source):
         for what, hint in _unfit(options) if said and options.stream else ():
             raise ConfigError(f"{where}: {what}", hint=hint, path=where)
         if options.spool:
-            mounted(options.spool, f"{where}.spool")
+            place_of(options.spool, f"{where}.spool")  # which refuses a place that is of no use
         self._fed_elsewhere = not said
         self.reader: RowsReader | None = None
         """The last one that was opened."""
@@ -140,7 +142,7 @@ class SparkSource(Source):
         if self._fed_elsewhere or in_task():  # of a job on Spark: the driver fills it
             if not options.spool:
                 raise self._error("a worker on Spark has no session to read with", 'Say where rows pass: spool = "…".')
-            spool = Spool(local_path(options.spool), name)
+            spool = Spool(options.spool, name)
             spool.open()
             return RowsReader(name, spool, self._payloads, after, keep=options.keep, prefix=self.ahead)
         if (held := self._held_already(after)) is not None:
@@ -167,7 +169,7 @@ class SparkSource(Source):
         options, name = self.options, self.context.name
         with ExitStack() as stack:
             spark = stack.enter_context(session(options.master, options.config))
-            spool = Spool(local_path(options.spool).absolute(), name)
+            spool = Spool(_absolute(options.spool), name)
             query = self._query(spark, spool)
             return RowsReader(
                 name, spool, self._payloads, after, feeding=query, keep=options.keep, held=stack.pop_all()
@@ -182,7 +184,7 @@ class SparkSource(Source):
         Raises:
             SourceError: It cannot be read.
         """
-        spool = Spool(local_path(self.options.spool).absolute(), self.context.name)
+        spool = Spool(_absolute(self.options.spool), self.context.name)
         spark = active()
         if self.options.stream:
             return self._query(spark, spool, failed)
@@ -217,7 +219,9 @@ class SparkSource(Source):
         if self.options.columns:
             frame = self._chosen(frame, self.options.columns)
         self._check_schema(frame)
-        query = Query(frame, spool, self.context.name, spool.folder / "_query", failed=failed, job=self.context.job)
+        checkpoint = spool.place.at("_query")
+        check_reach(spark, checkpoint, self.context.name)
+        query = Query(frame, spool, self.context.name, checkpoint, failed=failed, job=self.context.job)
         query.start()
         return query
 
@@ -225,7 +229,7 @@ class SparkSource(Source):
         """Return the spool, if it has everything that is left to read, or None."""
         if not self.options.spool or after is None:
             return None
-        spool = Spool(local_path(self.options.spool), self.context.name)
+        spool = Spool(self.options.spool, self.context.name)
         order = spool.announced()
         if order is None or order.of != self.fingerprint() or spool.completed(0) is None:
             return None
@@ -234,7 +238,7 @@ class SparkSource(Source):
     def _spool(self, spark: Any, stack: ExitStack) -> tuple[Spool, bool]:
         """Return the spool, and whether rows only pass through it."""
         if self.options.spool:
-            return Spool(local_path(self.options.spool), self.context.name), False
+            return Spool(self.options.spool, self.context.name), False
         master = spark.conf.get("spark.master", "")
         if not master.startswith("local"):
             raise self._error(
@@ -335,6 +339,10 @@ def _unfit(options: SparkSourceOptions) -> Iterator[tuple[str, str]]:
         yield "a stream reads one path", "Give their common folder, or a pattern."
     if not options.spool:
         yield "a stream needs a place for what has come", 'Say: spool = "FOLDER".'
+
+
+def _absolute(spool: str) -> str:
+    return spool if is_url(spool) else str(local_path(spool).absolute())
 
 
 def _local(path: str) -> str:

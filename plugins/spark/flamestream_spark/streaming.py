@@ -258,7 +258,7 @@ class Streaming:
         """Return the number of rows for this run, from where it went on."""
         total = 0
         for name, reader in self._readers().items():
-            last = Spool(reader.spool.folder, name).last()
+            last = Spool(reader.spool.place.url, name).last()
             total += max((last[1].end if last is not None else 0) - reader.first, 0)
         return total
 

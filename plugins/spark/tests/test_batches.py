@@ -61,7 +61,7 @@ def test_writes_at_the_same_time_do_not_lose_rows_unseen(spark: Any, tmp_path: P
     from flamestream_spark.datasource import BatchWriter, Written
 
     spool = Spool(tmp_path / "spool", "numbers")
-    first, second = (BatchWriter(str(spool.folder), 0, None, False) for _ in range(2))
+    first, second = (BatchWriter(spool.place.url, 0, None, False) for _ in range(2))
     first.commit([Written((), "df.write")])
     with pytest.raises(fc.SourceError, match="another program has written batch 0 meanwhile"):
         second.commit([Written((), "df.write")])

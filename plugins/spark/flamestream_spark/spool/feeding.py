@@ -67,7 +67,7 @@ def write_batch(
         return False
     written = partial(
         parts.write_parts,
-        folder=str(spool.batch(number)),
+        folder=spool.batch(number),
         names=tuple(frame.columns),
         by_file=files,
         drop=drop,
@@ -206,7 +206,7 @@ def failed(source: str, error: Exception) -> SourceError:
     if "No module named" in str(error):
         module = re.search(r"No module named '?([\w.]+)", str(error))
         what = f"an executor has no module {module[1] if module else '?'}"
-        hint = "Install pyarrow there, or name a Python that has it: PYSPARK_PYTHON, or spark.pyspark.python."
+        hint = "Install it there, or name a Python that has it: PYSPARK_PYTHON, or spark.pyspark.python."
         return SourceError(f"source {source!r}: {what}", hint=hint, source=source, position="")
     what = f"Spark cannot read it: {said[:500]}" + (f" ({cause[11:].strip()[:300]})" if cause else "")
     where = file[1].rstrip(".") if file else ""

@@ -1,12 +1,14 @@
-"""Runs on executors: writes what Spark hands over to files of Arrow in a folder, each there whole or not at all.
+"""Runs on executors: writes what Spark hands over to files of Arrow in one place, each there whole or not at all.
 
-Nothing but pyarrow is imported, and the module travels with the function: executors need not have this package.
+Nothing but pyarrow is imported, and fsspec for an object store. The module travels with the function: executors need
+not have this package.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -55,7 +57,7 @@ def write_parts(
 
     Args:
         batches: `pyarrow.RecordBatch`es.
-        folder: Where; it is there, and seen by this machine.
+        folder: Where: one that is there, and seen by this machine; or a URL, by the credentials of this machine.
         names: Names that the columns get; none: they keep theirs.
         by_file: Whether each block of a file becomes a part of its own, as the columns `PLACE` say; otherwise the task
             gives one part.
@@ -145,7 +147,8 @@ class Part:
         self._ahead = ahead
         self.name = f"part-{about['partition']:06d}-{uuid.uuid4().hex}{SUFFIX}"
         self._path = f"{folder}/{self.name}"
-        self._aside = f"{folder}/.{self.name}"
+        self._far = "://" in folder
+        self._aside = f"{tempfile.gettempdir() if self._far else folder}/.{self.name}"
         os.close(os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # Arrow has no word for the mode
         self._file = pa.OSFile(self._aside, "wb")
         self._writer: Any = None
@@ -171,14 +174,24 @@ class Part:
             self._open(pa.schema([]))
         self._writer.close()
         self._file.close()
-        if self._force:
-            force(self._aside)
-        os.rename(self._aside, self._path)
+        if self._far:
+            self._upload()
+        else:
+            if self._force:
+                force(self._aside)
+            os.rename(self._aside, self._path)
         about = self.about
         row = (self.name, self._rows, about["partition"], about.get("file"), about.get("start"), query)
         return pa.RecordBatch.from_arrays(
             [pa.array([value], field.type) for value, field in zip(row, _RESULT, strict=True)], schema=_RESULT
         )
+
+    def _upload(self) -> None:
+        import fsspec
+
+        files = fsspec.filesystem(self._path.partition("://")[0], skip_instance_cache=True)
+        files.put_file(self._aside, self._path)
+        os.unlink(self._aside)
 
     def discard(self) -> None:
         """Leave nothing behind."""

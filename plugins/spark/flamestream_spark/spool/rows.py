@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Mapping
+from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from flamestream_spark.spool.parts import ABOUT, SUFFIX
-from flamestream_spark.spool.spool import Batch, Order, Spool, Taken
+from flamestream_spark.spool.spool import Batch, Order, Spool, Taken, folder_of
 
 _WAIT_S: Final = 0.002
-_LONGEST_WAIT_S: Final = 0.05
 
 
 class Rows(NamedTuple):
@@ -79,7 +79,7 @@ def rows_of(
             else:
                 stop.wait(wait_s)
                 order = order or spool.announced()  # who fills it may begin later than who reads it
-                wait_s = min(wait_s * 1.5, _LONGEST_WAIT_S)
+                wait_s = min(wait_s * 1.5, spool.place.patience_s)
             continue
         wait_s = _WAIT_S
         following = yield from _part(spool, at, name, count, order, after)
@@ -93,10 +93,10 @@ def _part(
 ) -> Generator[Rows, None, Taken]:
     if count is not None and at.row + count <= after and order is None:
         return msgspec.structs.replace(at, row=at.row + count, part=at.part + 1)
-    path = spool.folder / f"batch-{at.batch:020d}" / name
+    path = f"{folder_of(at.batch)}/{name}"
     row = at.row
     try:
-        with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+        with spool.place.open(path) as mapped, pa.ipc.open_file(mapped) as reader:
             about = _about(reader.schema)
             file = about.get("file", "")
             since = (file, at.file[1] if at.file[0] == file else row) if file else ("", 0)
@@ -106,21 +106,20 @@ def _part(
                     yield Rows(row, batch, since, at.batch, metadata)
                 row += batch.num_rows
     except (OSError, pa.ArrowException) as error:
-        raise spool.error(f"{path} cannot be read: {error}", "Was it taken away, or damaged?") from error
+        raise spool.error(
+            f"{spool.place.at(path)} cannot be read: {error}", "Was it taken away, or damaged?"
+        ) from error
     return Taken(row, at.batch, at.part + 1, _behind(about, order), since)
 
 
 def _look(spool: Spool, number: int, order: Order, early: dict[tuple[int, int], str], looked: set[str]) -> None:
     """Find parts that have come since."""
-    folder = spool.folder / f"batch-{number:020d}"
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
-        name = path.name
+    for path in spool.place.names(folder_of(number)):
+        name = PurePath(path).name
         if name in looked or name[0] == "." or not name.endswith(SUFFIX):
             continue
         looked.add(name)
-        with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+        with spool.place.open(path) as mapped, pa.ipc.open_file(mapped) as reader:
             place = _place(_about(reader.schema), order)
         if place is not None:
             early.setdefault(place, name)

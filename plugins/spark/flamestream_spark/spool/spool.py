@@ -1,4 +1,4 @@
-"""A spool: a folder that executors fill with rows, and that a front reads in one order, again and again if it must.
+"""A spool: a place that executors fill with rows, and that a front reads in one order, again and again if it must.
 
     _spool.json                      how its rows are ordered, if they may be read before their batch is complete
     batch-00000000000000000004/      parts of a batch: files of Arrow, each there whole or not at all
@@ -15,18 +15,14 @@ comes later with one of the same number changes nothing.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from secrets import token_hex
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
 
 from flamecore.errors import SourceError
-from flamecore.toolkit.private_dir import write_private
-from flamestream_spark.spool.parts import force
+from flamestream_spark.storage.places import place_of
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -90,13 +86,13 @@ class Spool:
     """One such folder.
 
     Args:
-        folder: Made if it is not there.
+        folder: A folder, made if it is not there; or a URL of an object store.
         source: Name of its source, for errors.
         durable: Whether what is in it outlives a loss of power.
     """
 
-    def __init__(self, folder: Path, source: str, *, durable: bool = True) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | str, source: str, *, durable: bool = True) -> None:
+        self.place = place_of(folder, f"source.{source}.spool", private=True, durable=durable)
         self.durable = durable
         self._source = source
 
@@ -109,13 +105,15 @@ class Spool:
             SourceError: It cannot be made.
         """
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.place.make()
         except OSError as error:
-            raise self.error(f"{self.folder} cannot be made: {error.strerror}", "Name another folder.") from error
+            raise self.error(
+                f"{self.place.url} cannot be made: {error.strerror or error}", "Name another place."
+            ) from error
 
     def clear(self) -> None:
         """Take away everything."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.place.clear()
         self.open()
 
     def announce(self, order: Order) -> None:
@@ -127,11 +125,9 @@ class Spool:
         found: Order | None = self._read("_spool.json", Order)
         return found
 
-    def batch(self, number: int) -> Path:
-        """Make and return the folder for the parts of a batch."""
-        path = self.folder / f"batch-{number:020d}"
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path
+    def batch(self, number: int) -> str:
+        """Make and return the folder for the parts of a batch: its path, or URL."""
+        return self.place.folder(folder_of(number))
 
     def complete(self, number: int, parts: Sequence[tuple[str, int]], query: str = "") -> bool:
         """Complete a batch with these parts; files that are no part of it are removed.
@@ -154,26 +150,14 @@ class Spool:
                     return False  # it has been read, and is forgotten
                 first = last[1].end
             if self.durable:
-                force(str(self.batch(number)))
+                self.batch(number)
+                self.place.force([folder_of(number)])
             made = Batch(first, tuple(parts), query)
-            aside = self.folder / f".{number}-{token_hex(4)}"
-            write_private(aside, msgspec.json.encode(made))
-            if self.durable:
-                force(str(aside))
-            try:
-                os.link(aside, self._file(number))
-            except FileExistsError:
+            if not self.place.create(_file(number), msgspec.json.encode(made)):
                 held = self.completed(number)
-            else:
-                held = None
-            finally:
-                aside.unlink()
-            if self.durable:
-                force(str(self.folder))
         mine = {name for name, _ in parts} if held is None else {name for name, _ in held.parts}
-        for file in self.batch(number).iterdir():
-            if file.name.removeprefix(".") not in mine:
-                file.unlink(missing_ok=True)
+        found = self.place.names(folder_of(number))
+        self.place.remove(name for name in found if PurePath(name).name.removeprefix(".") not in mine)
         return held is None
 
     def check_query(self, query: str, last: Batch) -> None:
@@ -184,7 +168,7 @@ class Spool:
         """
         if query and last.query and query != last.query:
             raise self.error(
-                f"{self.folder} holds batches of another query, whose numbers mean something else",
+                f"{self.place.url} holds batches of another query, whose numbers mean something else",
                 "Give the query the checkpoint that it had; or this one another folder.",
             )
 
@@ -238,19 +222,19 @@ class Spool:
             self._say("_mode.json", mode)
         elif before != mode:
             raise self.error(
-                f"{self.folder} holds batches of output mode {before!r}, and those of {mode!r} mean something else",
+                f"{self.place.url} holds batches of output mode {before!r}, and those of {mode!r} mean something else",
                 f'Go on with output_mode="{before}"; or start afresh, with new folders.',
             )
 
     def completed(self, number: int) -> Batch | None:
         """Return a complete batch; None: it is not complete, or forgotten."""
-        found: Batch | None = self._read(f"batch-{number:020d}.json", Batch)
+        found: Batch | None = self._read(_file(number), Batch)
         return found
 
     def numbers(self) -> list[int]:
         """Numbers of the batches that are complete, in order."""
-        names = (entry.name for entry in self.folder.glob("batch-*.json"))
-        return sorted(int(name[6:-5]) for name in names)
+        names = self.place.names()
+        return sorted(int(name[6:-5]) for name in names if name.startswith("batch-") and name.endswith(".json"))
 
     def last(self) -> tuple[int, Batch] | None:
         """Return the last complete batch, with its number. It is never forgotten."""
@@ -267,8 +251,7 @@ class Spool:
 
     def go_on(self) -> None:
         """More batches come, though there was an end or a fault."""
-        for name in ("_end.json", "_failed.json"):
-            (self.folder / name).unlink(missing_ok=True)
+        self.place.remove(("_end.json", "_failed.json"))
 
     def fail(self, failed: Failed) -> None:
         """Note that no more rows come, because of a fault."""
@@ -299,37 +282,35 @@ class Spool:
         self._say("_taken.json", taken)
         batch = self.completed(taken.batch)
         if batch is not None:
-            for name, _ in batch.parts[: taken.part]:
-                (self.folder / f"batch-{taken.batch:020d}" / name).unlink(missing_ok=True)
+            self.place.remove(f"{folder_of(taken.batch)}/{name}" for name, _ in batch.parts[: taken.part])
         done = [number for number in self.numbers() if number < taken.batch]
         last = self.last()
         for number in done:
-            shutil.rmtree(self.folder / f"batch-{number:020d}", ignore_errors=True)
+            self.place.clear(folder_of(number))
             if last is None or number != last[0]:
-                self._file(number).unlink(missing_ok=True)
+                self.place.remove([_file(number)])
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    def _file(self, number: int) -> Path:
-        return self.folder / f"batch-{number:020d}.json"
-
     def _say(self, name: str, value: Any) -> None:
-        aside = self.folder / f".{name}-{token_hex(4)}"
-        write_private(aside, msgspec.json.encode(value))
-        if self.durable:
-            force(str(aside))
-        aside.replace(self.folder / name)
-        if self.durable:
-            force(str(self.folder))
+        self.place.replace(name, msgspec.json.encode(value))
 
     def _read(self, name: str, type_: Any) -> Any:
         try:
-            return msgspec.json.decode((self.folder / name).read_bytes(), type=type_)
-        except FileNotFoundError:
-            return None
+            found = self.place.read(name)
+            return None if found is None else msgspec.json.decode(found, type=type_)
         except (OSError, msgspec.DecodeError) as error:
-            raise self.error(f"{self.folder / name} is not as it was written: {error}", "Start afresh.") from error
+            raise self.error(f"{self.place.at(name)} is not as it was written: {error}", "Start afresh.") from error
 
     def error(self, what: str, hint: str, position: str = "") -> SourceError:
         """Something is wrong with it."""
         return SourceError(f"source {self._source!r}: {what}", hint=hint, source=self._source, position=position)
+
+
+def folder_of(number: int) -> str:
+    """Return the name of the folder for the parts of a batch."""
+    return f"batch-{number:020d}"
+
+
+def _file(number: int) -> str:
+    return f"{folder_of(number)}.json"

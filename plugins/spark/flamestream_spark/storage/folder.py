@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -34,12 +34,16 @@ class FolderPlace(Place):
         self._path.mkdir(mode=self._mode, parents=self._private, exist_ok=True)
 
     def names(self, folder: str = "", *, below: bool = False) -> list[str]:
-        return [str(file.relative_to(self._path)) for file in self._files(self._path / folder, below)]
-
-    def _files(self, top: Path, below: bool) -> Iterator[Path]:
-        for folder, folders, files in os.walk(top):
+        found: list[str] = []
+        for path, folders, files in os.walk(self._path / folder):
             folders[:] = [name for name in folders if below and not is_hidden(name)]
-            yield from (Path(folder, name) for name in files)
+            within = Path(path).relative_to(self._path).as_posix()
+            found += files if within == "." else [f"{within}/{name}" for name in files]
+        return found
+
+    def folder(self, name: str) -> str:
+        (self._path / name).mkdir(mode=self._mode, parents=True, exist_ok=True)
+        return str(self._path / name)
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -70,7 +74,8 @@ class FolderPlace(Place):
 
     def _aside(self, name: str, data: bytes) -> Path:
         path = self._path / name
-        path.parent.mkdir(mode=self._mode, exist_ok=True, parents=True)
+        if path.parent != self._path:  # one that somebody has taken away is not to come back
+            path.parent.mkdir(mode=self._mode, exist_ok=True, parents=True)
         aside = path.with_name(f".{path.name}-{token_hex(4)}")
         if self._private:
             write_private(aside, data)

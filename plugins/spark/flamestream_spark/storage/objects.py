@@ -82,6 +82,9 @@ class ObjectPlace(Place):
         skip = len(folder) + 1 if folder else 0
         return [name for name in names if not any(map(is_hidden, name[skip:].split("/")[:-1]))]
 
+    def folder(self, name: str) -> str:
+        return self.at(name)
+
     def read(self, name: str) -> bytes | None:
         with _said(self.at(name)):
             try:

@@ -39,6 +39,10 @@ class Place(ABC):
         """
 
     @abstractmethod
+    def folder(self, name: str) -> str:
+        """Return the path or URL of a folder below, which is there from now on."""
+
+    @abstractmethod
     def read(self, name: str) -> bytes | None:
         """Return what is in a file; None: it is not there."""
 
@@ -86,7 +90,7 @@ def is_url(path: str) -> bool:
 
 
 def mounted(path: str | Path, where: str) -> Path:
-    """Return the folder that a path means, which processes of several machines map into their memory.
+    """Return the folder that a path means, which Spark reads and writes as well.
 
     Args:
         path: A path, or a URL `file://`.
@@ -97,9 +101,9 @@ def mounted(path: str | Path, where: str) -> Path:
     """
     if is_url(str(path)):
         raise ConfigError(
-            f"{where}: {path} is no folder, and rows pass through files that are read in place",
-            hint="Name a folder of this machine, or one that is mounted wherever Spark runs; outputs and state may be "
-            "in object stores: path of a sink, path under [state].",
+            f"{where}: {path} is no folder, and Spark reads and writes there too",
+            hint="Name a folder of this machine, or one that is mounted wherever Spark runs; outputs, state and "
+            "spools of jobs may be in object stores.",
             path=where,
         )
     return local_path(str(path))

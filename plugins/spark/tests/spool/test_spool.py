@@ -16,7 +16,7 @@ from flamecore.errors import ConfigError, SourceError
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool import parts
 from flamestream_spark.spool.rows import rows_of
-from flamestream_spark.spool.spool import Order, Spool
+from flamestream_spark.spool.spool import Batch, Order, Spool, Taken, folder_of
 
 
 def batch_of(numbers: range, **columns: list[Any]) -> Any:
@@ -24,11 +24,11 @@ def batch_of(numbers: range, **columns: list[Any]) -> Any:
 
 
 def written(spool: Spool, number: int, *batches: Any, **options: Any) -> list[tuple[str, int]]:
-    told = parts.write_parts(batches, str(spool.batch(number)), **options)
+    told = parts.write_parts(batches, spool.batch(number), **options)
     return [(row["name"], row["rows"]) for found in told for row in found.to_pylist()]
 
 
-def filled(folder: Path, *sizes: int) -> Spool:
+def filled(folder: Path | str, *sizes: int) -> Spool:
     """Return a spool with a batch of each size."""
     spool = Spool(folder, "numbers")
     spool.open()
@@ -54,6 +54,28 @@ def test_rows_come_in_the_order_of_batches_and_parts(tmp_path: Path) -> None:
     assert numbers_of(spool, 6) == [6, 7]
 
 
+def test_a_spool_in_an_object_store_is_as_one_in_a_folder(s3_environment: None) -> None:
+    spool = filled("s3a://bucket/spools/one", 3, 0, 2)
+    assert not spool.complete(0, written(spool, 0, batch_of(range(100, 200))))
+    assert len(spool.place.names(folder_of(0))) == 1, "what is no part is taken away"
+    with pytest.raises(SourceError, match="s3a://bucket/spools/one holds batches of another query"):
+        filled("s3a://bucket/spools/one").check_query("b", Batch(0, (), "a"))
+    assert spool.complete(3, written(spool, 3, batch_of(range(5, 6))) + written(spool, 3, batch_of(range(6, 8))))
+    spool.end()
+    assert numbers_of(spool) == list(range(8))
+    spool.forget(Taken(6, 3, 1))
+    again = Spool("s3://bucket/spools/one", "numbers")
+    assert numbers_of(again, 6) == [6, 7]
+    assert again.numbers() == [3]
+    with pytest.raises(SourceError, match="those below 6 have been taken away"):
+        numbers_of(again, 5)
+    assert sorted(again.place.names(below=True)) == sorted([*again.place.names(), *again.place.names(folder_of(3))]), (
+        "parts that were taken are gone"
+    )
+    again.clear()
+    assert again.place.names(below=True) == []
+
+
 def test_a_complete_batch_stays_as_it_is(tmp_path: Path) -> None:
     spool = filled(tmp_path, 3)
     again = written(spool, 0, batch_of(range(100, 200)))
@@ -66,11 +88,11 @@ def test_a_complete_batch_stays_as_it_is(tmp_path: Path) -> None:
 def test_parts_of_a_failed_attempt_do_not_count(tmp_path: Path) -> None:
     spool = filled(tmp_path, 1)
     written(spool, 1, batch_of(range(50, 60)))
-    (spool.batch(1) / ".part-000000-half.arrow").write_bytes(b"half")
+    (Path(spool.batch(1)) / ".part-000000-half.arrow").write_bytes(b"half")
     assert spool.complete(1, written(spool, 1, batch_of(range(1, 3))))
     spool.end()
     assert numbers_of(spool) == [0, 1, 2]
-    assert len(list(spool.batch(1).iterdir())) == 1
+    assert len(list(Path(spool.batch(1)).iterdir())) == 1
 
 
 def test_batches_of_another_query_are_refused(tmp_path: Path) -> None:
@@ -134,7 +156,7 @@ def test_blocks_of_files_are_read_before_all_are_there(tmp_path: Path) -> None:
 
 def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     spool = filled(tmp_path, 3)
-    (part,) = spool.batch(0).iterdir()
+    (part,) = Path(spool.batch(0)).iterdir()
     part.write_bytes(part.read_bytes()[:100])
     with pytest.raises(SourceError, match=rf"{part.name} cannot be read"):
         numbers_of(spool)
@@ -273,8 +295,8 @@ def test_nobody_else_can_read_a_spool(tmp_path: Path) -> None:
         spool.announce(Order())
     finally:
         os.umask(before)
-    found = {path: path.stat().st_mode & 0o777 for path in spool.folder.rglob("*")}
+    found = {path: path.stat().st_mode & 0o777 for path in Path(spool.place.url).rglob("*")}
     assert len(found) == 7, "two folders, with one part each, what they consist of, and the order"
-    assert spool.folder.stat().st_mode & 0o777 == 0o700
+    assert Path(spool.place.url).stat().st_mode & 0o777 == 0o700
     for path, mode in found.items():
         assert mode == (0o700 if path.is_dir() else 0o600), path

@@ -105,13 +105,19 @@ def words() -> fc.Flow:
     return flow
 
 
-@pytest.mark.parametrize("url", ["s3a://bucket/x", "hdfs://host/x", "abfss://box@account/x"])
-def test_rows_pass_through_folders_only(url: str) -> None:
-    with pytest.raises(ConfigError, match="is no folder") as caught:
-        SparkSource(SparkSource.Options(path="in", spool=url), EdgeContext("lines", str))
+def test_a_spool_is_in_no_place_where_nothing_is_made_once() -> None:
+    with pytest.raises(ConfigError, match="only if there is none") as caught:
+        SparkSource(SparkSource.Options(path="in", spool="hdfs://host/x"), EdgeContext("lines", str))
     assert caught.value.path == "source.lines.spool"
-    with pytest.raises(ConfigError, match="is no folder"):
-        flamestream_spark.Into(url)
+
+
+def test_a_stream_whose_spool_spark_does_not_reach_is_refused(s3_environment: None, spark: Any, tmp_path: Path) -> None:
+    options = SparkSource.Options(
+        path=str(tmp_path), format="text", stream=True, spool="s3a://bucket/spools/stream", schema="value string"
+    )
+    source = SparkSource(options, EdgeContext("lines", str))
+    with pytest.raises(SourceError, match="Spark has no file system for s3a://bucket/spools/stream/_query"):
+        source.feed(lambda error: None)
 
 
 def test_a_spool_may_be_given_as_a_url_of_this_machine(spark: Any, tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ from benchmarks import (
     several,
     sparkfeed,
     sparkhost,
+    sparkindex,
+    sparkmemory,
+    sparkprefix,
     start,
     throughput,
     tracking,
@@ -55,6 +58,7 @@ class Sizes:
     many_words: int
     keys: int
     rows: int
+    megabytes: float
 
 
 _FULL = Sizes(
@@ -70,6 +74,7 @@ _FULL = Sizes(
     many_words=3_000_000,
     keys=1_000_000,
     rows=1_000_000,
+    megabytes=200,
 )
 _QUICK = Sizes(
     words=100_000,
@@ -84,6 +89,7 @@ _QUICK = Sizes(
     many_words=100_000,
     keys=20_000,
     rows=100_000,
+    megabytes=5,
 )
 
 
@@ -122,6 +128,10 @@ def measurements(sizes: Sizes, dump: Path | None) -> dict[str, Measurement]:
     }
     if find_spec("pyspark") is not None:
         found["sparkfeed"] = lambda: sparkfeed.compare(rows=sizes.rows, rounds=few)
+        found["sparkprefix"] = lambda: sparkprefix.compare(pages=2 * sizes.pages, rounds=few)
+        found["sparkmemory"] = lambda: sparkmemory.compare(rows=sizes.rows)
+        if dump is not None:
+            found["sparkindex"] = lambda: sparkindex.compare(dump=str(dump), megabytes=sizes.megabytes, rounds=few)
         found["sparkhost"] = lambda: sparkhost.compare(lines=sizes.lines, rounds=few)
     return found
 
@@ -134,10 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, metavar="N", help="rounds; figures are medians over them")
     parser.add_argument("--words", type=int, metavar="N", help="length of the word count")
     parser.add_argument("--dump", type=Path, metavar="PATH", help="a Wikipedia dump for the inverted index")
+    parser.add_argument("--megabytes", type=float, metavar="N", help="how large that dump is made for Spark")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     chosen = parser.parse_args(arguments)
     sizes = _QUICK if chosen.quick else _FULL
-    given = {"words": chosen.words, "runs": chosen.runs, "starts": chosen.runs}
+    given = {"words": chosen.words, "runs": chosen.runs, "starts": chosen.runs, "megabytes": chosen.megabytes}
     sizes = replace(sizes, **{name: value for name, value in given.items() if value is not None})
     available = measurements(sizes, chosen.dump or default_dump())
     unknown = [name for name in chosen.only or () if name not in available]

@@ -54,6 +54,18 @@ def _function(kind: str) -> Callable[..., dict[str, Any]]:
         from benchmarks.sparkhost import one_run as sparkhost
 
         return sparkhost
+    if kind == "sparkindex":
+        from benchmarks.sparkindex import run as sparkindex
+
+        return sparkindex
+    if kind == "sparkprefix":
+        from benchmarks.sparkprefix import run as sparkprefix
+
+        return sparkprefix
+    if kind == "sparkmemory":
+        from benchmarks.sparkmemory import run as sparkmemory
+
+        return sparkmemory
     raise SystemExit(f"unknown measurement {kind!r}")
 
 

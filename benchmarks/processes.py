@@ -17,7 +17,9 @@ class RunError(RuntimeError):
     """A measured process failed."""
 
 
-def measured(kind: str, arguments: dict[str, Any], *, what: str, feed: bool = False) -> dict[str, Any]:
+def measured(
+    kind: str, arguments: dict[str, Any], *, what: str, feed: bool = False, limit_s: float = LIMIT_S
+) -> dict[str, Any]:
     """Run `benchmarks.child` on some arguments; returns what it measured.
 
     Args:
@@ -25,6 +27,7 @@ def measured(kind: str, arguments: dict[str, Any], *, what: str, feed: bool = Fa
         arguments: For its function.
         what: Shown on stderr while it runs, and in the error.
         feed: Its input comes from a feeder process; see `benchmarks.latency`.
+        limit_s: Longest it may take.
 
     Raises:
         RunError: It failed, or took too long.
@@ -32,9 +35,9 @@ def measured(kind: str, arguments: dict[str, Any], *, what: str, feed: bool = Fa
     say(what)
     command = [sys.executable, "-m", "benchmarks.child", kind, json.dumps(arguments)]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as error:
-        raise RunError(f"{what}: not done after {LIMIT_S:.0f} s") from error
+        raise RunError(f"{what}: not done after {limit_s:.0f} s") from error
     if done.returncode:
         raise RunError(f"{what}: exit code {done.returncode}\n{done.stderr[-3000:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

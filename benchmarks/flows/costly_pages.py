@@ -1,0 +1,28 @@
+"""Word count with a function of the user's that takes its time with every page, and no key before it.
+
+How long is said in turns of an empty loop, by the environment variable TURNS, as in `benchmarks.flows.costly_words`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import flamecore as fc
+
+TURNS = int(os.environ.get("TURNS", "0"))
+
+
+def words_of(page: str) -> list[str]:
+    """The words of a page, after a while."""
+    for _ in range(TURNS):
+        pass
+    return page.split()
+
+
+def itself(word: str) -> str:
+    """The key of a word."""
+    return word
+
+
+flow = fc.Flow("costly-pages")
+flow.source("pages", str).flat_map(words_of).key_by(itself).count().sink("counts")

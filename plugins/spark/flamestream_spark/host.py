@@ -19,6 +19,7 @@ from flamestream_spark.nodes.feed import Feed
 from flamestream_spark.nodes.packing import packed
 from flamestream_spark.nodes.places import advised, problems
 from flamestream_spark.nodes.slots import check_slots
+from flamestream_spark.nodes.spares import Spares
 from flamestream_spark.nodes.stage import Stage
 from flamestream_spark.session.messages import reason
 from flamestream_spark.session.session import facts_of, is_gone, name_of, named_jobs, session, show_name
@@ -68,6 +69,9 @@ class SparkHost(NodeHost):
         self._resources = ExitStack()
         self._session: Any = None
         self._stages: dict[str, Stage] = {}
+        self._came: set[str] = set()
+        self._slots = 0
+        self._spares: Spares | None = None
         self._facts: Mapping[str, Any] = {}
         self._stopping = False
         self._works = False
@@ -94,6 +98,7 @@ class SparkHost(NodeHost):
         entering = session(self.options.master, BARRIER | dict(self.options.config))
         self._session = await asyncio.to_thread(self._resources.enter_context, entering)
         await asyncio.to_thread(self._check_slots)
+        self._spares = Spares(self._session, name_of(self.context.job, "make executors ready"))
         self._facts = await asyncio.to_thread(facts_of, self._session)
         loop = asyncio.get_running_loop()
 
@@ -110,7 +115,7 @@ class SparkHost(NodeHost):
 
     def _check_slots(self) -> None:
         with named_jobs(self._session, name_of(self.context.job, "count slots")):
-            check_slots(self._session, self.context)
+            self._slots = check_slots(self._session, self.context)
 
     def running(self) -> list[str]:
         return [name for name, stage in self._stages.items() if stage.runs]
@@ -120,6 +125,9 @@ class SparkHost(NodeHost):
         if stage is None or not stage.runs:
             return None
         self._works = True
+        self._came.add(name)
+        if self._spares is not None and self._came.issuperset(running := self.running()):
+            self._spares.make_ready(min(self._slots - len(running), len(running)))
         return ()
 
     def release(self, name: str) -> None:
@@ -133,6 +141,7 @@ class SparkHost(NodeHost):
 
     def _stage_ended(self, stage: Stage, lost: bool, error: Exception | None) -> None:
         del self._stages[stage.name]
+        self._came.discard(stage.name)
         if self._stopping or not lost:
             return
         what, lines = reason(error)
@@ -147,6 +156,8 @@ class SparkHost(NodeHost):
     async def stop(self, timeout_s: float) -> None:
         self._stopping = True
         try:
+            if self._spares is not None:
+                await asyncio.to_thread(self._spares.stop)
             await self._end(timeout_s)
             if self._works and "ui" in self._facts:
                 await asyncio.to_thread(

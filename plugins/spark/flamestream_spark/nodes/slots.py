@@ -63,12 +63,15 @@ def check_dynamic(config: Callable[[str, str], str]) -> None:
         )
 
 
-def check_slots(session: Any, context: HostContext) -> None:
+def check_slots(session: Any, context: HostContext) -> int:
     """Refuse a job that Spark has too few slots for.
 
     Args:
         session: The session.
         context: Context of the job.
+
+    Returns:
+        How many there are on executors of their own; 0: tasks run in the driver's process.
 
     Raises:
         ConfigError: It has, or is to let executors go as it likes.
@@ -76,13 +79,14 @@ def check_slots(session: Any, context: HostContext) -> None:
     nodes, others = wanted(context)
     conf = session.conf
     master = conf.get("spark.master", "")
-    if _LOCAL.fullmatch(master) is None:  # where it is of no effect
+    local = _LOCAL.fullmatch(master) is not None
+    if not local:  # where it is of no effect
         check_dynamic(conf.get)
     there = slots_of(master, int(conf.get("spark.task.cpus", "1")))
     if there is None:
         there = _counted(session, nodes + others)
     if there >= nodes + others:
-        return
+        return 0 if local else there
     needed = f"{nodes} for the workers" + (f" and {others} for sources that Spark reads meanwhile" if others else "")
     raise ConfigError(
         f"Spark ({master}) has {there} slots, and the job needs {nodes + others}: {needed}",

@@ -15,6 +15,7 @@ from flamecore.abc.host import HostContext, NodeSlot
 from flamecore.runtime.config.layers import Layer
 from flamecore.runtime.config.read import make_config
 from flamestream_spark.host import SparkHost
+from flamestream_spark.nodes.spares import Spares
 from flamestream_spark.nodes.task import node_task
 from flamestream_spark.session.messages import reason
 from flamestream_spark.spool.feeding import failed
@@ -147,6 +148,49 @@ def test_an_executor_with_another_version_says_so(monkeypatch: pytest.MonkeyPatc
     run = node_task("worker-0", "worker", {}, "0.0.1")
     with pytest.raises(RuntimeError, match=r"executor 10.0.0.7:4040 has flamestream .*, and the driver 0.0.1"):
         list(run(iter(())))
+
+
+class Idle:
+    """A session that notes how many tasks it is given."""
+
+    def __init__(self) -> None:
+        self.tasks: list[int] = []
+        self.room = threading.Event()
+
+    def addTag(self, tag: str) -> None:
+        self.tag = tag
+
+    def range(self, start: int, end: int, step: int, count: int) -> Idle:
+        assert (start, end, step) == (0, count, 1)
+        self.tasks.append(count)
+        return self
+
+    def mapInArrow(self, task: Any, _: str) -> Idle:
+        assert list(task(iter([1]))) == []
+        return self
+
+    def collect(self) -> None:
+        assert self.room.wait(20)
+
+    def interruptTag(self, tag: str) -> None:
+        assert tag == self.tag
+        self.room.set()
+
+
+def test_executors_to_spare_are_made_ready_once_all_nodes_have_come() -> None:
+    idle = Idle()
+
+    async def use(host: SparkHost, _: FakeSession) -> None:
+        host._slots, host._spares = 5, Spares(idle, "")
+        host.came("worker-0", 0)
+        assert idle.tasks == []
+        host.came("worker-1", 0)
+        host.came("worker-1", 0)
+        assert idle.tasks in ([], [2]), "no more than nodes can be lost, and one job is enough"
+
+    with_host(use)
+    assert idle.tasks == [2]
+    assert idle.room.is_set(), "the end of the job waits for no room"
 
 
 def test_a_task_waits_for_no_import_that_it_does_not_need() -> None:

@@ -1,0 +1,214 @@
+"""Shoot at jobs on Spark until so many processes have died: python tests/soak/on_spark.py --kills 100.
+
+Each round is a job drawn from a seed, which is printed, on a cluster of Spark of its own, on this machine. A shot kills
+a worker, the Python of a task, an executor, or either half of Spark's driver; the job is started again when it was the
+driver. `--round SEED` plays one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import soak_flow
+from processes import Node, Run, born, wait_until_gone
+from rounds import outputs
+
+KILLS_A_ROUND = 10
+WORKERS = 2
+SPARE = 1
+"""Executors beside those that the workers need."""
+
+_KINDS = {
+    ".node_process": "worker",
+    "pyspark.daemon": "task",
+    "CoarseGrainedExecutorBackend": "executor",
+    "SparkSubmit": "java",
+    "-m flamecore run": "python",
+}
+"""What a process is, by a part of its command."""
+
+_WEIGHTS = {"worker": 6, "task": 3, "executor": 8, "java": 1, "python": 2}
+_PATIENCE_S = 300.0
+_LIMIT_S = 3600.0
+_RECOVERED = re.compile(r"event=job\.recovered .*?took_ms=([\d.]+)")
+
+
+class OnSpark(Run):
+    """A job whose workers are tasks of Spark."""
+
+    def nodes(self) -> list[Node]:
+        """All processes that are of it, now."""
+        found, todo = [], [self.process.pid]
+        while todo:
+            pid = todo.pop()
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+                kind = next((kind for part, kind in _KINDS.items() if part in command), "other")
+                found.append(Node(pid, kind, kind, born(pid)))
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                with contextlib.suppress(OSError):
+                    todo += map(int, children.read_text().split())
+        self.met.update(found)
+        return found
+
+
+class Result(NamedTuple):
+    """What a round has met.
+
+    Attributes:
+        victims: How many of each kind were killed.
+        recovered_ms: From when the job noticed a fault to its next output.
+        took_s: From the start to the end.
+    """
+
+    victims: Counter[str]
+    recovered_ms: list[float]
+    took_s: float
+
+
+def play(seed: int, kills: int, size: int, folder: Path) -> Result:
+    """Run a round.
+
+    Raises:
+        AssertionError: The outputs are wrong, the job fails, does not end, or leaves a process behind.
+    """
+    chance = random.Random(seed)
+    parts = tuple(chance.sample([*soak_flow.PARTS], 2))
+    acker, store = chance.choice(("centralized", "local")), chance.choice(("sqlite", "directory"))
+    print(f"round {seed}: {' and '.join(parts)}, {acker}, {store}, {kills} kills", flush=True)
+    inputs = soak_flow.drawn(chance, parts, size)
+    soak_flow.write(inputs, folder)
+    began = time.monotonic()
+    victims: Counter[str] = Counter()
+    with _started(parts, acker, store, folder) as run:
+
+        def delivered() -> int:
+            paths = (folder / f"{name}.{soak_flow.PARTS[name].writer}" for name in parts)
+            files = [*paths, *(Path(f"{path}-wal") for path in paths)]
+            return sum(path.stat().st_size for path in files if path.exists())
+
+        def moves() -> bool:
+            """Whether it delivers something more, before long."""
+            before, end = delivered(), time.monotonic() + _PATIENCE_S
+            while not run.over():
+                if delivered() > before:
+                    return True
+                assert time.monotonic() < end, f"nothing is delivered for {_PATIENCE_S:g} s:\n{run.said()}"
+                time.sleep(0.02)
+            return False
+
+        moves()
+        while not run.over():
+            assert time.monotonic() - began < _LIMIT_S, f"the job does not end; its log:\n{run.said()}"
+            if victims.total() >= kills:
+                run.nodes()
+                time.sleep(0.1)
+                continue
+            time.sleep(chance.uniform(0.1, 2.0))
+            if victim := _shoot(run, chance):
+                victims[victim] += 1
+                if chance.random() < 0.75:  # otherwise the next one may hit it while it recovers
+                    time.sleep(0.3)  # what was on its way is there
+                    moves()
+        assert run.process.returncode == 0, f"it ended with {run.process.returncode}; its log:\n{run.said()}"
+        left = wait_until_gone(run.met)
+        assert not left, f"processes are left behind: {left}\n{run.said()}"
+        soak_flow.check(inputs, outputs(parts, folder), sequence=True)
+        recovered = [float(found) for found in _RECOVERED.findall(run.said(10**7))]
+    return Result(victims, recovered, time.monotonic() - began)
+
+
+def _shoot(run: Run, chance: random.Random) -> str:
+    """Kill one process. Returns what it was; empty if there is none."""
+    kind = chance.choices([*_WEIGHTS], [*_WEIGHTS.values()])[0]
+    there = [node for node in run.nodes() if node.role == kind]
+    if not there:
+        return ""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(chance.choice(there).pid, signal.SIGKILL)
+        return kind
+    return ""
+
+
+@contextmanager
+def _started(parts: tuple[str, ...], acker: str, store: str, folder: Path) -> Iterator[OnSpark]:
+    conf = {"spark.executor.memory": "500m", "spark.driver.memory": "600m", "spark.deploy.maxExecutorRetries": "-1"}
+    said = ",".join(f'"{key}"="{value}"' for key, value in conf.items())
+    settings = [
+        f"spark.master=local-cluster[{WORKERS + SPARE},1,1024]",
+        f"spark.config={{{said}}}",
+        f"acker.use={acker}",
+        "deploy.restarts=1000",
+        "job.clock=sequence",
+        "job.guarantee=exactly_once",
+        "job.max_in_flight=512",
+        f"state.use={store}",
+        f"state.path={folder / 'state'}",
+        *(f"source.{soak_flow.PARTS[name].source}.path={folder / soak_flow.PARTS[name].source}" for name in parts),
+        *(f"sink.{name}.path={folder / f'{name}.{soak_flow.PARTS[name].writer}'}" for name in parts),
+    ]
+    edges = [f"--source={soak_flow.PARTS[name].source}={soak_flow.PARTS[name].reader}" for name in parts]
+    edges += [f"--sink={name}={soak_flow.PARTS[name].writer}" for name in parts]
+    flow = folder / "soaked.py"
+    shutil.copy(Path(soak_flow.__file__), flow)
+    arguments = [str(flow), "-q", "-w", str(WORKERS), "--on", "spark", *edges]
+    environ = {"SOAK_PARTS": ",".join(parts), "SOAK_PAUSE_S": "0.01"}
+    run = OnSpark(
+        folder, [*arguments, *(f"--set={setting}" for setting in settings)], environ, pardoned=["Spark has ended"]
+    )
+    try:
+        yield run
+    finally:
+        run.end()
+        wait_until_gone(run.met)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python tests/soak/on_spark.py", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="stop after so many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="of all that is drawn; another one each time by default")
+    parser.add_argument("--round", type=int, metavar="SEED", help="play this one round alone")
+    parser.add_argument("--size", type=int, default=1000, help="records of the first file (default: %(default)s)")
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else random.randrange(2**32)
+    print(f"seed {seed}", flush=True)
+    seeds = random.Random(seed)
+    victims: Counter[str] = Counter()
+    recovered: list[float] = []
+    while victims.total() < options.kills:
+        drawn = options.round if options.round is not None else seeds.randrange(2**32)
+        folder = Path(tempfile.mkdtemp(prefix="soak-"))
+        try:
+            result = play(drawn, min(KILLS_A_ROUND, options.kills - victims.total()), options.size, folder)
+        except AssertionError as error:
+            print(f"FAILED: {error}\nround {drawn}; its folder: {folder}", file=sys.stderr)
+            return 1
+        shutil.rmtree(folder)
+        victims += result.victims
+        recovered += result.recovered_ms
+        print(f"  {victims.total()} killed in all; {result.took_s:.0f} s; {dict(result.victims)}", flush=True)
+        if options.round is not None:
+            break
+    print(f"killed {victims.total()}: {dict(victims)}; lost 0, twice 0")
+    recovered.sort()
+    middle, most = (recovered[len(recovered) // 2], recovered[-1]) if recovered else (0.0, 0.0)
+    print(f"{len(recovered)} recoveries within a run: half within {middle:.0f} ms, all within {most:.0f} ms")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -135,7 +135,7 @@ def _fed(spark: Any, place: Path) -> int:
 
 
 def counting_job(place: Path) -> dict[str, Any]:
-    """Settings of a job that counts from Parquet to Parquet, exactly once, in a folder."""
+    """Return the settings of a job that counts from Parquet to Parquet, exactly once, in a folder."""
     sink = {"sink.counts.use": "spark", "sink.counts.path": str(place / "out"), "sink.counts.times": True}
     # A file holds what was delivered together, and nothing is while one is forced to the disk.
     kept = {"job.guarantee": "exactly_once", "job.max_in_flight": 65_536, "state.use": "sqlite"}

@@ -111,7 +111,7 @@ def run(*, dump: str, megabytes: float, rounds: int, master: str) -> dict[str, A
 
 
 def _indexed(pages: Path, out: Path, on: str) -> None:
-    """The job of examples/spark/job.toml, with the change log alone."""
+    """Return the job of examples/spark/job.toml, with the change log alone."""
     from flamestream_demo.inverted_index import flow
 
     source: dict[str, Any] = {"use": "spark", "path": str(pages), "format": "xml", "schema": _SCHEMA, "read": _READ}

@@ -16,7 +16,7 @@ _CLUSTER: Final = {"spark.executor.memory": "1g", "spark.driver.memory": "2g"}
 
 @contextmanager
 def spark_of(master: str, **conf: str) -> Iterator[Any]:
-    """A session whose executors find the flows of the benchmarks.
+    """Yield a session whose executors find the flows of the benchmarks.
 
     Args:
         master: Where it runs.
@@ -47,7 +47,7 @@ def run_job(flow: fc.Flow, settings: Mapping[str, Any]) -> None:
 
 
 def digest(spark: Any, path: Path) -> str:
-    """What a table of outputs holds, as one word: rows, and where each stands in the order of delivery.
+    """Return a digest of a table of outputs: its rows, in the order of delivery.
 
     Args:
         spark: The session.

@@ -102,7 +102,7 @@ class Watch:
 
 
 def _below(pid: int) -> list[tuple[int, str]]:
-    """A process and those below it, and what they are."""
+    """Return a process and those below it, with their kinds."""
     found, todo = [(pid, "driver")], [pid]
     while todo:
         for children in Path(f"/proc/{todo.pop()}/task").glob("*/children"):

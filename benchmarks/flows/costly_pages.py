@@ -13,14 +13,14 @@ TURNS = int(os.environ.get("TURNS", "0"))
 
 
 def words_of(page: str) -> list[str]:
-    """The words of a page, after a while."""
+    """Return the words of a page, after a while."""
     for _ in range(TURNS):
         pass
     return page.split()
 
 
 def itself(word: str) -> str:
-    """The key of a word."""
+    """Return the key of a word."""
     return word
 
 

@@ -52,7 +52,7 @@ class Spares:
 
 
 def _nothing(rows: Iterator[Any]) -> Iterable[Any]:
-    """The task: what a node's would import is imported, and no row comes out."""
+    """Import the modules of a node, and give no row: the task."""
     for _ in rows:
         pass
     with suppress(ImportError):

@@ -91,8 +91,8 @@ class FrontMerge:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether records wait only because `take` has reached its limit."""
-        return bool(self._ready)
+        """Return whether records wait that no other record can come before."""
+        return bool(self._ready or (self._heads and self._is_ripe(self._limit())))
 
     def take(self, most: int) -> list[Records]:
         """Take out records that no other record can come before.
@@ -122,12 +122,15 @@ class FrontMerge:
             heappop(least)
         return least[0][0] if least else None
 
+    def _is_ripe(self, limit: bytes | None) -> bool:
+        return limit is None or self._heads[0][0] < limit
+
     def _ripe(self) -> list[Records]:
         """Take out the records below the limit, front by front."""
         limit, heads = self._limit(), self._heads
         ripe: list[Records] = []
         self._firsts.clear()
-        while heads and (limit is None or heads[0][0] < limit):
+        while heads and self._is_ripe(limit):
             first, number = heappop(heads)
             self._firsts[number] = first
             self._moved.append(number)

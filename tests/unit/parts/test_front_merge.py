@@ -66,6 +66,21 @@ def test_no_more_is_taken_than_is_asked_for(two: tuple[FrontMerge, Front, Front]
     assert sorted(merge.moved()) == [1, 2]
 
 
+def test_what_is_read_while_a_step_is_cut_short_is_ready_after_it(two: tuple[FrontMerge, Front, Front]) -> None:
+    """Nobody else may call: both fronts may wait for credit that only these records give back."""
+    merge, a, b = two
+    read(merge, a, *range(0, 20, 2))
+    read(merge, b, *range(1, 20, 2))
+    assert taken(merge, 7) == [*range(7)]
+    read(merge, a, *range(20, 40, 2))
+    read(merge, b, *range(21, 40, 2))
+    found = []
+    while merge.is_ready:
+        found += taken(merge)
+    assert found == [*range(7, 40)]
+    assert not merge.is_ready
+
+
 def test_records_of_others_that_wait_hold_no_front_back() -> None:
     """A front may have promised more than the time of what another has read since."""
     a, b, c = (front(number, clock="wall", now_us=lambda: 100) for number in (1, 2, 3))

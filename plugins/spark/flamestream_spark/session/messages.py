@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_OURS: Final = re.compile(r"flamestream: (?P<what>.*?)(?:\n\s*\n|\n\tat |\n\s*SQLSTATE|\Z)", re.DOTALL)
+_OURS: Final = re.compile(r"flamestream: (?!\{)(?P<what>.*?)(?:\n\s*\n|\n\tat |\n\s*SQLSTATE|\Z)", re.DOTALL)
 _SLOTS: Final = ("SPARK-24819", "BARRIER_STAGE")
 _DYNAMIC: Final = ("SPARK-24942", "dynamic resource allocation")
 _CANCELLED: Final = ("cancelled", "CANCELED")

@@ -204,6 +204,7 @@ def test_a_task_waits_for_no_import_that_it_does_not_need() -> None:
 def test_the_error_of_a_node_is_found_in_that_of_spark() -> None:
     said = """Job aborted due to stage failure: Could not recover: PythonException: Traceback (most recent call last):
   File "worker.py", line 1, in main
+    raise RuntimeError(f"flamestream: {name} on executor {executor} {what}{said}")
 RuntimeError: flamestream: worker-1 on executor h:1 (process 12) was killed by SIGKILL
     its last words
 

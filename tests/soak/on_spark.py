@@ -58,7 +58,8 @@ class OnSpark(Run):
             with contextlib.suppress(OSError):
                 command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
                 kind = next((kind for part, kind in _KINDS.items() if part in command), "other")
-                found.append(Node(pid, kind, kind, born(pid)))
+                if at := born(pid):  # else it is just gone
+                    found.append(Node(pid, kind, kind, at))
             for children in Path(f"/proc/{pid}/task").glob("*/children"):
                 with contextlib.suppress(OSError):
                     todo += map(int, children.read_text().split())

@@ -51,7 +51,7 @@ ODD = ["a", "é", ":", "%", "a b", "=/x", "..", "#?", None]
 
 
 def test_rows_are_in_the_folders_of_their_values(options: dict[str, str]) -> None:
-    url = "s3://bucket/cut"
+    url = "s3://bucket/delta/cut"
     payloads = [Posting(letter, page) for page, letter in enumerate(ODD)]
 
     def cut(mode: Any) -> SparkSink:
@@ -75,7 +75,7 @@ def test_rows_are_in_the_folders_of_their_values(options: dict[str, str]) -> Non
 
 
 def test_a_row_takes_the_place_of_that_of_its_key(options: dict[str, str]) -> None:
-    url = "s3://bucket/keyed"
+    url = "s3://bucket/delta/keyed"
 
     async def body() -> None:
         chosen = SparkSink.Options(
@@ -108,13 +108,13 @@ def test_a_job_writes_replaces_and_adds_to_a_table(options: dict[str, str]) -> N
     flow.source("lines", str).flat_map(str.split).key_by(lambda word: word).count().map(made).sink("counts")
     settings: dict[str, Any] = {
         "sink.counts.use": "spark",
-        "sink.counts.path": "s3://bucket/tables/a job",
+        "sink.counts.path": "s3://bucket/delta/tables/a job",
         "sink.counts.format": "delta",
         "sink.counts.storage_options": options,
     }
 
     def rows() -> list[tuple[str, int]]:
-        found = pa.table(table("s3://bucket/tables/a job", options).to_pyarrow_dataset().to_table()).to_pylist()
+        found = pa.table(table("s3://bucket/delta/tables/a job", options).to_pyarrow_dataset().to_table()).to_pylist()
         return sorted((row["word"], row["number"]) for row in found)
 
     flow.run({"lines": ["to be", "be"]}, settings=settings)
@@ -126,7 +126,7 @@ def test_a_job_writes_replaces_and_adds_to_a_table(options: dict[str, str]) -> N
 
 
 def test_a_run_goes_on_and_the_former_one_writes_no_more(options: dict[str, str]) -> None:
-    url = "s3://bucket/resumed"
+    url = "s3://bucket/delta/resumed"
 
     async def body() -> None:
         former = make(url, options)
@@ -149,7 +149,7 @@ def test_a_run_goes_on_and_the_former_one_writes_no_more(options: dict[str, str]
 def test_others_add_to_the_table_between_batches(options: dict[str, str]) -> None:
     from deltalake import write_deltalake
 
-    url = "s3://bucket/shared"
+    url = "s3://bucket/delta/shared"
 
     async def body() -> None:
         sink = make(url, options)
@@ -168,7 +168,7 @@ def test_files_of_no_version_go_when_the_table_is_opened(options: dict[str, str]
     from deltalake.fs import DeltaStorageHandler
     from pyarrow.fs import FileSelector, PyFileSystem
 
-    url = "s3://bucket/left"
+    url = "s3://bucket/delta/left"
     files = PyFileSystem(DeltaStorageHandler(url, options))
 
     def names() -> list[str]:
@@ -193,9 +193,10 @@ def test_files_of_no_version_go_when_the_table_is_opened(options: dict[str, str]
 
 
 def test_files_of_others_and_places_that_are_not_there_are_refused(options: dict[str, str]) -> None:
-    urlopen(Request(f"{options['aws_endpoint_url']}/bucket/strange/notes.txt", method="PUT", data=b"x"), timeout=30)
-    with pytest.raises(SinkError, match=r"s3://bucket/strange is no Delta table, and holds files: notes.txt"):
-        asyncio.run(make("s3://bucket/strange", options).open())
+    notes = f"{options['aws_endpoint_url']}/bucket/delta/strange/notes.txt"
+    urlopen(Request(notes, method="PUT", data=b"x"), timeout=30)
+    with pytest.raises(SinkError, match=r"s3://bucket/delta/strange is no Delta table, and holds files: notes.txt"):
+        asyncio.run(make("s3://bucket/delta/strange", options).open())
     with pytest.raises(SinkError, match=r"s3://nowhere/table"):
         asyncio.run(make("s3://nowhere/table", options).open())
 
@@ -205,7 +206,7 @@ def test_files_of_others_and_places_that_are_not_there_are_refused(options: dict
     [
         ({"path": "hdfs://host/x", "format": "delta"}, "s3, s3a, gs"),
         ({"path": "ftp://host/x", "format": "delta"}, "s3, s3a, gs"),
-        ({"path": "s3://bucket/x", "format": "delta", "table": "db.x"}, "CREATE TABLE db.x USING delta"),
+        ({"path": "s3://bucket/delta/x", "format": "delta", "table": "db.x"}, "CREATE TABLE db.x USING delta"),
     ],
 )
 def test_a_place_that_no_table_can_be_in_is_refused_at_once(chosen: dict[str, Any], words: str) -> None:

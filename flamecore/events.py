@@ -23,7 +23,7 @@ PREFIX_PLACED: Final = "prefix.placed"
 and the `operations`."""
 
 JOB_PROGRESSED: Final = "job.progressed"
-"""How far a job is, once per interval. Keys: `job` and those of `flamecore.runtime.parts.counters.JobStats`."""
+"""The progress of a job, once per interval. Keys: `job` and those of `flamecore.runtime.parts.counters.JobStats`."""
 
 JOB_DRAINED: Final = "job.drained"
 """A job was asked to stop, and has delivered all it had admitted. Keys: as for `job.progressed`."""

@@ -39,7 +39,7 @@ _KINDS = {
     "SparkSubmit": "java",
     "-m flamecore run": "python",
 }
-"""What a process is, by a part of its command."""
+"""Kinds of processes, by a part of their command."""
 
 _WEIGHTS = {"worker": 6, "task": 3, "executor": 8, "java": 1, "python": 2}
 _PATIENCE_S = 300.0
@@ -68,7 +68,7 @@ class OnSpark(Run):
 
 
 class Result(NamedTuple):
-    """What a round has met.
+    """Counts of a round.
 
     Attributes:
         victims: How many of each kind were killed.
@@ -103,7 +103,7 @@ def play(seed: int, kills: int, size: int, folder: Path) -> Result:
             return sum(path.stat().st_size for path in files if path.exists())
 
         def moves() -> bool:
-            """Whether it delivers something more, before long."""
+            """Return whether it delivers something more, before long."""
             before, end = delivered(), time.monotonic() + _PATIENCE_S
             while not run.over():
                 if delivered() > before:

@@ -28,7 +28,7 @@ BARRIER: Final = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "120",
 }
-"""Where a session is made here, nodes start a second after an executor has come, if there was none at all."""
+"""Settings of a session that is made here: nodes start within a second of the first executor."""
 
 
 def summary(counts: Mapping[str, Any]) -> str:

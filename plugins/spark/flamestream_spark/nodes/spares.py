@@ -22,8 +22,8 @@ class Spares:
     """Tasks that do nothing, where there is room.
 
     Args:
-        session: Of Spark.
-        title: What Spark's pages show of them.
+        session: The session of Spark.
+        title: Description of the tasks on Spark's pages.
     """
 
     def __init__(self, session: Any, title: str) -> None:

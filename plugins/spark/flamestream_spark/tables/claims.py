@@ -32,7 +32,7 @@ from flamestream_spark.tables.partitions import pieces_of
 CLAIMS: Final = "_flamestream"
 _PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-(\d+)\.\w+")
 _TRIES: Final = 100
-"""How often the next number is asked for while others take it."""
+"""Most attempts to take the next number while others take it."""
 
 Write = Callable[[Any, Path], None]
 

@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from flamecore.model.batch import Orders
 from flamecore.model.hashing import key_groups
+from flamecore.model.ordered import Now, Outcome
 from flamecore.model.vertices import Vertex
 
 API: int = 1
@@ -221,6 +222,41 @@ class StatefulOperator(Operator, ABC):
         State moves between workers by key group. By default names are keys.
         """
         return key_groups(names)
+
+
+class Work:
+    """The work of an ordered operation (`flamecore.model.ordered.Ordered`) on one worker.
+
+    It has the items of each key in the order of their metas, in their only version, and keeps nothing itself: the state
+    of a key is handed to it and taken from it. So the engine has the state at any time, moves it between workers, and
+    goes on from it, and an outcome depends on nothing but the arguments. A call that raises leaves the state as it was.
+
+    A plugin's vertex makes one for each worker. `begin` and `end` are around the calls of one step; how many calls that
+    are is not the same in every run.
+    """
+
+    def open(self) -> None:
+        """Get ready, before all else."""
+
+    def begin(self) -> None:
+        """Begin a step: some items can be worked on now."""
+
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        """Work on an item.
+
+        Args:
+            key: The key of the item.
+            state: The state of the key; None: it has none.
+            payload: The payload of the item.
+            now: The place of the item.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} does not define process")
+
+    def end(self) -> None:
+        """End a step."""
+
+    def close(self) -> None:
+        """Let go of what `open` has got. Nothing is called after it."""
 
 
 class OutputBuffer(Operator, ABC):

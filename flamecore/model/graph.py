@@ -260,6 +260,7 @@ class Graph:
                 raise note_declaration(error, vertex) from error.__cause__
         self._check_reach()
         self._check_cycles()
+        self._check_ordered()
         self._check_keyed_loops()
 
     def _check_degree(self, vertex: Vertex) -> None:
@@ -313,6 +314,20 @@ class Graph:
                     hint="Child ids must grow on every round: put a map into the cycle.",
                     vertex=head.name,
                 )
+
+    def _check_ordered(self) -> None:
+        for _, head in sorted(self.feedback(), key=lambda edge: edge[1].index):
+            for vertex in sorted(self.cycle_of(head), key=lambda vertex: vertex.index):
+                if vertex.ordered:
+                    raise note_declaration(
+                        GraphError(
+                            f"{vertex!r} lies in the cycle of {head!r}, and waits until nothing can come before an "
+                            "item: what it lets go on would come round before it",
+                            hint="Put it before the loop or behind it; a state in the loop may be a fold.",
+                            vertex=vertex.name,
+                        ),
+                        vertex,
+                    )
 
     def _check_keyed_loops(self) -> None:
         for head, inside in self.keyed_loops().items():
@@ -384,5 +399,6 @@ def payload_types(graph: Graph) -> Iterator[object]:
     """
     for vertex in graph.vertices:
         yield getattr(vertex, "type", object)
+        yield from vertex.types
         for function in user_functions(vertex):
             yield from hints_of(function).values()

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from flamecore.errors import GraphError
 from flamecore.model.builder import GraphBuilder, Output, same
@@ -39,6 +39,8 @@ U = TypeVar("U")
 K = TypeVar("K")
 A = TypeVar("A")
 S = TypeVar("S")
+R = TypeVar("R")
+P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -209,6 +211,13 @@ class Stream(Generic[T]):
             raise GraphError(f"{kind.kind} after {self._vertex.name!r}: {error}", vertex=self._vertex.name) from error
         return self._then(vertex, type)
 
+    def through(self, function: Callable[Concatenate[Self, P], R], *args: P.args, **settings: P.kwargs) -> R:
+        """Return `function(self, …)`: operations of others, in a chain with those of a stream.
+
+        >>> flow.source("lines", str).through(words, least=3).sink("words")  # doctest: +SKIP
+        """
+        return function(self, *args, **settings)
+
     def sink(self, name: str) -> None:
         """End the stream in a sink, which gets each item once, in order.
 
@@ -286,6 +295,10 @@ class KeyedStream(Generic[K, T]):
     def flat_map(self, function: Callable[[T], Iterable[U]], *, name: str | None = None) -> Stream[U]:
         """Apply `Stream.flat_map` on the worker that owns the key."""
         return self._keyed().flat_map(function, name=name)
+
+    def through(self, function: Callable[Concatenate[Self, P], R], *args: P.args, **settings: P.kwargs) -> R:
+        """Return `function(self, …)`, as `Stream.through` does."""
+        return function(self, *args, **settings)
 
     def apply(self, kind: type[Vertex], *, name: str | None = None, type: Any = object, **settings: Any) -> Stream[Any]:
         """Apply `Stream.apply` on the worker that owns the key.

@@ -86,11 +86,14 @@ class Vertex:
             and repairs its output, so it needs the barrier.
         appends: Whether each output appends a child id that no other output of the same item has. A cycle needs one
             such vertex, or two rounds of one item would have one identity.
+        ordered: Whether it takes items in order only, each in its only version. Such a vertex is stateful, repairs
+            nothing, and cannot be in a cycle.
     """
 
     kind: ClassVar[str] = "vertex"
     functions: ClassVar[tuple[str, ...]] = ()
     stateful: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
     appends: ClassVar[bool] = False
 
     name: str
@@ -123,6 +126,11 @@ class Vertex:
     def begins(self) -> object:
         """Return the type of its initial states, if none is declared; `object`: unknown."""
         return object
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """Return types of its states and outputs that the hints of its functions do not name."""
+        return ()
 
     @property
     def form(self) -> str:
@@ -365,8 +373,11 @@ def check_settings(vertex: Vertex, *, barrier: bool) -> None:
                     vertex=vertex.name,
                 )
         if not barrier:
+            why = "repairs its output, and the barrier, which takes back what was wrong, is off"
+            if vertex.ordered:
+                why = "waits for the minimum time, and the barrier, which does so, too, is off"
             raise GraphError(
-                f"{vertex!r} repairs its output, and the barrier, which takes back what was wrong, is off",
+                f"{vertex!r} {why}",
                 hint="Leave the barrier on.",
                 vertex=vertex.name,
             )

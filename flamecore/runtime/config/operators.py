@@ -7,7 +7,7 @@ from flamecore.errors import PluginLoadError
 from flamecore.model.graph import Graph
 from flamecore.model.vertices import Source, Vertex
 from flamecore.runtime.config.plugins import PluginRegistry
-from flamecore.runtime.operators.table import OPERATORS
+from flamecore.runtime.operators.table import OPERATORS, row_of
 
 
 def plugin_operators(graph: Graph, plugins: PluginRegistry) -> dict[type[Vertex], type[Operator]]:
@@ -18,7 +18,7 @@ def plugin_operators(graph: Graph, plugins: PluginRegistry) -> dict[type[Vertex]
     """
     found: dict[type[Vertex], type[Operator]] = {}
     for vertex in graph.vertices:
-        of = type(vertex)
+        of = row_of(type(vertex))
         if of in OPERATORS or of in found or isinstance(vertex, Source):  # a source has none: items enter behind it
             continue
         operator = plugins.guarded("operator", vertex.kind)

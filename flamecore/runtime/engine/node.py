@@ -341,6 +341,8 @@ class Node:
                 task.cancel()
                 with suppress(SinkError):  # already in `written`
                     await deadline.wait_done(task)
+        for worker_task in self.workers:
+            worker_task.worker.close()
         return [error for error in written if error is not None]
 
     def _start(self, parts: Sequence[Part]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import xxhash
 
-from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
+from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, Work, each
 from flamecore.errors import GraphError
 from flamecore.model.meta import CHILD, encode_child
 from flamecore.model.plan import Plan
@@ -27,10 +27,11 @@ from flamecore.runtime.operators.barrier import Outlet
 from flamecore.runtime.operators.cycle_compiler import CycleCompiler
 from flamecore.runtime.operators.exchange import Outboxes, routed
 from flamecore.runtime.operators.map import BroadcastOperator, Leg, choice_step
+from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.strict import early_orders, strict_vertex
-from flamecore.runtime.operators.table import OPERATORS, Operators
+from flamecore.runtime.operators.table import OPERATORS, Operators, row_of
 
 _FRAMES: Final = 500
 """Call depth reserved for the start of a chain of operations, and for functions of the flow at its end."""
@@ -60,6 +61,7 @@ class Compiled:
         timed: For each segment, the operators to notify when the minimum time inbound to it rises.
         shares: Shares of rebalances that follow the load of workers; None: there are no such rebalances.
         early: The order below which records are first ones, whose functions check their results; empty after them.
+        works: The works of ordered operations, to be closed at the end.
     """
 
     entries: dict[str, Step] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Compiled:
     timed: dict[int, list[Operator]] = field(default_factory=dict)
     shares: LoadShares | None = None
     early: list[bytes] = field(default_factory=list)
+    works: list[Work] = field(default_factory=list)
 
 
 class Compiler:
@@ -91,7 +94,7 @@ class Compiler:
         self.plan, self.worker, self.random, self.outboxes = plan, worker, random, outboxes
         self.operators = operators
         self.compiled = Compiled()
-        kinds = {type(vertex) for vertex in plan.graph.vertices} - {Source}
+        kinds = {row_of(type(vertex)) for vertex in plan.graph.vertices} - {Source}
         own = all(operators.get(kind) is OPERATORS.get(kind) for kind in kinds)
         self.cycles = CycleCompiler(plan, worker, fail_at, numbers=own)
         self.compiled.waiting += self.cycles.waiting
@@ -125,7 +128,8 @@ class Compiler:
         Raises:
             TypeError: The table has no row for the vertex's class.
         """
-        if type(vertex) not in self.operators:
+        kind = row_of(type(vertex))
+        if kind not in self.operators:
             raise TypeError(f"{vertex!r} has no operator")
         graph, plan = self.plan.graph, self.plan
         ident, ends, early = self.ident_of(vertex), graph.successors(vertex), self.compiled.early
@@ -140,7 +144,7 @@ class Compiler:
             strict=self.strict(vertex) if early else None,
             early=early,
         )
-        operator = self.operators[type(vertex)](self.strict(vertex) if self.checks else vertex, site)
+        operator = self.operators[kind](self.strict(vertex) if self.checks else vertex, site)
         if isinstance(operator, BroadcastOperator) and not self.checks:
             self.choose(operator, ends)
         if isinstance(operator, StatefulOperator):
@@ -173,7 +177,12 @@ class Compiler:
         way = Way(operator.step, operator.run or each(operator.step))
         alone = len(self.outboxes) == 1
         strict = self.strict(vertex) if self.checks else vertex
-        if isinstance(operator, StatefulOperator) and not (alone or vertex in self.cycles):
+        if isinstance(operator, OrderedOperator):
+            intake = OrderedIntake(vertex.name, operator, self.plan.segments.of[vertex.index])
+            self.compiled.waiting.append(intake)
+            self.compiled.works.append(operator.work)
+            way = Way(intake.step, intake.run)
+        elif isinstance(operator, StatefulOperator) and not (alone or vertex in self.cycles):
             advance = self.plan.settings.advance and self.plan.settings.barrier
             segment = self.plan.segments.of[vertex.index]
             buffer = ReorderBuffer(vertex.name, operator, segment, advance=advance)
@@ -232,13 +241,14 @@ class Compiler:
     def placed_by_order(self) -> frozenset[Vertex]:
         """Return the vertices whose items go to a worker determined by their order.
 
-        The order determines it by the front or the time; items that come once may go to any worker, and count too.
+        The order determines it by the front or the time; items that come once may go to any worker, and count too:
+        those of rebalances by load, and of ordered operations.
         """
         graph = self.plan.graph
         placed: set[Vertex] = set()
         for vertex in graph.vertices:  # upstream ones first, except feedback of cycles, which is not placed
             follows = vertex.route is None and all(start in placed for start in graph.predecessors(vertex))
-            if not vertex.stateful and (follows or isinstance(vertex.route, ByTime)):
+            if vertex.ordered or (not vertex.stateful and (follows or isinstance(vertex.route, ByTime))):
                 placed.add(vertex)
         return frozenset(placed)
 

@@ -10,11 +10,13 @@ from typing import Final
 
 from flamecore.abc.operator import Build
 from flamecore.model.drift import Drift
+from flamecore.model.ordered import Ordered
 from flamecore.model.vertices import Broadcast, Grouping, KeyedLoop, Map, Merge, Sink, Vertex
 from flamecore.runtime.operators.barrier import sink_operator
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.operators.map import BroadcastOperator, MapOperator, MergeOperator
+from flamecore.runtime.operators.ordered import OrderedOperator
 
 Operators = Mapping[type[Vertex], Build]
 """Class of vertices → function that builds its operator."""
@@ -26,5 +28,14 @@ OPERATORS: Final[Operators] = {
     KeyedLoop: MergeOperator,
     Grouping: GroupingOperator,
     Drift: DriftOperator,
+    Ordered: OrderedOperator,
     Sink: sink_operator,
 }
+
+
+def row_of(kind: type[Vertex]) -> type[Vertex]:
+    """Return the class of vertices under which the table has the operator of another class.
+
+    One operator computes all ordered operations, whose vertices bring their work.
+    """
+    return Ordered if issubclass(kind, Ordered) else kind

@@ -404,6 +404,12 @@ class Worker:
                 ack = self._waiting[segment] = Ack(segment, time, self.random.getrandbits(64))
                 self.reporter.ack(*ack)
 
+    def close(self) -> None:
+        """Close the works of ordered operations; a second call does nothing."""
+        works = self.compiled.works
+        while works:
+            works.pop().close()
+
     def due(self) -> float | None:
         """Return the latest time of the next `flush`, on the clock of `now`, or None.
 

@@ -96,7 +96,9 @@ class Reference:
             times: For each source, the global times of its records, as far as they were read.
         """
         order = sorted({time for each in times.values() for time in each})
-        rank = {time: number for number, time in enumerate(order)}  # only the order of times matters
+        # Only the order of times matters, except to ordered operations: these see them.
+        timed = any(vertex.ordered for vertex in self.graph.vertices)
+        rank = {time: time if timed else number for number, time in enumerate(order)}
         ranks = {name: tuple(rank[time] for time in each) for name, each in times.items()}
         key = tuple(ranks[source.name] for source in self.graph.sources)
         if key not in self._known:

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 from flamecore.errors import GraphError, LoopKeyError
 from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
+from flamecore.model.hashing import check_key
 from flamecore.model.item import DataItem
 from flamecore.model.meta import GLOBAL_TIME_BYTES, GlobalTime, Meta, decode_time, encode_child, encode_time
+from flamecore.model.ordered import Now, Ordered
 from flamecore.model.vertices import (
     Broadcast,
     ByHash,
@@ -114,7 +116,7 @@ def interpret(
     """
     drawn = expand(graph)
     for vertex in drawn.vertices:
-        if not isinstance(vertex, (Source, Map, Broadcast, Merge, Grouping, Sink)):
+        if not isinstance(vertex, (Source, Map, Broadcast, Merge, Grouping, Ordered, Sink)):
             raise GraphError(
                 f"the reference interpreter does not know what {vertex!r} means",
                 hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
@@ -131,6 +133,9 @@ class _Interpreter:
         self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
         self.held: dict[str, list[DataItem]] = {sink.name: [] for sink in graph.sinks}
         self.failures: list[Failure] = []
+        self.ordered = {
+            vertex: OrderedModel(vertex) for vertex in reversed(graph.sinks_first()) if isinstance(vertex, Ordered)
+        }
         self.feedback = graph.feedback()
         self.loop_of = {vertex: head for head, inside in graph.keyed_loops().items() for vertex in inside}
         self.entered: dict[Vertex, dict[bytes, Any]] = {head: {} for head in graph.keyed_loops()}
@@ -144,6 +149,8 @@ class _Interpreter:
             for time, payload in zip(stamps, records, strict=True):
                 self.emit(source, GlobalTime(time, front).encode(), True, payload)
         for _ in range(max_steps):
+            if self.let_in():
+                continue
             if not self.pending:
                 break
             order, _, start, vertex, alive, payload = heapq.heappop(self.pending)
@@ -159,6 +166,26 @@ class _Interpreter:
         if self.failures and not self.skip_failing:
             raise Failed(self.graph, outputs, self.failures)
         return outputs
+
+    def let_in(self) -> bool:
+        """Have an ordered operation work on an item if nothing can come before it; return whether one has.
+
+        Of operations in a row the first goes first: nothing waits before it that the others have to wait for.
+        """
+        end = encode_time(decode_time(self.pending[0][0])) if self.pending else b"\xff"
+        ready = [(model.lowest[:8], number) for number, model in enumerate(self.ordered.values()) if model.waiting]
+        if not ready or min(ready)[0] >= end:
+            return False
+        vertex, model = list(self.ordered.items())[min(ready)[1]]
+        order, payload = model.take()
+        try:
+            outputs = model.process(order, payload)
+        except Exception as error:  # noqa: BLE001 - user code
+            self.fail(vertex, order, True, payload, error)
+            return True
+        for place, output in outputs:
+            self.emit(vertex, place, True, output)
+        return True
 
     def emit(self, vertex: Vertex, order: bytes, alive: bool, payload: Any) -> None:
         for number, end in enumerate(self.graph.successors(vertex)):
@@ -198,6 +225,8 @@ class _Interpreter:
                 held.remove(next(output for output in held if output.order == order))
         elif isinstance(vertex, (Broadcast, Merge)):
             self.emit(vertex, order, alive, payload)
+        elif isinstance(vertex, Ordered):
+            self.ordered[vertex].put(order, alive, payload)
         else:
             try:
                 if isinstance(vertex, Map):
@@ -234,6 +263,42 @@ class _Interpreter:
         gone = [(at, False, window) for at, window in before.items() if at not in same]
         come = [(at, True, window) for at, window in after.items() if at not in same]
         return gone + come
+
+
+class OrderedModel:
+    """An ordered operation: the items that wait, and the state of each key."""
+
+    def __init__(self, vertex: Ordered) -> None:
+        assert isinstance(vertex.route, ByKey)
+        self.key_of = vertex.route.key
+        self.work = vertex.work()
+        self.work.open()
+        self.states: dict[Any, Any] = {}
+        self.waiting: dict[bytes, Any] = {}
+
+    @property
+    def lowest(self) -> bytes:
+        return min(self.waiting)
+
+    def put(self, order: bytes, alive: bool, payload: Any) -> None:
+        """Have an item wait, or take one back."""
+        if alive:
+            assert order not in self.waiting
+            self.waiting[order] = payload
+        else:
+            del self.waiting[order]
+
+    def take(self) -> tuple[bytes, Any]:
+        order = self.lowest
+        return order, self.waiting.pop(order)
+
+    def process(self, order: bytes, payload: Any) -> list[tuple[bytes, Any]]:
+        key = self.key_of(payload)
+        check_key(key)
+        after, results = self.work.process(key, self.states.get(key), payload, Now(decode_time(order)))
+        outputs = [(order + encode_child(number), output) for number, output in enumerate(results)]
+        self.states[key] = after
+        return outputs
 
 
 def bucket_of(vertex: Grouping, buckets: dict[Any, list[T]], order: bytes, payload: Any) -> list[T]:

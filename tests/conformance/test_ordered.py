@@ -1,0 +1,220 @@
+"""Ordered operations in flows: the same outputs as one item at a time, whatever the interleaving and the faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import pytest
+
+import flamecore as fc
+from flamecore.abc.operator import Work
+from flamecore.cli.render import dot, mermaid
+from flamecore.errors import JobError
+from flamecore.model.ordered import Now, Ordered, Outcome
+from flamecore.runtime.config.defaults import ACKERS
+from flamecore.testing import assert_deterministic, assert_exactly_once
+from flamecore.testing.flows.deterministic import acker_named
+from flamecore.testing.simulation.simulation import Simulation
+
+Inputs = Mapping[str, list[Any]]
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Piles(Ordered):
+    """Piles of so many items of a key, each with the time that ended it; a pile that is full is forgotten."""
+
+    kind: ClassVar[str] = "piles"
+    functions: ClassVar[tuple[str, ...]] = ("size_of",)
+
+    height: int = field(default=3, kw_only=True)
+    size_of: Callable[[Any], int] | None = None
+    told: list[str] = field(default_factory=list, kw_only=True)
+
+    def work(self) -> Work:
+        return PileWork(self.height, self.size_of or (lambda _: 1), self.told)
+
+    @property
+    def state_facts(self) -> Mapping[str, str | int]:
+        return {"height": self.height}
+
+
+class PileWork(Work):
+    def __init__(self, height: int, size_of: Callable[[Any], int], told: list[str]) -> None:
+        self.height, self.size_of, self.told = height, size_of, told
+
+    def open(self) -> None:
+        self.told.append("open")
+
+    def begin(self) -> None:
+        self.told.append("begin")
+
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        pile = (*(state or ()), *(payload,) * self.size_of(payload))
+        if len(pile) < self.height:
+            return Outcome(pile, [(key, now.time, len(pile))] if len(pile) % 2 else [])
+        return Outcome(None, [(key, now.time, item) for item in pile])
+
+    def end(self) -> None:
+        self.told.append("end")
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+def numbers(count: int = 60, seed: int = 1) -> Inputs:
+    random = Random(seed)
+    return {"numbers": [random.randrange(100) for _ in range(count)]}
+
+
+def spread() -> fc.Flow:
+    """Items come by several ways, and what comes of them goes on to another one."""
+    flow = fc.Flow("spread")
+    stream = flow.source("numbers", int).rebalance().map(lambda n: n)
+    piles = stream.key_by(lambda n: n % 7).apply(Piles, name="first")
+    piles.key_by(lambda pile: pile[0] % 3).apply(Piles, name="second", height=5).sink("out")
+    return flow
+
+
+def behind_repairs() -> fc.Flow:
+    """Items come from states that repair, and go on to another; so do those taken back in any case."""
+    flow = fc.Flow("behind-repairs")
+    stream = flow.source("numbers", int).rebalance().flat_map(lambda n: [n, n // 2] if n % 3 else [n])
+    counted = stream.key_by(lambda n: n % 5).count()
+    parts = stream.key_by(lambda n: n % 2).group(3, undo_partial=True).map(len)
+    merged = counted.map(lambda pair: pair[1]).merge(parts)
+    piles = merged.key_by(lambda n: n % 4).apply(Piles, name="piles")
+    piles.key_by(lambda pile: pile[2]).count(name="last").sink("out")
+    stream.key_by(lambda n: n % 3).apply(Piles, name="beside").sink("beside")
+    return flow
+
+
+def add(total: int, n: int) -> tuple[int, list[tuple[int, int]]]:
+    return total + n, [(n, total + n)]
+
+
+def around_loops() -> fc.Flow:
+    """One before a loop, one behind it."""
+    flow = fc.Flow("around-loops")
+    stream = flow.source("numbers", int).rebalance().map(lambda n: n)
+    before = stream.key_by(lambda n: n % 4).apply(Piles, name="before").map(lambda pile: pile[2] % 12)
+
+    def body(inside: fc.Stream[int]) -> tuple[fc.Stream[int], fc.Stream[int]]:
+        seen = inside.key_by(lambda n: n % 3).stateful_map(0, add)
+        back = seen.filter(lambda pair: pair[0] > 1).map(lambda pair: pair[0] // 2)
+        return back, seen.map(lambda pair: pair[1])
+
+    before.loop(body).key_by(lambda n: n % 2).apply(Piles, name="behind", height=4).sink("out")
+    return flow
+
+
+def several_sources() -> fc.Flow:
+    flow = fc.Flow("several-sources")
+    left, right = flow.source("numbers", int), flow.source("others", int)
+    merged = left.map(lambda n: n).merge(right.rebalance().map(lambda n: n + 1))
+    merged.key_by(lambda n: n % 5).apply(Piles, name="piles").sink("out")
+    return flow
+
+
+FLOWS = [spread, behind_repairs, around_loops, several_sources]
+
+
+def inputs_of(flow: fc.Flow, count: int = 60) -> Inputs:
+    return {source.name: numbers(count, seed)["numbers"] for seed, source in enumerate(flow.graph().sources)}
+
+
+@pytest.mark.parametrize("build", FLOWS)
+def test_no_interleaving_changes_the_outputs(build: Callable[[], fc.Flow]) -> None:
+    flow = build()
+    outputs = assert_deterministic(flow, inputs_of(flow), workers=(1, 2, 3, 4), seeds=range(12))
+    assert all(len(each) > 10 for each in outputs.values())
+
+
+@pytest.mark.parametrize("build", FLOWS)
+def test_nothing_is_lost_and_nothing_comes_twice(build: Callable[[], fc.Flow]) -> None:
+    flow = build()
+    counts = assert_exactly_once(flow, inputs_of(flow), seeds=range(25))
+    assert counts["kill"] > 0
+
+
+@pytest.mark.parametrize("clock", ["sequence", "wall"])
+@pytest.mark.parametrize("acker", ACKERS)
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_each_item_is_worked_on_once_and_nothing_is_taken_back(workers: int, acker: str, clock: Any) -> None:
+    for seed in range(5):
+        simulation = Simulation(
+            spread().graph(), numbers(), acker=acker_named(acker), workers=workers, seed=seed, clock=clock
+        )
+        run = simulation.run()
+        calls = [worker.calls for worker in simulation.workers.values()]
+        assert run.replays == 0
+        assert sum(called.get("first", 0) for called in calls) == 60
+        assert [worker.in_vain for worker in simulation.workers.values()] == [{}] * workers
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_job_gives_the_same_and_opens_and_closes_what_it_works_with(workers: int) -> None:
+    told: list[str] = []
+    flow = fc.Flow("told")
+    flow.source("numbers", int).key_by(lambda n: n % 7).apply(Piles, name="piles", told=told).sink("out")
+    wanted = assert_deterministic(flow, numbers(), workers=(1,), seeds=range(1))
+    told.clear()
+    assert flow.run(numbers(), workers=workers) == wanted
+    assert told[:workers] == ["open"] * workers
+    assert told[-workers:] == ["close"] * workers
+    steps = told[workers:-workers]
+    assert steps == ["begin", "end"] * (len(steps) // 2)
+    assert steps
+
+
+def test_a_run_goes_on_from_its_state_with_another_number_of_workers(tmp_path: Path) -> None:
+    whole, state = numbers()["numbers"], tmp_path / "state"
+    flow = spread()
+    wanted = flow.run({"numbers": whole})["out"]
+    found: list[Any] = []
+    for end, workers in ((20, 1), (45, 3), (60, 2)):
+        found += flow.run({"numbers": whole[:end]}, workers=workers, state=state)["out"]
+    assert found == wanted
+
+
+def test_state_of_other_settings_is_refused(tmp_path: Path) -> None:
+    def piles(height: int) -> fc.Flow:
+        flow = fc.Flow("piles")
+        keyed = flow.source("numbers", int).key_by(lambda n: n % 7)
+        keyed.apply(Piles, name="piles", height=height).sink("out")
+        return flow
+
+    piles(3).run(numbers(), state=tmp_path / "state")
+    with pytest.raises(JobError, match="piles with height 3, and the operation is a piles with height 4"):
+        piles(4).run(numbers(), state=tmp_path / "state")
+
+
+def failing() -> fc.Flow:
+    def size_of(payload: Any) -> int:
+        return 12 // (payload % 10)
+
+    flow = fc.Flow("failing")
+    stream = flow.source("numbers", int).rebalance().map(lambda n: n)
+    stream.key_by(lambda n: n % 7).apply(Piles, name="piles", size_of=size_of).sink("out")
+    return flow
+
+
+def test_a_failing_call_leaves_the_state_as_it_was() -> None:
+    assert_deterministic(failing(), numbers(), seeds=range(8))
+    assert_exactly_once(failing(), numbers(), seeds=range(12), on_error="skip")
+
+
+def test_a_failing_call_is_told_with_record_key_and_line() -> None:
+    with pytest.raises(fc.OperationError) as failed:
+        failing().run({"numbers": [3, 10, 4]}, workers=2)
+    assert failed.value.vertex == "piles"
+    assert "12 // (payload % 10)" in str(failed.value)
+
+
+def test_pictures_show_its_kind() -> None:
+    graph = spread().graph()
+    assert '{{"first"}}' in mermaid(graph)
+    assert 'label="first", shape=hexagon' in dot(graph)

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from flamecore.model.batch import Orders
 from flamecore.model.hashing import key_groups
-from flamecore.model.ordered import Now, Outcome
+from flamecore.model.ordered import Now, Outcome, Timer
 from flamecore.model.vertices import Vertex
 
 API: int = 1
@@ -251,6 +251,17 @@ class Work:
             now: The place of the item.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define process")
+
+    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        """Work on a timer that is due; only where the vertex has `timers`.
+
+        Args:
+            key: The key that has set it.
+            state: The state of the key; None: it has none.
+            timer: The timer. It is no longer pending.
+            now: The place of the timer; of the item that has set it, if it was past then.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} does not define on_time")
 
     def end(self) -> None:
         """End a step."""

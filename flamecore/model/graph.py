@@ -221,6 +221,11 @@ class Graph:
         loops = [{head, *inside} for head, inside in self.keyed_loops().items()]
         return tuple([cycle for cycle in self.keyed_cycles() if any(cycle <= loop for loop in loops)])
 
+    @property
+    def has_timers(self) -> bool:
+        """Return whether an operation waits for times at which nothing may come."""
+        return any(vertex.timers for vertex in self.vertices)
+
     def counts_rounds(self) -> bool:
         """Return whether rounds in cycles can be counted, and items numbered.
 

@@ -88,6 +88,20 @@ class Plan:
         names = tuple(sink.name for sink in self.graph.sinks)
         return (*names, DEAD_LETTERS) if self.settings.dead_letters else names
 
+    def opening_of(self, worker: int) -> int | None:
+        """Return the number of a worker's opening, a front without records; None: it has none.
+
+        It ends once the worker has reported the timers that it goes on with, so that no minimum time passes them
+        before.
+        """
+        return MAX_FRONT - 1 - worker if self.snapshots and self.graph.has_timers else None
+
+    @property
+    def tracked_fronts(self) -> tuple[int, ...]:
+        """Return the numbers of all fronts that the acker is to know from the start."""
+        openings = map(self.opening_of, range(self.workers))
+        return (*range(1, len(self.fronts) + 1), *(number for number in openings if number is not None))
+
     def host_of(self, number: int) -> int:
         """Return the worker that hosts a front."""
         return (number - 1) % self.workers

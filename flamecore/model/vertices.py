@@ -88,12 +88,14 @@ class Vertex:
             such vertex, or two rounds of one item would have one identity.
         ordered: Whether it takes items in order only, each in its only version. Such a vertex is stateful, repairs
             nothing, and cannot be in a cycle.
+        timers: Whether it waits for times at which nothing may come.
     """
 
     kind: ClassVar[str] = "vertex"
     functions: ClassVar[tuple[str, ...]] = ()
     stateful: ClassVar[bool] = False
     ordered: ClassVar[bool] = False
+    timers: ClassVar[bool] = False
     appends: ClassVar[bool] = False
 
     name: str

@@ -14,7 +14,7 @@ import flamecore as fc
 from flamecore.abc.operator import Work
 from flamecore.cli.render import dot, mermaid
 from flamecore.errors import JobError
-from flamecore.model.ordered import Now, Ordered, Outcome
+from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamecore.runtime.config.defaults import ACKERS
 from flamecore.testing import assert_deterministic, assert_exactly_once
 from flamecore.testing.flows.deterministic import acker_named
@@ -119,7 +119,48 @@ def several_sources() -> fc.Flow:
     return flow
 
 
-FLOWS = [spread, behind_repairs, around_loops, several_sources]
+@dataclass(eq=False, slots=True, repr=False)
+class Silence(Ordered):
+    """Each item of a key, and how many came before nothing more did for some time; every fifth is asked twice."""
+
+    kind: ClassVar[str] = "silence"
+    timers: ClassVar[bool] = True
+
+    after: int = field(default=5, kw_only=True)
+
+    def work(self) -> Work:
+        return SilenceWork(self.after)
+
+
+class SilenceWork(Work):
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        count = (state or 0) + 1
+        timers = [Timer(now.time + self.after)]
+        if count % 5 == 0:
+            timers += [Timer(now.time - 1, 1), Timer(now.time + 1, -1)]
+        return Outcome(count, [(key, "came", count)], timers)
+
+    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        if timer.tag:
+            return Outcome(state, [(key, "asked", timer.tag, state)], [Timer(now.time + self.after)])
+        return Outcome(None, [(key, "silent", state)])
+
+
+def silences() -> fc.Flow:
+    """Timers of two in a row, behind repairs: a timer of the first makes an item of the second."""
+    flow = fc.Flow("silences")
+    counted = flow.source("numbers", int).rebalance().map(lambda n: n).key_by(lambda n: n % 7).count()
+    first = counted.key_by(lambda pair: pair[0] % 5).apply(Silence, name="first")
+    first.sink("first")
+    second = first.key_by(lambda item: item[0] % 3).apply(Silence, name="second", after=3)
+    second.key_by(lambda item: item[1]).count(name="last").sink("out")
+    return flow
+
+
+FLOWS = [silences, spread, behind_repairs, around_loops, several_sources]
 
 
 def inputs_of(flow: fc.Flow, count: int = 60) -> Inputs:
@@ -218,3 +259,34 @@ def test_pictures_show_its_kind() -> None:
     graph = spread().graph()
     assert '{{"first"}}' in mermaid(graph)
     assert 'label="first", shape=hexagon' in dot(graph)
+
+
+def test_timers_behind_the_end_stay_in_the_state_and_are_due_when_it_goes_on(tmp_path: Path) -> None:
+    whole = [1, 2, 3, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    flow = fc.Flow("silence")
+    flow.source("numbers", int).key_by(lambda n: n).apply(Silence, name="silence", after=4).sink("out")
+    wanted = flow.run({"numbers": whole}, workers=2)["out"]
+    assert [item for item in wanted if item[1] == "silent"] == [(key, "silent", 1) for key in (1, 2, 3, 4)]
+    state = tmp_path / "state"
+    first = flow.run({"numbers": whole[:4]}, workers=3, state=state)["out"]
+    assert first == wanted[:4], "they are due after its end"
+    assert first + flow.run({"numbers": whole}, workers=2, state=state)["out"] == wanted
+
+
+def test_a_failing_timer_is_told_with_its_key_and_time() -> None:
+    class Broken(SilenceWork):
+        def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+            raise ValueError("no more")
+
+    @dataclass(eq=False, slots=True, repr=False)
+    class Breaks(Silence):
+        def work(self) -> Work:
+            return Broken(2)
+
+    flow = fc.Flow("broken")
+    flow.source("numbers", int).key_by(lambda n: n % 2).apply(Breaks, name="breaks").sink("out")
+    assert_deterministic(flow, numbers(20), seeds=range(8), workers=(1, 2, 3))
+    with pytest.raises(fc.OperationError, match=r"'breaks' failed: ValueError: no more\n  record    timer 0 of 1 at 2"):
+        flow.run({"numbers": [1, 2, 4, 6]}, workers=2)
+    skipped = flow.run({"numbers": [1, 2, 4, 6]}, workers=3, settings={"job.on_error": "skip"})
+    assert skipped["out"] == [(1, "came", 1), (0, "came", 1), (0, "came", 2), (0, "came", 3)]

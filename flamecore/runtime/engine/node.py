@@ -173,7 +173,8 @@ class Node:
         self._rooms.append(room)
         for readings in self._group_readings(fronts):
             self.front_tasks.append(FrontTask(readings, worker_task, plan, room, self.stop))
-        if plan.settings.clock == "wall" and fronts and len(plan.fronts) > 1:  # a single front keeps no other waiting
+        waits = len(plan.fronts) > 1 or plan.graph.has_timers  # a single front keeps no other waiting
+        if plan.settings.clock == "wall" and fronts and waits:
             self.heartbeats.append(Heartbeats(worker_task, plan.settings.heartbeat_interval_s))
 
     def _group_readings(self, fronts: Sequence[Front]) -> list[list[Reading]]:

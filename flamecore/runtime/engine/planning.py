@@ -27,7 +27,7 @@ from flamecore.runtime.tasks.deadlines import Deadlines
 
 def acker_plan(plan: Plan) -> AckerPlan:
     """Return the part of a plan that an acker strategy needs."""
-    return AckerPlan(plan.workers, plan.segments.inbound, tuple(range(1, len(plan.fronts) + 1)), plan.start)
+    return AckerPlan(plan.workers, plan.segments.inbound, plan.tracked_fronts, plan.start)
 
 
 def make_plan(

@@ -62,6 +62,7 @@ class Compiled:
         shares: Shares of rebalances that follow the load of workers; None: there are no such rebalances.
         early: The order below which records are first ones, whose functions check their results; empty after them.
         works: The works of ordered operations, to be closed at the end.
+        timers: Intakes whose timers wait until the journal says how far time has passed.
     """
 
     entries: dict[str, Step] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class Compiled:
     shares: LoadShares | None = None
     early: list[bytes] = field(default_factory=list)
     works: list[Work] = field(default_factory=list)
+    timers: list[OrderedIntake] = field(default_factory=list)
 
 
 class Compiler:
@@ -181,6 +183,9 @@ class Compiler:
             intake = OrderedIntake(vertex.name, operator, self.plan.segments.of[vertex.index])
             self.compiled.waiting.append(intake)
             self.compiled.works.append(operator.work)
+            if vertex.timers and self.plan.snapshots and self.plan.settings.clock == "wall":
+                intake.wait_for_journal()
+                self.compiled.timers.append(intake)
             way = Way(intake.step, intake.run)
         elif isinstance(operator, StatefulOperator) and not (alone or vertex in self.cycles):
             advance = self.plan.settings.advance and self.plan.settings.barrier

@@ -19,7 +19,8 @@ from flamecore.abc.operator import Fail, Step
 from flamecore.errors import FlameError
 from flamecore.model.failure import Failure, FlowMistake, describe, shorten_repr, user_frames, user_traceback
 from flamecore.model.hashing import check_key
-from flamecore.model.meta import GlobalTime
+from flamecore.model.meta import MIN_FRONT, GlobalTime
+from flamecore.model.ordered import Due
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.model.vertices import ByKey, Sink, Vertex
 from flamecore.runtime.operators.barrier import Barrier
@@ -98,7 +99,7 @@ class Failures:
             key, reason = None, _reason(error)
             if isinstance(vertex.route, ByKey):
                 try:
-                    value = vertex.route.key(payload)
+                    value = payload.key if type(payload) is Due else vertex.route.key(payload)
                     key = shorten_repr(value)
                     if isinstance(error, TypeError):  # Python's text names no type that can be used instead
                         reason = _refused_key(value) or reason
@@ -173,14 +174,16 @@ class Failures:
         return letters + [end.name for end in self._plan.graph.reach_of(vertex) if isinstance(end, Sink)]
 
     def _placed(self, failure: Failure) -> Failure:
+        if failure.at.front == MIN_FRONT:  # of a timer
+            return failure._replace(position=f"time {failure.at.time}")
         return failure._replace(position=self._fronts[failure.at.front].where(failure.at.time))
 
     def _letters(self, failures: Iterable[tuple[bytes, Failure]]) -> list[tuple[bytes, Failure]]:
         letters: list[tuple[bytes, Failure]] = []
         last = None
         for order, failure in failures:
-            front, placed = self._fronts[failure.at.front], self._placed(failure)
-            if placed.vertex is None:
+            front, placed = self._fronts.get(failure.at.front), self._placed(failure)
+            if front is not None and placed.vertex is None:
                 letters.append((order, self._kept(placed, front)))  # of a source that skips them there are none
                 continue
             # A record may fail several times; all its failures are released at once.
@@ -189,7 +192,7 @@ class Failures:
             self.passed += placed.at != last
             last = placed.at
             if self._plan.settings.on_error == DEAD_LETTERS:
-                letters.append((order, self._kept(placed, front)))
+                letters.append((order, placed if front is None else self._kept(placed, front)))
         return letters
 
     def _kept(self, failure: Failure, front: Front) -> Failure:

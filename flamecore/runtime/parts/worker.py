@@ -30,7 +30,7 @@ from flamecore.model.messages import (
     Released,
     Settled,
 )
-from flamecore.model.meta import MIN_TIME, decode_time, encode_time
+from flamecore.model.meta import MIN_FRONT, MIN_TIME, decode_time, encode_time
 from flamecore.model.plan import DEAD_LETTERS, Plan
 from flamecore.runtime.operators.compiler import compile_worker
 from flamecore.runtime.operators.exchange import Outbox, arrive
@@ -97,6 +97,7 @@ class Worker:
         self.given_times: list[GivenTimes] = []  # not stored yet
         self._held: dict[int, int] = {}  # promises of fronts that wait for their records to run
         self._promised: dict[int, int] = {}  # for each front with given times, the time after the last
+        self._opening = plan.opening_of(index)
         self._closing: set[int] = set()  # fronts that end once their times are stored and their records have run
         self._merge_of = merges(plan.graph, self.fronts) if plan.settings.barrier else {}
         self._merges = tuple(dict.fromkeys(self._merge_of.values()))
@@ -231,9 +232,13 @@ class Worker:
     def confirm_times(self, given_times: Sequence[GivenTimes]) -> None:
         """Promise the times after the oldest given ones, which are now stored.
 
-        Outputs of their records may be released.
+        Outputs of their records may be released. Those of front 0 say how far time has passed, for timers.
         """
         for number, first, records in given_times:
+            if number == MIN_FRONT:
+                for intake in self.compiled.timers:
+                    intake.note_stored(first + records)
+                continue
             self._promise(number, first + records)
             if self._promised[number] == first + records:
                 del self._promised[number]
@@ -325,6 +330,10 @@ class Worker:
             if waiting.segment is not None:
                 known = encode_time(min(map(self.listener.min_time, self._inbound[waiting.segment])))
                 waiting.drain(known, self.step_items)
+        for intake in self.compiled.timers:
+            if intake.to_store is not None:
+                self.given_times.append(GivenTimes(MIN_FRONT, intake.to_store - 1, 1))
+                intake.to_store = None
         return self._is_ready()
 
     def _is_ready(self) -> bool:
@@ -352,6 +361,9 @@ class Worker:
         for ack in self._owed:
             reporter.ack(*ack)
         self._owed.clear()
+        if self._opening is not None:
+            reporter.unregister(self._opening)
+            self._opening = None
         for tracker, report in reporter.flush(now):
             out.append((f"acker/{tracker}", report))
         self._release(out)

@@ -88,8 +88,10 @@ class WorkerTask:
         self._working = self._load or nullcontext()
 
     def greet(self) -> None:
-        """Open the channels to the other workers, so that no item waits for that."""
+        """Open the channels to the other workers, so that no item waits for that; report timers that are pending."""
         plan = self.worker.plan
+        if plan.opening_of(self.worker.index) is not None:
+            self.flush()
         if all(vertex.route is None for vertex in plan.graph.vertices):
             return
         for index in range(plan.workers):

@@ -10,6 +10,7 @@ It shares the graph and the meta with the engine, and nothing else: it is the or
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -17,10 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 from flamecore.errors import GraphError, LoopKeyError
 from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
-from flamecore.model.hashing import check_key
+from flamecore.model.hashing import canonical, check_key
 from flamecore.model.item import DataItem
 from flamecore.model.meta import GLOBAL_TIME_BYTES, GlobalTime, Meta, decode_time, encode_child, encode_time
-from flamecore.model.ordered import Now, Ordered
+from flamecore.model.ordered import Now, Ordered, Timer, timer_place
 from flamecore.model.vertices import (
     Broadcast,
     ByHash,
@@ -95,6 +96,7 @@ def interpret(
     times: Mapping[str, Iterable[int]] | None = None,
     skip_failing: bool = False,
     max_steps: int = 10_000_000,
+    end: int | None = None,
 ) -> dict[str, list[DataItem]]:
     """Run a graph on whole inputs.
 
@@ -105,6 +107,7 @@ def interpret(
         times: For each source, the times of its records; default: 0, 1, 2, …
         skip_failing: Go on without records that a user function fails on.
         max_steps: Give up on a flow that has not ended after so many.
+        end: The time at which all fronts have ended: no later timer is due. Default: right after the last record.
 
     Returns:
         For each sink, its outputs in order, as the barrier has them: alive. Their traces are 0, since no other worker
@@ -122,7 +125,7 @@ def interpret(
                 hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
                 vertex=vertex.name,
             )
-    return _Interpreter(drawn, workers, skip_failing).run(inputs, times or {}, max_steps)
+    return _Interpreter(drawn, workers, skip_failing).run(inputs, times or {}, max_steps, end)
 
 
 class _Interpreter:
@@ -133,23 +136,29 @@ class _Interpreter:
         self.buckets: dict[Vertex, dict[Any, list[tuple[Any, ...]]]] = {}
         self.held: dict[str, list[DataItem]] = {sink.name: [] for sink in graph.sinks}
         self.failures: list[Failure] = []
-        self.ordered = {
-            vertex: OrderedModel(vertex) for vertex in reversed(graph.sinks_first()) if isinstance(vertex, Ordered)
-        }
+        upstream_first = reversed(graph.sinks_first())
+        self.models = [OrderedModel(vertex) for vertex in upstream_first if isinstance(vertex, Ordered)]
+        self.ordered = {model.vertex: model for model in self.models}
         self.feedback = graph.feedback()
         self.loop_of = {vertex: head for head, inside in graph.keyed_loops().items() for vertex in inside}
         self.entered: dict[Vertex, dict[bytes, Any]] = {head: {} for head in graph.keyed_loops()}
 
     def run(
-        self, inputs: Mapping[str, Iterable[Any]], times: Mapping[str, Iterable[int]], max_steps: int
+        self,
+        inputs: Mapping[str, Iterable[Any]],
+        times: Mapping[str, Iterable[int]],
+        max_steps: int,
+        end: int | None = None,
     ) -> dict[str, list[DataItem]]:
+        last = -1
         for front, source in enumerate(self.graph.sources, 1):
             records = list(inputs.get(source.name, ()))
             stamps = times.get(source.name, range(len(records)))
             for time, payload in zip(stamps, records, strict=True):
+                last = max(last, time)
                 self.emit(source, GlobalTime(time, front).encode(), True, payload)
         for _ in range(max_steps):
-            if self.let_in():
+            if self.let_in(last + 1 if end is None else end):
                 continue
             if not self.pending:
                 break
@@ -167,24 +176,27 @@ class _Interpreter:
             raise Failed(self.graph, outputs, self.failures)
         return outputs
 
-    def let_in(self) -> bool:
-        """Have an ordered operation work on an item if nothing can come before it; return whether one has.
+    def let_in(self, end: int) -> bool:
+        """Have an ordered operation work on an item or timer that nothing can come before; return whether one has.
 
-        Of operations in a row the first goes first: nothing waits before it that the others have to wait for.
+        Of operations in a row the first goes first, if several have something of the least time.
+
+        Args:
+            end: The time at which all fronts have ended.
         """
-        end = encode_time(decode_time(self.pending[0][0])) if self.pending else b"\xff"
-        ready = [(model.lowest[:8], number) for number, model in enumerate(self.ordered.values()) if model.waiting]
-        if not ready or min(ready)[0] >= end:
+        nexts = [(order[:8], number) for number, model in enumerate(self.models) if (order := model.next(end))]
+        if not nexts or (self.pending and min(nexts)[0] >= self.pending[0][0][:8]):
             return False
-        vertex, model = list(self.ordered.items())[min(ready)[1]]
-        order, payload = model.take()
+        model = self.models[min(nexts)[1]]
+        order = model.next(end)
+        payload = model.waiting.get(order)
         try:
-            outputs = model.process(order, payload)
+            outputs = model.work_on(order)
         except Exception as error:  # noqa: BLE001 - user code
-            self.fail(vertex, order, True, payload, error)
+            self.fail(model.vertex, order, True, payload, error)
             return True
         for place, output in outputs:
-            self.emit(vertex, place, True, output)
+            self.emit(model.vertex, place, True, output)
         return True
 
     def emit(self, vertex: Vertex, order: bytes, alive: bool, payload: Any) -> None:
@@ -266,19 +278,28 @@ class _Interpreter:
 
 
 class OrderedModel:
-    """An ordered operation: the items that wait, and the state of each key."""
+    """An ordered operation: the items that wait, and state and timers of each key."""
 
     def __init__(self, vertex: Ordered) -> None:
         assert isinstance(vertex.route, ByKey)
+        self.vertex = vertex
         self.key_of = vertex.route.key
         self.work = vertex.work()
         self.work.open()
         self.states: dict[Any, Any] = {}
+        self.timers: dict[Any, set[Timer]] = {}
         self.waiting: dict[bytes, Any] = {}
+        self.numbers: Counter[bytes] = Counter()
 
-    @property
-    def lowest(self) -> bytes:
-        return min(self.waiting)
+    def next(self, end: int) -> bytes:
+        """Return the order of what goes next, an item or a timer below `end`; empty if there is none."""
+        return min([*self.waiting, *(place for place, *_ in self.due(end))], default=b"")
+
+    def due(self, end: int) -> list[tuple[bytes, bytes, Any, Timer]]:
+        """Return the timers below a time, in order: (place, canonical key, key, timer)."""
+        pending = [(key, timer) for key, timers in self.timers.items() for timer in timers if timer.time < end]
+        found = [(timer_place(self.vertex, timer, key), canonical(key), key, timer) for key, timer in pending]
+        return sorted(found, key=lambda timer: timer[:2])
 
     def put(self, order: bytes, alive: bool, payload: Any) -> None:
         """Have an item wait, or take one back."""
@@ -288,17 +309,32 @@ class OrderedModel:
         else:
             del self.waiting[order]
 
-    def take(self) -> tuple[bytes, Any]:
-        order = self.lowest
-        return order, self.waiting.pop(order)
+    def work_on(self, order: bytes) -> list[tuple[bytes, Any]]:
+        """Work on the item or timer of an order; return the outputs with their orders.
 
-    def process(self, order: bytes, payload: Any) -> list[tuple[bytes, Any]]:
-        key = self.key_of(payload)
-        check_key(key)
-        after, results = self.work.process(key, self.states.get(key), payload, Now(decode_time(order)))
-        outputs = [(order + encode_child(number), output) for number, output in enumerate(results)]
-        self.states[key] = after
-        return outputs
+        Raises:
+            Exception: It fails; the state is as it was.
+        """
+        now = Now(decode_time(order))
+        if order in self.waiting:
+            payload = self.waiting.pop(order)
+            key = self.key_of(payload)
+            check_key(key)
+            outcome = self.work.process(key, self.states.get(key), payload, now)
+        else:
+            *_, key, timer = self.due(now.time + 1)[0]
+            self.timers[key].remove(timer)
+            outcome = self.work.on_time(key, self.states.get(key), timer, now)
+        outputs = list(outcome.outputs)
+        timers = sorted(set(outcome.timers))
+        while timers and timer_place(self.vertex, timers[0], key) <= order:
+            outcome = self.work.on_time(key, outcome.state, timers.pop(0), now)
+            outputs += outcome.outputs
+            timers = sorted(set(outcome.timers))
+        self.states[key], self.timers[key] = outcome.state, set(timers)
+        first = self.numbers[order]
+        self.numbers[order] += len(outputs)
+        return [(order + encode_child(number), output) for number, output in enumerate(outputs, first)]
 
 
 def bucket_of(vertex: Grouping, buckets: dict[Any, list[T]], order: bytes, payload: Any) -> list[T]:

@@ -49,6 +49,7 @@ class Played:
         runs: Number of runs.
         epochs: Number of epochs.
         log: The faults, in order.
+        clock: The clock of the fronts.
         counts: How often each kind of fault was played. For stored data: "damage" to a snapshot to spare, "back": the
             job went on from an older one, "ruin" of needed data, "age": an older copy of all data was brought back,
             "refusal": the job refused it. For all these, by kind: "cut", "flip", "stale", "swap", "older".
@@ -61,6 +62,7 @@ class Played:
     runs: int
     epochs: int
     log: list[str]
+    clock: ClockName
     counts: Counter[str]
 
 
@@ -95,7 +97,7 @@ class Crashes:
         self.runs = 0
         self.failed: OperationError | None = None
         self.counts: Counter[str] = Counter()
-        clock: ClockName = random.choice(("sequence", "wall"))
+        self.clock: ClockName = random.choice(("sequence", "wall"))
         codec = Codec.of(graph)
         wire = random.random() < 0.2
         self.world = World(
@@ -105,7 +107,7 @@ class Crashes:
             copy=(lambda message: codec.decode(codec.encode(message))) if wire else None,
         )
         self.job = SimulatedJob(
-            self.world, graph, inputs, ackers=ackers, workers=workers, on_error=on_error, clock=clock
+            self.world, graph, inputs, ackers=ackers, workers=workers, on_error=on_error, clock=self.clock
         )
         self._ghosts: list[Run] = []
         self._broken: LawBroken | None = None
@@ -138,7 +140,8 @@ class Crashes:
         job = self.job
         times = job.times(failed=self.failed is not None)
         times_at = {sink: job.times_at(sink) for sink in job.outputs}
-        return Played(job.outputs, times, times_at, self.failed, self.runs, len(job.epochs), self.log, self.counts)
+        epochs = len(job.epochs)
+        return Played(job.outputs, times, times_at, self.failed, self.runs, epochs, self.log, self.clock, self.counts)
 
     async def _play(self) -> None:
         follow_tasks(asyncio.get_running_loop())

@@ -117,7 +117,7 @@ class Simulation:
         names = tuple(front.name for front in fronts)
         settings = JobSettings(workers=workers, owners=owning, on_error=on_error, advance=advance, clock=clock)
         self.plan = Plan(graph, names, settings)
-        strategy = acker(AckerPlan(workers, self.plan.segments.inbound, tuple(self.records)))
+        strategy = acker(AckerPlan(workers, self.plan.segments.inbound, self.plan.tracked_fronts))
         self._loads = Random(f"loads {seed}")
         self.trackers: dict[str, Tracker] = {}
         for index in range(strategy.trackers):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from random import Random
 from typing import Any, ClassVar
 
@@ -11,7 +13,7 @@ import pytest
 from flamecore.abc.operator import GONE, Site, Way, Work, each
 from flamecore.errors import NoInvalideeError, OrderViolationError
 from flamecore.model.meta import GlobalTime, decode_children, encode_time
-from flamecore.model.ordered import Now, Ordered, Outcome
+from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamecore.model.vertices import ByKey
 from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
 
@@ -56,9 +58,12 @@ class PileWork(Work):
 class Bench:
     """An operator at work, with what it has emitted and failed on."""
 
+    vertex: ClassVar[type[Ordered]] = Pile
+    key: ClassVar[Callable[[Any], Any]] = staticmethod(modulo)
+
     def __init__(self, *, snapshots: bool = True) -> None:
         self.outputs: list[Output] = []
-        self.failed: list[int] = []
+        self.failed: list[Any] = []
 
         def emit(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             self.outputs.append((order, payload))
@@ -67,7 +72,7 @@ class Bench:
             self.failed.append(payload)
 
         site = Site(7, fail, (Way(emit, each(emit)),), snapshots=snapshots)
-        self.operator = OrderedOperator(Pile("pile", route=ByKey(modulo)), site)
+        self.operator = OrderedOperator(self.vertex("pile", route=ByKey(self.key), index=3), site)
         self.intake = OrderedIntake("pile", self.operator, 1)
 
     @property
@@ -76,7 +81,7 @@ class Bench:
         assert isinstance(work, PileWork)
         return work.told
 
-    def put(self, time: int, payload: int, trace: int = 0, *, alive: bool = True) -> None:
+    def put(self, time: int, payload: Any, trace: int = 0, *, alive: bool = True) -> None:
         self.intake.step(order_of(time), trace, alive, payload)
 
     def drain(self, time: int) -> None:
@@ -193,3 +198,182 @@ def test_without_snapshots_nothing_is_noted() -> None:
     bench.drain(20)
     assert bench.operator.names == []
     assert bench.operator.cut(encode_time(20)) == []
+
+
+# -- timers ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Alarm(Pile):
+    """Sets the timers that an item asks for, as (time, tag) pairs, and gives each that is due."""
+
+    timers: ClassVar[bool] = True
+
+    def work(self) -> Work:
+        return AlarmWork()
+
+
+class AlarmWork(PileWork):
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        _, *timers = payload
+        return Outcome(timers, [("set", now.time)], [Timer(*timer) for timer in timers])
+
+    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        if timer.tag == 13:
+            raise ValueError("unlucky")
+        if timer.tag == 99:
+            return Outcome(state, [], [timer])
+        left = [other for other in state if tuple(other) > timer]
+        return Outcome(left or None, [(key, *timer, now.time)], [Timer(*other) for other in left])
+
+
+class AlarmBench(Bench):
+    vertex = Alarm
+    key = staticmethod(itemgetter(0))
+
+
+def due(bench: Bench) -> list[Any]:
+    return [payload for _, payload in bench.outputs if payload[0] != "set"]
+
+
+def test_timers_are_due_before_the_items_of_their_time() -> None:
+    bench = AlarmBench()
+    bench.put(1, ("a", (5, 0), (3, 0)))
+    bench.put(3, ("b", (9, 0)))
+    bench.put(5, ("b", (7, 0)))
+    bench.drain(6)
+    outputs = [payload for _, payload in bench.outputs]
+    assert outputs == [("set", 1), ("a", 3, 0, 3), ("set", 3), ("a", 5, 0, 5), ("set", 5)]
+    assert [order for order, _ in bench.outputs] == sorted(order for order, _ in bench.outputs)
+    assert bench.intake.lowest is not None
+    assert bench.intake.lowest.startswith(encode_time(7) + bytes(4)), "in flight until it is due; that at 9 is not set"
+    bench.drain(7)
+    assert len(bench.outputs) == 5, "nothing of a time is known to be complete before the minimum time has passed it"
+    bench.drain(8)
+    assert due(bench)[-1] == ("b", 7, 0, 7)
+    assert bench.intake.lowest is None
+    assert bench.operator.cut(encode_time(8)) == [], "no key has state any more"
+
+
+def test_timers_of_one_time_go_by_tag_and_then_by_a_hash_of_the_key() -> None:
+    orders = []
+    for keys in (range(20), reversed(range(20))):
+        bench = AlarmBench()
+        for time, key in enumerate(keys, 1):
+            bench.put(time, (key, (50, key % 2), (50, -1)))
+        bench.drain(60)
+        found = due(bench)
+        assert [tag for _, _, tag, _ in found] == [-1] * 20 + [0] * 10 + [1] * 10
+        orders.append(found)
+    assert orders[0] == orders[1]
+    assert [key for key, *_ in orders[0][:20]] != list(range(20))
+
+
+def test_keys_of_one_hash_go_by_their_bytes_and_their_outputs_are_numbered_on(monkeypatch: Any) -> None:
+    monkeypatch.setattr("flamecore.model.ordered.xxh3_64_intdigest", lambda _: 7)
+    bench = AlarmBench()
+    for time, key in enumerate("cab", 1):
+        bench.put(time, (key, (50, 0)))
+    bench.drain(60)
+    assert [key for key, *_ in due(bench)] == ["a", "b", "c"]
+    assert [decode_children(order[12:])[-1] for order, payload in bench.outputs if payload[0] != "set"] == [0, 1, 2]
+
+
+def test_a_timer_that_is_left_out_is_cancelled_and_one_set_twice_comes_once() -> None:
+    bench = AlarmBench()
+    bench.put(1, ("a", (9, 1), (9, 2), (9, 2)))
+    bench.put(2, ("a", (9, 2)))
+    bench.put(3, ("a", (9, 1), (9, 2)))
+    bench.drain(10)
+    assert due(bench) == [("a", 9, 1, 9), ("a", 9, 2, 9)]
+
+
+def test_a_timer_that_is_past_is_due_at_once() -> None:
+    bench = AlarmBench()
+    bench.put(5, ("a", (2, 0), (5, 0), (6, 0)))
+    bench.drain(7)
+    assert bench.outputs[:3] == [
+        (order_of(5) + b"\x00", ("set", 5)),
+        (order_of(5) + b"\x01", ("a", 2, 0, 5)),
+        (order_of(5) + b"\x02", ("a", 5, 0, 5)),
+    ]
+    assert due(bench)[2:] == [("a", 6, 0, 6)]
+
+
+def test_past_timers_without_end_are_a_mistake_of_the_item() -> None:
+    bench = AlarmBench()
+    bench.put(5, ("a", (2, 99)))
+    bench.drain(7)
+    assert bench.failed == [("a", (2, 99))]
+    assert bench.operator.snapshot_of(["a"]) == {}
+
+
+def test_a_failing_timer_is_told_and_over() -> None:
+    bench = AlarmBench()
+    bench.put(1, ("a", (5, 13), (6, 1)))
+    bench.drain(9)
+    (failed,) = bench.failed
+    assert repr(failed) == "timer 13 of 'a' at 5"
+    assert due(bench) == [("a", 6, 1, 6)]
+
+
+def test_a_timer_of_a_vertex_without_timers_is_a_mistake() -> None:
+    bench = Bench()
+    bench.operator.work.process = lambda *_: Outcome(1, [], [Timer(7)])  # type: ignore[method-assign]
+    bench.put(1, 1)
+    bench.drain(9)
+    assert bench.failed == [1]
+
+
+def test_a_step_does_no_more_than_it_may_and_says_so() -> None:
+    bench = AlarmBench()
+    for time in range(1, 11):
+        bench.put(time, (time, (50, 0)))
+    bench.intake.drain(encode_time(60), 4)
+    assert bench.intake.is_ready
+    while bench.intake.is_ready:
+        bench.intake.drain(encode_time(60), 4)
+    assert len(due(bench)) == 10
+
+
+def test_timers_wait_until_the_journal_says_that_time_has_passed() -> None:
+    bench = AlarmBench()
+    bench.intake.wait_for_journal()
+    bench.put(1, ("a", (5, 0), (6, 0), (30, 0)))
+    bench.drain(6)
+    assert [payload for _, payload in bench.outputs] == [("set", 1)]
+    assert (bench.intake.to_store, bench.intake.is_ready) == (6, False)
+    bench.intake.note_stored(6)
+    bench.drain(9)
+    assert due(bench) == [("a", 5, 0, 5)]
+    assert bench.intake.to_store == 9
+    bench.put(9, ("b",))
+    bench.drain(10)
+    assert due(bench) == [("a", 5, 0, 5), ("a", 6, 0, 6)], "the journal has the time of the item that came"
+    assert bench.outputs[-1][1] == ("set", 9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_cuts_hold_pending_timers_and_what_is_restored_goes_on(seed: int) -> None:
+    random = Random(seed)
+    asked = [
+        (time, (random.choice("abcd"), *((time + random.randrange(-2, 9), random.randrange(3)) for _ in range(count))))
+        for time, count in enumerate(random.choices(range(4), k=30), 1)
+    ]
+    whole = AlarmBench()
+    for time, payload in asked:
+        whole.put(time, payload)
+    whole.drain(60)
+    middle = random.randint(1, 30)
+    ahead = AlarmBench()
+    for time, payload in asked:
+        ahead.put(time, payload)
+    ahead.drain(random.randint(middle, 40))
+    before = [output for output in ahead.outputs if output[0] < encode_time(middle)]
+    after = AlarmBench()
+    for piece in ahead.operator.cut(encode_time(middle)):
+        after.operator.restore({key: record for key, record in piece.items() if record is not GONE})
+    for time, payload in asked[middle - 1 :]:
+        after.put(time, payload)
+    after.drain(60)
+    assert before + after.outputs == whole.outputs

@@ -226,6 +226,41 @@ class Graph:
         """Return whether an operation waits for times at which nothing may come."""
         return any(vertex.timers for vertex in self.vertices)
 
+    def marked_source(self, marking: Vertex) -> Source:
+        """Return the source of whose records a vertex says marks.
+
+        Raises:
+            GraphError: Not only maps and forks lead there, or one has a route.
+        """
+        (vertex,) = self._predecessors[marking]
+        while (isinstance(vertex, (Map, Broadcast)) or vertex.marks) and vertex.route is None:
+            (vertex,) = self._predecessors[vertex]
+        if not isinstance(vertex, Source):
+            raise GraphError(
+                f"{marking!r} is behind {vertex!r}, and marks are said of the records of a source, in their order",
+                hint="Put it behind the source; only maps without a key or rebalance may be between.",
+                vertex=marking.name,
+            )
+        return vertex
+
+    def next_ordered(self, start: Vertex) -> tuple[Vertex, ...]:
+        """Return the ordered operations that are next on any way from a vertex, by index."""
+        going_on = {vertex: [] if vertex.ordered else ends for vertex, ends in self._successors.items()}
+        reached = _closure(self._successors[start], going_on)
+        return tuple(sorted((vertex for vertex in reached if vertex.ordered), key=lambda vertex: vertex.index))
+
+    def marks_before(self, ordered: Vertex) -> tuple[Vertex, ...]:
+        """Return the vertices whose marks come to an ordered operation, by index.
+
+        They are those that say marks themselves, and ordered operations to which marks come.
+        """
+        marking = [vertex for vertex in self.vertices if vertex.marks]
+        speaking = frozenset(marking).union(*(self.reach_of(vertex) for vertex in marking))
+        found = [vertex for vertex in speaking if (vertex.marks or vertex.ordered)]
+        return tuple(
+            sorted((one for one in found if ordered in self.next_ordered(one)), key=lambda vertex: vertex.index)
+        )
+
     def counts_rounds(self) -> bool:
         """Return whether rounds in cycles can be counted, and items numbered.
 
@@ -321,6 +356,12 @@ class Graph:
                 )
 
     def _check_ordered(self) -> None:
+        for vertex in self.vertices:
+            if vertex.marks:
+                try:
+                    self.marked_source(vertex)
+                except GraphError as error:
+                    raise note_declaration(error, vertex) from None
         for _, head in sorted(self.feedback(), key=lambda edge: edge[1].index):
             for vertex in sorted(self.cycle_of(head), key=lambda vertex: vertex.index):
                 if vertex.ordered:

@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 
 from flamecore.errors import GraphError
 from flamecore.model.hashing import canonical
-from flamecore.model.meta import GlobalTime, encode_child
+from flamecore.model.meta import MIN_TIME, GlobalTime, encode_child
 from flamecore.model.vertices import ByKey, Vertex
 
 __all__ = ["MOST_PAST", "Due", "Now", "Ordered", "Outcome", "Timer", "timer_place"]
@@ -25,21 +25,26 @@ class Now(NamedTuple):
 
     Attributes:
         time: The global time.
+        watermark: The least of what the origins of marks have said last; `MIN_TIME` until all have.
     """
 
     time: int
+    watermark: int = MIN_TIME
 
 
 class Timer(NamedTuple):
     """A moment at which the state of a key is to be worked on, if nothing else comes.
 
     Attributes:
-        time: The global time. The call comes before all records of that time; at once, if it is past.
+        time: The global time: the call comes before all records of that time. Or, for a mark, the watermark: the call
+            comes as soon as the watermark is not below. At once, if it is past.
         tag: A number of 64 bits with a sign that tells timers of one key and time apart, and orders them.
+        mark: Whether it waits for the watermark.
     """
 
     time: int
     tag: int = 0
+    mark: bool = False
 
 
 class Outcome(NamedTuple):
@@ -49,11 +54,14 @@ class Outcome(NamedTuple):
         state: The state of the key from now on, an immutable value; None: the key has none, and is forgotten.
         outputs: The outputs, in order.
         timers: All timers of the key that are pending from now on. One that is left out is cancelled.
+        hold: The marks of the operation are no higher than this, for the sake of the key; None: it holds back none.
+            From call to call of a key it must not go below the marks that it has let pass.
     """
 
     state: Any = None
     outputs: Iterable[Any] = ()
     timers: Iterable[Timer] = ()
+    hold: int | None = None
 
 
 class Due(NamedTuple):
@@ -63,21 +71,33 @@ class Due(NamedTuple):
     timer: Timer
 
     def __repr__(self) -> str:
-        return f"timer {self.timer.tag} of {self.key!r} at {self.timer.time}"
+        what = "mark" if self.timer.mark else "timer"
+        return f"{what} {self.timer.tag} of {self.key!r} at {self.timer.time}"
 
 
 MOST_PAST: Final = 10_000
 """Most timers in a row that are past when they are set."""
 
 
-def timer_place(vertex: Vertex, timer: Timer, key: Any) -> bytes:
-    """Return the order at which a timer is due, before all records of its time.
+def timer_place(vertex: Vertex, timer: Timer, key: Any, mark: bytes | None = None) -> bytes:
+    """Return the order at which a timer is due.
 
-    It is as the place of an item of front 0: of the operation, by tag, then by key.
+    By time, it is before all records of that time, as the place of an item of front 0: of the operation, by tag, then
+    by key. By a mark, it is among all that comes of the mark: of the operation, by time, tag and key.
+
+    Args:
+        vertex: The operation.
+        timer: The timer.
+        key: Its key.
+        mark: The place of the mark, if it waits for the watermark.
     """
     hashed = xxh3_64_intdigest(canonical(key))
-    numbers = vertex.index, timer.tag + 2**63, hashed
-    return GlobalTime(timer.time).encode() + b"".join(map(encode_child, numbers))
+    numbers = [timer.tag + 2**63, hashed]
+    if mark is None:
+        mark = GlobalTime(timer.time).encode()
+    else:
+        numbers.insert(0, timer.time + 2**63)
+    return mark + b"".join(map(encode_child, (vertex.index, *numbers)))
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -110,7 +130,7 @@ class Ordered(Vertex):
     def state(self) -> Any:
         """Return the type of what is stored for a key: its state, its timers and its hold."""
         value: Any = self.value
-        return object if value is object else tuple[value, tuple[tuple[int, int], ...], int | None]
+        return object if value is object else tuple[value, tuple[tuple[int, int, bool], ...], int | None]
 
     def check(self) -> None:
         if not isinstance(self.route, ByKey):

@@ -89,6 +89,7 @@ class Vertex:
         ordered: Whether it takes items in order only, each in its only version. Such a vertex is stateful, repairs
             nothing, and cannot be in a cycle.
         timers: Whether it waits for times at which nothing may come.
+        marks: Whether it says marks of the records of a source (see `flamecore.model.marks`).
     """
 
     kind: ClassVar[str] = "vertex"
@@ -96,6 +97,7 @@ class Vertex:
     stateful: ClassVar[bool] = False
     ordered: ClassVar[bool] = False
     timers: ClassVar[bool] = False
+    marks: ClassVar[bool] = False
     appends: ClassVar[bool] = False
 
     name: str

@@ -14,11 +14,13 @@ import flamecore as fc
 from flamecore.abc.operator import Work
 from flamecore.cli.render import dot, mermaid
 from flamecore.errors import JobError
+from flamecore.model.marks import Marking
 from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamecore.runtime.config.defaults import ACKERS
 from flamecore.testing import assert_deterministic, assert_exactly_once
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.simulation.simulation import Simulation
+from flamecore.testing.simulation.trouble import Trouble
 
 Inputs = Mapping[str, list[Any]]
 
@@ -158,6 +160,142 @@ def silences() -> fc.Flow:
     second = first.key_by(lambda item: item[0] % 3).apply(Silence, name="second", after=3)
     second.key_by(lambda item: item[1]).count(name="last").sink("out")
     return flow
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Minutes(Ordered):
+    """Counts of a key by so much of event time, when the watermark says that no more is to come; and what is late."""
+
+    kind: ClassVar[str] = "minutes"
+
+    size: int = field(default=10, kw_only=True)
+
+    def work(self) -> Work:
+        return MinutesWork(self.size)
+
+
+class MinutesWork(Work):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def outcome(self, open: dict[int, int], outputs: list[Any]) -> Outcome:
+        starts = sorted(open)
+        timers = [Timer(start + self.size, start, mark=True) for start in starts]
+        hold = starts[0] + self.size - 1 if starts else None
+        return Outcome(tuple(sorted(open.items())) or None, outputs, timers, hold)
+
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        at = payload[0]
+        start, open = at // self.size * self.size, dict(state or ())
+        if start + self.size <= now.watermark:
+            return self.outcome(open, [(at, "late", key, now.watermark)])
+        return self.outcome({**open, start: open.get(start, 0) + 1}, [])
+
+    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        open = dict(state)
+        count = open.pop(timer.tag)
+        return self.outcome(open, [(timer.time - 1, "all", key, timer.tag, count, now.watermark)])
+
+
+Event = tuple[int, int]
+
+
+def events(seed: int = 1, count: int = 70) -> list[Event]:
+    """Pairs of event time and value, out of order; some come late."""
+    random = Random(seed)
+    return [(max(0, place + random.randrange(-9, 9)), random.randrange(100)) for place in range(count)]
+
+
+def timed(flow: fc.Flow, name: str, *, closes: bool) -> fc.Stream[Event]:
+    stream = flow.source(name, tuple).filter(lambda event: event[1] % 10)
+    return stream.apply(Marking, name=f"{name}-at", function=lambda event: event[0] - 5, step=3, closes=closes)
+
+
+def in_minutes(*, closes: bool) -> fc.Flow:
+    """Two in a row, with a state that repairs between source and first, and a loop between first and second."""
+    flow = fc.Flow("minutes")
+    stream = timed(flow, "events", closes=closes).rebalance().map(lambda event: event)
+    counted = stream.key_by(lambda event: event[1] % 3).stateful_map(0, number_on)
+    first = counted.key_by(lambda event: event[1] % 5).apply(Minutes, name="first")
+    first.sink("first")
+    rounds = first.map(lambda item: (item[0], item[2])).loop(
+        lambda inside: (inside.filter(lambda item: item[1] > 2).map(lambda item: (item[0], item[1] - 2)), inside)
+    )
+    rounds.key_by(lambda item: item[1] % 2).apply(Minutes, name="second", size=15).sink("out")
+    return flow
+
+
+def number_on(count: int, event: Event) -> tuple[int, list[Event]]:
+    return count + 1, [(event[0], event[1] + count % 2)]
+
+
+def two_origins(*, closes: bool) -> fc.Flow:
+    """The least of two sources counts, and of what the first operation says."""
+    flow = fc.Flow("two-origins")
+    left, right = timed(flow, "left", closes=closes), timed(flow, "right", closes=closes)
+    first = left.key_by(lambda event: event[1] % 3).apply(Minutes, name="first")
+    both = first.map(lambda item: (item[0], item[2])).merge(right)
+    both.key_by(lambda event: event[1] % 4).apply(Minutes, name="both", size=12).sink("out")
+    return flow
+
+
+def events_of(flow: fc.Flow) -> Inputs:
+    return {source.name: events(seed) for seed, source in enumerate(flow.graph().sources)}
+
+
+@pytest.mark.parametrize("build", [in_minutes, two_origins])
+@pytest.mark.parametrize("closes", [True, False])
+def test_no_interleaving_changes_what_comes_of_marks(build: Callable[..., fc.Flow], closes: bool) -> None:
+    flow = build(closes=closes)
+    outputs = assert_deterministic(flow, events_of(flow), workers=(1, 2, 3, 5), seeds=range(10))
+    kinds = {item[1] for items in outputs.values() for item in items}
+    assert kinds == {"all", "late"}
+
+
+def test_what_closes_leaves_nothing_open() -> None:
+    flow = in_minutes(closes=True)
+    outputs = flow.run(events_of(flow), workers=2)
+    late = [item for item in outputs["first"] if item[1] == "late"]
+    counted = sum(item[4] for item in outputs["first"] if item[1] == "all")
+    assert counted + len(late) == sum(1 for event in events(0) if event[1] % 10)
+
+
+@pytest.mark.parametrize("build", [in_minutes, two_origins])
+def test_marks_are_in_snapshots_and_a_rescale_does_not_show(build: Callable[..., fc.Flow]) -> None:
+    flow = build(closes=False)
+    counts = assert_exactly_once(flow, events_of(flow), seeds=range(25))
+    assert counts["turn"] > 0
+
+
+def test_the_end_of_a_front_is_at_the_same_time_after_a_fault() -> None:
+    flow = in_minutes(closes=True)
+    assert_exactly_once(flow, events_of(flow), seeds=range(25), trouble=Trouble(grows=False))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_fronts_of_one_source_are_origins_each(workers: int) -> None:
+    flow = in_minutes(closes=True)
+    parts = {"events": [events(1, 40), events(2, 40), events(3, 20)]}
+    wanted = None
+    for seed in range(6):
+        acker = acker_named(ACKERS[seed % len(ACKERS)])
+        outputs = [
+            Simulation(flow.graph(), {}, partitioned=parts, acker=acker, workers=count, seed=seed).run().outputs
+            for count in (1, workers)
+        ]
+        wanted = wanted or outputs[0]
+        assert outputs == [wanted, wanted]
+
+
+def test_a_run_goes_on_with_its_watermark(tmp_path: Path) -> None:
+    flow, whole, state = in_minutes(closes=False), events(0), tmp_path / "state"
+    wanted = flow.run({"events": whole})
+    found: dict[str, list[Any]] = {"first": [], "out": []}
+    for end, workers in ((20, 2), (21, 1), (50, 4), (70, 3)):
+        outputs = flow.run({"events": whole[:end]}, workers=workers, state=state)
+        for name, each in found.items():
+            each += outputs[name]
+    assert found == dict(wanted)
 
 
 FLOWS = [silences, spread, behind_repairs, around_loops, several_sources]

@@ -27,6 +27,7 @@ from flamecore.runtime.operators.barrier import Outlet
 from flamecore.runtime.operators.cycle_compiler import CycleCompiler
 from flamecore.runtime.operators.exchange import Outboxes, routed
 from flamecore.runtime.operators.map import BroadcastOperator, Leg, choice_step
+from flamecore.runtime.operators.marks import MarkingOperator, MarkWays
 from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
 from flamecore.runtime.operators.rebalance import LoadShares
 from flamecore.runtime.operators.reorder import ReorderBuffer
@@ -63,6 +64,7 @@ class Compiled:
         early: The order below which records are first ones, whose functions check their results; empty after them.
         works: The works of ordered operations, to be closed at the end.
         timers: Intakes whose timers wait until the journal says how far time has passed.
+        markings: For each source, what says marks of its records.
     """
 
     entries: dict[str, Step] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class Compiled:
     early: list[bytes] = field(default_factory=list)
     works: list[Work] = field(default_factory=list)
     timers: list[OrderedIntake] = field(default_factory=list)
+    markings: dict[str, list[MarkingOperator]] = field(default_factory=dict)
 
 
 class Compiler:
@@ -105,6 +108,7 @@ class Compiler:
         self.strict = cache(partial(strict_vertex, plan=plan))
         self.at_home = frozenset(plan.homes)
         self.placed = self.placed_by_order()
+        self.marks = MarkWays(plan, worker, outboxes)
         self.inputs: dict[Vertex, Way] = {}
         self.idents: dict[Vertex, int] = {}
         self.compiled.early[:] = early_orders(plan)
@@ -149,6 +153,8 @@ class Compiler:
         operator = self.operators[kind](self.strict(vertex) if self.checks else vertex, site)
         if isinstance(operator, BroadcastOperator) and not self.checks:
             self.choose(operator, ends)
+        if isinstance(operator, MarkingOperator):
+            self.marks.add_marking(vertex, operator)
         if isinstance(operator, StatefulOperator):
             self.compiled.stateful[vertex.name] = operator
         elif isinstance(operator, OutputBuffer):
@@ -183,6 +189,7 @@ class Compiler:
             intake = OrderedIntake(vertex.name, operator, self.plan.segments.of[vertex.index])
             self.compiled.waiting.append(intake)
             self.compiled.works.append(operator.work)
+            self.marks.connect(vertex, operator, intake)
             if vertex.timers and self.plan.snapshots and self.plan.settings.clock == "wall":
                 intake.wait_for_journal()
                 self.compiled.timers.append(intake)
@@ -300,5 +307,7 @@ def compile_worker(
         if prefix := plan.graph.prefix_of(source):
             trace = reduce(xor, map(compiler.ident_of, prefix))
             compiler.compiled.behind[source.name] = trace, compiler.successor(prefix[-1]).run
+    compiler.compiled.arrivals.update(compiler.marks.arrivals())
+    compiler.compiled.markings = compiler.marks.markings
     compiler.compiled.waiting.sort(key=lambda one: one.segment or 0)  # buffers upstream have lower segments
     return compiler.compiled

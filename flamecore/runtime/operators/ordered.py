@@ -4,6 +4,9 @@ The intake before the operator is a barrier: it holds what comes until the minim
 worker too, for operations before it may take back what they have just made. So the operator repairs nothing: it keeps
 the state of each key, and, for snapshots, a log of what the states were since the last settled time.
 
+Marks are the other thing that comes in order: they raise the watermark, on which timers may wait. A partition of the
+operation says a mark of its own for each that comes, behind all that comes of it.
+
 A timer is a future item of the operation, and in flight until it is due. Minimum times end where the fronts have ended:
 a timer behind that stays in the state.
 
@@ -16,6 +19,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
+from operator import itemgetter
 from sys import maxsize
 from typing import Any, Final
 
@@ -24,17 +28,21 @@ from flamecore.errors import NoInvalideeError, OrderViolationError
 from flamecore.model.batch import Orders
 from flamecore.model.failure import FlowMistake
 from flamecore.model.hashing import canonical, check_key
-from flamecore.model.meta import MAX_TIME, Meta, decode_time, encode_child, encode_time
+from flamecore.model.marks import is_shared
+from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, decode_time, encode_child, encode_time
 from flamecore.model.ordered import MOST_PAST, Due, Now, Ordered, Outcome, Timer, timer_place
 from flamecore.runtime.operators.reorder import ReorderBuffer
+from flamecore.runtime.operators.watermark import Watermark
 
-Record = tuple[Any, tuple[tuple[int, int], ...], int | None]
+Record = tuple[Any, tuple[tuple[int, int, bool], ...], int | None]
 """(state, timers, hold) of a key, as it is stored."""
 
 Log = tuple[Orders, list[Any], list[Record | None]]
 """(orders, keys, records before): what has been worked on."""
 
-_TIME_BYTES: Final = 8
+_NONE: Final[Record] = (None, (), None)
+
+_BY_KIND: Final = itemgetter(2, 0, 1)
 
 
 class OrderedOperator(StatefulOperator):
@@ -55,6 +63,10 @@ class OrderedOperator(StatefulOperator):
         self._records: dict[Any, Record] = {}
         # (place, canonical key, key, timer) of every pending timer, and of some that are no longer
         self._timers: list[tuple[bytes, bytes, Any, Timer]] = []
+        # The same for the timers that wait for the watermark; the first field sorts by time, tag and a hash of the key
+        self._by_mark: list[tuple[bytes, bytes, Any, Timer]] = []
+        self._holds: list[tuple[int, bytes, Any]] = []  # (hold, canonical key, key), and some that are no longer
+        self.watermark = Watermark()
         self._named: set[Any] = set()
         self._log: deque[Log] = deque()  # since the last trim
         self._since: dict[Any, Record | None] = {}  # for each key worked on since the last cut, its record then
@@ -82,7 +94,7 @@ class OrderedOperator(StatefulOperator):
         self.run((order,), trace, (payload,))
 
     def run(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> None:
-        """Work on several items, in ascending order, and on the timers before each.
+        """Work on several items, in ascending order, and on the timers and marks before each.
 
         Raises:
             OrderViolationError: One comes too late, or two have one order.
@@ -96,21 +108,22 @@ class OrderedOperator(StatefulOperator):
                 record=payloads[0],
             )
         self.worked += len(orders)
-        key_of, records, process, timers = self._key_of, self._records, self.work.process, self._timers
+        key_of, records, process = self._key_of, self._records, self.work.process
+        timers, marks, watermark = self._timers, self.watermark.marks, self.watermark
         worked: list[bytes] = []
         keys: list[Any] = []
         before: list[Record | None] = []
         for order, payload in zip(orders, payloads, strict=True):
-            if timers and timers[0][0] < order:
+            if (timers and timers[0][0] < order) or (marks and marks[0][0] < order):
                 self._note(worked, keys, before)
                 worked, keys, before = [], [], []
-                self._run_timers(order)
+                self._run_events(order)
             try:
                 key = key_of(payload)
                 record = records.get(key)
                 if record is None:
                     check_key(key)
-                now = Now(decode_time(order))
+                now = Now(decode_time(order), watermark.value)
                 outcome = process(key, None if record is None else record[0], payload, now)
                 found = [*outcome.outputs]
                 new = self._settled(key, order, outcome, now, found) if outcome.timers else _record(outcome)
@@ -128,18 +141,26 @@ class OrderedOperator(StatefulOperator):
         self._emit()
 
     def on_known(self, known: bytes, most: int) -> bool:
-        """Work on timers below an order; return whether there are more of them.
+        """Work on timers and marks below an order; return whether there are more of them.
 
         Args:
             known: The order.
-            most: Most timers to work on.
+            most: Most timers and marks to work on.
         """
-        more = self._run_timers(known, most)
+        more = self._run_events(known, most)
         self._emit()
         return more
 
     @property
     def lowest(self) -> bytes | None:
+        """Return the place of the first pending timer or mark, or None."""
+        timer, marks = self.first_timer, self.watermark.marks
+        if marks and (timer is None or marks[0][0] < timer):
+            return marks[0][0]
+        return timer
+
+    @property
+    def first_timer(self) -> bytes | None:
         """Return the place of the first pending timer, or None."""
         timers = self._timers
         while timers and not self._is_pending(*timers[0][2:]):
@@ -150,31 +171,57 @@ class OrderedOperator(StatefulOperator):
         record = self._records.get(key)
         return record is not None and timer in record[1]
 
-    def _run_timers(self, limit: bytes, most: int = maxsize) -> bool:
-        """Work on the timers below an order, but at most so many; return whether more are left."""
+    def _run_events(self, limit: bytes, most: int = maxsize) -> bool:
+        """Work on the timers and marks below an order, but at most so many; return whether more are left."""
         while (place := self.lowest) is not None and place < limit:
             if most <= 0:
                 return True
             most -= 1
-            _, _, key, timer = heappop(self._timers)
-            record = self._records[key]
-            now = Now(timer.time)
-            left: Record = (record[0], tuple([other for other in record[1] if other != timer]), record[2])
-            try:
-                outcome = self.work.on_time(key, record[0], timer, now)
-                found = [*outcome.outputs]
-                new = self._settled(key, place, outcome, now, found)
-            except Exception as error:  # noqa: BLE001 - the failing timer is the user's to see
-                self._fail(place, self._ident, True, Due(key, timer), error)
-                new, found = None if left[0] is None and not left[1] else left, []
-            self._keep(key, record, new)
-            self._note([place], [key], [record])
             self._passed = max(self._passed, place)
-            if found:
-                self._add(place, found)
+            if place == self.first_timer:
+                _, _, key, timer = heappop(self._timers)
+                self._run_timer(place, key, timer)
+            elif self.watermark.advance(place):
+                self._run_mark(place)
         return False
 
-    def _settled(self, key: Any, place: bytes, outcome: Outcome, now: Now, outputs: list[Any]) -> Record | None:
+    def _run_mark(self, mark: bytes) -> None:
+        """Work on the timers that the watermark has reached, and say what the operation's own marks are now."""
+        timers, value = self._by_mark, self.watermark.value
+        while timers and timers[0][3].time <= value:
+            _, _, key, timer = heappop(timers)
+            if self._is_pending(key, timer):
+                self._run_timer(timer_place(self._vertex, timer, key, mark), key, timer)
+        self._emit()
+        holds = self._holds
+        while holds and not self._is_holding(holds[0][2], holds[0][0]):
+            heappop(holds)
+        self.watermark.say(mark, min(value, holds[0][0]) if holds else value)
+
+    def _is_holding(self, key: Any, hold: int) -> bool:
+        record = self._records.get(key)
+        return record is not None and record[2] == hold
+
+    def _run_timer(self, place: bytes, key: Any, timer: Timer) -> None:
+        """Work on a timer that is due."""
+        record = self._records[key]
+        now = Now(decode_time(place), self.watermark.value)
+        left: Record = (record[0], tuple([other for other in record[1] if other != timer]), record[2])
+        try:
+            outcome = self.work.on_time(key, record[0], timer, now)
+            found = [*outcome.outputs]
+            new = self._settled(key, place, outcome, now, found, timer)
+        except Exception as error:  # noqa: BLE001 - the failing timer is the user's to see
+            self._fail(place, self._ident, True, Due(key, timer), error)
+            new, found = None if left == _NONE else left, []
+        self._keep(key, record, new)
+        self._note([place], [key], [record])
+        if found:
+            self._add(place, found)
+
+    def _settled(
+        self, key: Any, place: bytes, outcome: Outcome, now: Now, outputs: list[Any], due: Timer | None = None
+    ) -> Record | None:
         """Return the new record of a key; work on the timers that are past first.
 
         Args:
@@ -183,33 +230,41 @@ class OrderedOperator(StatefulOperator):
             outcome: The outcome of the call.
             now: The place of the call.
             outputs: The outputs of the call, to which those of the timers are added.
+            due: The timer.
 
         Raises:
             FlowMistake: The vertex has no timers; or those that are past do not end.
         """
         pending = self._pending(outcome)
         for _ in range(MOST_PAST):
-            if not pending or not self._is_past(pending[0], key, place, now):
+            past = next((timer for timer in pending if self._is_past(timer, key, place, now, due)), None)
+            if past is None:
                 break
-            outcome = self.work.on_time(key, outcome.state, pending[0], now)
+            outcome = self.work.on_time(key, outcome.state, past, now)
             outputs += outcome.outputs
             pending = self._pending(outcome)
         else:
-            raise FlowMistake(f"it has set {MOST_PAST:,} timers in a row that were past, the last {pending[0]}")
+            raise FlowMistake(f"it has set {MOST_PAST:,} timers in a row that were past, the last {past}")
         if not pending:
             return _record(outcome)
-        return outcome.state, tuple([(timer.time, timer.tag) for timer in pending]), None
+        return outcome.state, tuple([(*timer,) for timer in pending]), outcome.hold
 
     def _pending(self, outcome: Outcome) -> list[Timer]:
-        timers = sorted({Timer(*timer) for timer in outcome.timers})
-        if timers and not self._vertex.timers:
+        """Return the timers of an outcome: those for the watermark last, each by time and tag."""
+        timers = sorted({Timer(*timer) for timer in outcome.timers}, key=_BY_KIND)
+        if any(not timer.mark for timer in timers) and not self._vertex.timers:
             raise FlowMistake(f"it sets a timer, and {type(self._vertex).__qualname__}.timers is not set")
-        if timers and not (timers[-1].time <= MAX_TIME and all(-(2**63) <= timer.tag < 2**63 for timer in timers)):
+        if any(not (MIN_TIME < timer.time <= MAX_TIME and MIN_TIME <= timer.tag <= MAX_TIME) for timer in timers):
             raise FlowMistake(f"it sets a timer beyond 64 bits: {timers}")
         return timers
 
-    def _is_past(self, timer: Timer, key: Any, place: bytes, now: Now) -> bool:
-        return timer.time < now.time or (timer.time == now.time and timer_place(self._vertex, timer, key) <= place)
+    def _is_past(self, timer: Timer, key: Any, place: bytes, now: Now, due: Timer | None) -> bool:
+        if not timer.mark:
+            is_now = timer.time == now.time
+            return timer.time < now.time or (is_now and timer_place(self._vertex, timer, key) <= place)
+        if due is not None and due.mark and timer.time <= now.watermark:
+            return timer[:2] <= due[:2]  # of the others each has a place of its own behind the mark
+        return timer.time <= now.watermark
 
     def _keep(self, key: Any, before: Record | None, record: Record | None) -> None:
         if record is None:
@@ -219,11 +274,17 @@ class OrderedOperator(StatefulOperator):
         self._records[key] = record
         if record[1]:
             self._await(key, record[1] if before is None else set(record[1]).difference(before[1]))
+        if record[2] is not None and (before is None or before[2] != record[2]):
+            heappush(self._holds, (record[2], canonical(key), key))
 
-    def _await(self, key: Any, timers: Iterable[tuple[int, int]]) -> None:
+    def _await(self, key: Any, timers: Iterable[tuple[int, int, bool]]) -> None:
         for each in timers:
             timer = Timer(*each)
-            heappush(self._timers, (timer_place(self._vertex, timer, key), canonical(key), key, timer))
+            if timer.mark:
+                place = timer_place(self._vertex, timer, key, b"")[len(encode_child(self._vertex.index)) :]
+                heappush(self._by_mark, (place, canonical(key), key, timer))
+            else:
+                heappush(self._timers, (timer_place(self._vertex, timer, key), canonical(key), key, timer))
 
     # -- outputs ---------------------------------------------------------------------------------------------------
 
@@ -273,25 +334,28 @@ class OrderedOperator(StatefulOperator):
             if record is not old:
                 changes[key] = GONE if record is None else record
         self._since = since
+        changes |= self.watermark.cut(before)
         return [changes] if changes else []
 
     def snapshot_of(self, names: Sequence[Any]) -> Mapping[Any, Any]:
-        since, now = self._since, self._records
-        found = ((name, since[name] if name in since else now.get(name)) for name in names)
+        since, now, shared = self._since, self._records, self.watermark.stored
+        found = ((name, since[name] if name in since else now.get(name, shared.get(name))) for name in names)
         return {name: record for name, record in found if record is not None}
 
     def restore(self, states: Mapping[Any, Any]) -> None:
-        self._records.update(states)
-        new = [name for name in states if name not in self._named]
+        own = {name: record for name, record in states.items() if not is_shared(name)}
+        self._records.update(own)
+        new = [name for name in own if name not in self._named]
         self._named.update(new)
         self.names.extend(new)
-        for key, (_, timers, _) in states.items():
-            self._await(key, timers)
+        for key, record in own.items():
+            self._keep(key, None, record)
+        self.watermark.restore(record[0] for name, record in states.items() if is_shared(name))
 
 
 def _record(outcome: Outcome) -> Record | None:
     """Return the record that an outcome without timers leaves."""
-    return None if outcome.state is None else (outcome.state, (), None)
+    return None if outcome.state is None and outcome.hold is None else (outcome.state, (), outcome.hold)
 
 
 class OrderedIntake(ReorderBuffer):
@@ -312,8 +376,13 @@ class OrderedIntake(ReorderBuffer):
 
     @property
     def lowest(self) -> bytes | None:
-        waiting, timer = super().lowest, self._ordered.lowest
-        return timer if waiting is None else waiting if timer is None else min(waiting, timer)
+        waiting, event = super().lowest, self._ordered.lowest
+        return event if waiting is None else waiting if event is None else min(waiting, event)
+
+    def put_mark(self, place: bytes, mark: tuple[int, int, int]) -> None:
+        """Queue a mark: (index of the vertex that says it, number of the front or worker, value)."""
+        index, number, value = mark
+        self._ordered.watermark.put(place, (index, number), value)
 
     def wait_for_journal(self) -> None:
         """Have timers wait until the journal says how far time has passed.
@@ -351,6 +420,6 @@ class OrderedIntake(ReorderBuffer):
 
     def _waits_for_journal(self, known: bytes) -> bool:
         """Return whether all that could go in is timers which the journal does not account for."""
-        timer, stored = self._ordered.lowest, self._stored
+        timer, stored = self._ordered.first_timer, self._stored
         assert stored is not None
         return timer is not None and timer >= stored and not (self._waiting and self._waiting[0][0] < known)

@@ -10,12 +10,14 @@ from typing import Final
 
 from flamecore.abc.operator import Build
 from flamecore.model.drift import Drift
+from flamecore.model.marks import Marking
 from flamecore.model.ordered import Ordered
 from flamecore.model.vertices import Broadcast, Grouping, KeyedLoop, Map, Merge, Sink, Vertex
 from flamecore.runtime.operators.barrier import sink_operator
 from flamecore.runtime.operators.drift import DriftOperator
 from flamecore.runtime.operators.grouping import GroupingOperator
 from flamecore.runtime.operators.map import BroadcastOperator, MapOperator, MergeOperator
+from flamecore.runtime.operators.marks import MarkingOperator
 from flamecore.runtime.operators.ordered import OrderedOperator
 
 Operators = Mapping[type[Vertex], Build]
@@ -28,6 +30,7 @@ OPERATORS: Final[Operators] = {
     KeyedLoop: MergeOperator,
     Grouping: GroupingOperator,
     Drift: DriftOperator,
+    Marking: MarkingOperator,
     Ordered: OrderedOperator,
     Sink: sink_operator,
 }

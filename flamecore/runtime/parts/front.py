@@ -173,6 +173,18 @@ class Front:
                 self._uncut.append(batch)
         return first
 
+    def stamp_end(self) -> int:
+        """Give its end a time of its own, and return it.
+
+        For snapshots and journals it is that of one more record at the last position: where a front goes on from before
+        it, its end gets the same time again.
+        """
+        position = self._uncut[-1].positions[-1] if self._uncut else self.position
+        admitted, in_flight = self._admitted.copy(), self.in_flight
+        time = self.stamp((position,), 0.0)
+        self._admitted, self.in_flight = admitted, in_flight  # nothing is delivered of it
+        return time
+
     @property
     def moves_on(self) -> bool:
         """Return whether its time advances by itself.

@@ -119,7 +119,7 @@ class Worker:
         self._released = {rear: min(listener.min_time(segment), 0) for rear, segment in self._opens.items()}
         self._delivered: dict[str, int] = {}
         self._failures = Failures(index, plan, random=random, outboxes=self.outboxes, fronts=self.fronts)
-        self._segment_of = (*segments.entered, *self._failures.segments)
+        self._segment_of = (*segments.entered, *self._failures.segments, *segments.entered)
         self.compiled = compile_worker(plan, index, random, self.outboxes, self._failures.fail_at, operators)
         self._told = dict.fromkeys(self.compiled.timed, MIN_TIME)  # by segment, the last time passed to operators
         self.compiled.arrivals.update(self._failures.arrivals())
@@ -211,6 +211,9 @@ class Worker:
         self._closing.add(number)
         if number not in self._promised and number not in self._held:
             self._closing.remove(number)
+            front = self.fronts[number]
+            if front.ended and front.name.source in self.compiled.markings:
+                self.reporter.heartbeat(number, front.next_time)  # its last marks have a time of their own
             self.reporter.unregister(number)
 
     def _run_waiting(self) -> None:
@@ -252,14 +255,34 @@ class Worker:
         the source grows until the job restarts after a fault, new records must not get times that others have passed.
         """
         front = self.fronts[number]
-        if self.plan.snapshots and self.plan.settings.clock == "sequence" and not front.ended:
+        stored = self.plan.snapshots and not front.ended
+        if stored and self.plan.settings.clock == "sequence":
             self.given_times.append(GivenTimes(number, front.next_time, 0))
             self._promised[number] = front.next_time
+        if not front.ended:
+            self._close_marks(front, journaled=stored and self.plan.settings.clock == "wall")
         front.ended = True
         if number in self._merge_of:
             self._merge_of[number].close(number)
         self._end(number)
         return front.next_time
+
+    def _close_marks(self, front: Front, *, journaled: bool) -> None:
+        """Say the last marks of a front, at a time of its own.
+
+        The time counts as that of a record at the last position, for snapshots and journals: so the marks come again,
+        at the same time, if a job goes on from before them.
+        """
+        markings = [marking for marking in self.compiled.markings.get(front.name.source, ()) if marking.closes]
+        if not markings:
+            return
+        given = front.times_left is not None
+        time = front.stamp_end()
+        for marking in markings:
+            marking.end(encode_time(time) + front.suffix)
+        if journaled and not given:
+            self.given_times.append(GivenTimes(front.number, time, 1))
+            self._promised[front.number] = front.next_time
 
     def stop_front(self, number: int) -> int:
         """Stop a front before its end: the next run continues it.

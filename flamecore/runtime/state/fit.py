@@ -13,6 +13,7 @@ from flamecore.abc.store import Store
 from flamecore.errors import CodecError, CorruptError, JobError
 from flamecore.model.failure import shorten_repr as shown
 from flamecore.model.graph import Graph
+from flamecore.model.marks import is_shared
 from flamecore.model.types import TypeMatcher, hint_text, returned
 from flamecore.model.vertices import ByKey, Vertex
 from flamecore.runtime.codec.codec import Codec
@@ -40,6 +41,8 @@ def misfit(vertex: Vertex, stored: Facts, now: Facts, values: Mapping[Any, Any])
     begins = vertex.begins if has_changed(stored, now) and vertex.state is object else object
     goes_on = TypeMatcher(depth=0).test_of(begins)
     for key, value in values.items():
+        if is_shared(key):
+            continue
         if not key_fits(key):
             return f"there is a key {shown(key)}, and its keys are declared otherwise: {hint_text(declared)}"
         if not state_fits(value):

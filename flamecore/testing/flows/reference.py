@@ -20,8 +20,9 @@ from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import canonical, check_key
 from flamecore.model.item import DataItem
-from flamecore.model.meta import GLOBAL_TIME_BYTES, GlobalTime, Meta, decode_time, encode_child, encode_time
-from flamecore.model.ordered import Now, Ordered, Timer, timer_place
+from flamecore.model.marks import CLOSING, Marking, behind, behind_record
+from flamecore.model.meta import GLOBAL_TIME_BYTES, MIN_TIME, GlobalTime, Meta, decode_time, encode_child, encode_time
+from flamecore.model.ordered import Now, Ordered, Outcome, Timer, timer_place
 from flamecore.model.vertices import (
     Broadcast,
     ByHash,
@@ -119,7 +120,7 @@ def interpret(
     """
     drawn = expand(graph)
     for vertex in drawn.vertices:
-        if not isinstance(vertex, (Source, Map, Broadcast, Merge, Grouping, Ordered, Sink)):
+        if not isinstance(vertex, (Source, Map, Broadcast, Merge, Grouping, Marking, Ordered, Sink)):
             raise GraphError(
                 f"the reference interpreter does not know what {vertex!r} means",
                 hint=f"Define {type(vertex).__name__}.draw, which draws it with generic operations.",
@@ -138,7 +139,8 @@ class _Interpreter:
         self.failures: list[Failure] = []
         upstream_first = reversed(graph.sinks_first())
         self.models = [OrderedModel(vertex) for vertex in upstream_first if isinstance(vertex, Ordered)]
-        self.ordered = {model.vertex: model for model in self.models}
+        self.ordered: dict[Vertex, OrderedModel] = {model.vertex: model for model in self.models}
+        self.said: dict[tuple[Vertex, bytes], int] = {}
         self.feedback = graph.feedback()
         self.loop_of = {vertex: head for head, inside in graph.keyed_loops().items() for vertex in inside}
         self.entered: dict[Vertex, dict[bytes, Any]] = {head: {} for head in graph.keyed_loops()}
@@ -151,12 +153,24 @@ class _Interpreter:
         end: int | None = None,
     ) -> dict[str, list[DataItem]]:
         last = -1
+        ends: dict[Source, bytes] = {}
         for front, source in enumerate(self.graph.sources, 1):
             records = list(inputs.get(source.name, ()))
             stamps = times.get(source.name, range(len(records)))
             for time, payload in zip(stamps, records, strict=True):
                 last = max(last, time)
                 self.emit(source, GlobalTime(time, front).encode(), True, payload)
+            ends[source] = GlobalTime(max(stamps, default=-1) + 1, front).encode()
+        for vertex in self.graph.vertices:
+            if isinstance(vertex, Marking):
+                source = self.graph.marked_source(vertex)
+                for behind in self.graph.next_ordered(vertex):
+                    self.ordered[behind].origins[vertex] = None
+                if vertex.closes:
+                    last = max(last, decode_time(ends[source]))
+                    self.say(vertex, behind_record(ends[source]), CLOSING)
+        for model in self.models:
+            model.origins.update({other: None for other in self.graph.marks_before(model.vertex) if other.ordered})
         for _ in range(max_steps):
             if self.let_in(last + 1 if end is None else end):
                 continue
@@ -197,7 +211,14 @@ class _Interpreter:
             return True
         for place, output in outputs:
             self.emit(model.vertex, place, True, output)
+        if model.says is not None:
+            self.say(model.vertex, *model.says)
+            model.says = None
         return True
+
+    def say(self, vertex: Vertex, place: bytes, value: int) -> None:
+        for end in self.graph.next_ordered(vertex):
+            self.ordered[end].marks[place, vertex.index] = (vertex, value)
 
     def emit(self, vertex: Vertex, order: bytes, alive: bool, payload: Any) -> None:
         for number, end in enumerate(self.graph.successors(vertex)):
@@ -239,6 +260,17 @@ class _Interpreter:
             self.emit(vertex, order, alive, payload)
         elif isinstance(vertex, Ordered):
             self.ordered[vertex].put(order, alive, payload)
+        elif isinstance(vertex, Marking):
+            try:
+                value = vertex.function(payload)
+            except Exception as error:  # noqa: BLE001 - user code
+                return self.fail(vertex, order, alive, payload, error)
+            if value is not None and (rounded := value - value % vertex.step) > self.said.get(
+                front := (vertex, order[8:GLOBAL_TIME_BYTES]), MIN_TIME
+            ):
+                self.said[front] = rounded
+                self.say(vertex, behind_record(order), rounded)
+            self.emit(vertex, order, alive, payload)
         else:
             try:
                 if isinstance(vertex, Map):
@@ -278,7 +310,7 @@ class _Interpreter:
 
 
 class OrderedModel:
-    """An ordered operation: the items that wait, and state and timers of each key."""
+    """An ordered operation: the items and marks that wait, and state, timers and hold of each key."""
 
     def __init__(self, vertex: Ordered) -> None:
         assert isinstance(vertex.route, ByKey)
@@ -286,19 +318,28 @@ class OrderedModel:
         self.key_of = vertex.route.key
         self.work = vertex.work()
         self.work.open()
-        self.states: dict[Any, Any] = {}
-        self.timers: dict[Any, set[Timer]] = {}
+        self.outcomes: dict[Any, Outcome] = {}
         self.waiting: dict[bytes, Any] = {}
+        self.marks: dict[tuple[bytes, int], tuple[Vertex, int]] = {}
+        self.origins: dict[Vertex, int | None] = {}
+        self.watermark = MIN_TIME
+        self.reached: bytes = b""  # the place of the mark whose timers are due
+        self.says: tuple[bytes, int] | None = None
         self.numbers: Counter[bytes] = Counter()
 
     def next(self, end: int) -> bytes:
-        """Return the order of what goes next, an item or a timer below `end`; empty if there is none."""
-        return min([*self.waiting, *(place for place, *_ in self.due(end))], default=b"")
+        """Return the order of what goes next: an item, a mark, or a timer below `end`; empty if there is none."""
+        marks = [self.reached] if self.reached else [place for place, _ in self.marks]
+        return min([*self.waiting, *marks, *(place for place, *_ in self.due(end))], default=b"")
 
-    def due(self, end: int) -> list[tuple[bytes, bytes, Any, Timer]]:
-        """Return the timers below a time, in order: (place, canonical key, key, timer)."""
-        pending = [(key, timer) for key, timers in self.timers.items() for timer in timers if timer.time < end]
-        found = [(timer_place(self.vertex, timer, key), canonical(key), key, timer) for key, timer in pending]
+    def due(self, end: int, mark: bytes | None = None) -> list[tuple[bytes, bytes, Any, Timer]]:
+        """Return the timers below a time, in order: (place, canonical key, key, timer); or those of a mark."""
+        pending = [(key, timer) for key, outcome in self.outcomes.items() for timer in outcome.timers]
+        found = [
+            (timer_place(self.vertex, timer, key, mark), canonical(key), key, timer)
+            for key, timer in pending
+            if timer.time < end and timer.mark == (mark is not None)
+        ]
         return sorted(found, key=lambda timer: timer[:2])
 
     def put(self, order: bytes, alive: bool, payload: Any) -> None:
@@ -310,31 +351,70 @@ class OrderedModel:
             del self.waiting[order]
 
     def work_on(self, order: bytes) -> list[tuple[bytes, Any]]:
-        """Work on the item or timer of an order; return the outputs with their orders.
+        """Work on the item, timer or mark of an order; return the outputs with their orders.
+
+        Of a mark one timer is worked on, and in the end nothing: then the operation says its own.
 
         Raises:
             Exception: It fails; the state is as it was.
         """
-        now = Now(decode_time(order))
+        time = decode_time(order)
         if order in self.waiting:
             payload = self.waiting.pop(order)
             key = self.key_of(payload)
             check_key(key)
-            outcome = self.work.process(key, self.states.get(key), payload, now)
-        else:
-            *_, key, timer = self.due(now.time + 1)[0]
-            self.timers[key].remove(timer)
-            outcome = self.work.on_time(key, self.states.get(key), timer, now)
+            state = self.outcomes.get(key, Outcome()).state
+            return self.settle(key, order, None, self.work.process(key, state, payload, Now(time, self.watermark)))
+        timers = self.due(time + 1)
+        if not timers or timers[0][0] != order:
+            if not self.reached:
+                self.take_marks(order)
+            timers = self.due(self.watermark + 1, order) if self.reached else []
+            if not timers:
+                if self.reached:
+                    holds = [outcome.hold for outcome in self.outcomes.values() if outcome.hold is not None]
+                    self.says = (behind(order), min([self.watermark, *holds])) if self.watermark > MIN_TIME else None
+                self.reached = b""
+                return []
+        place, _, key, timer = timers[0]
+        before = self.outcomes[key]
+        self.outcomes[key] = before._replace(timers=tuple(other for other in before.timers if other != timer))
+        outcome = self.work.on_time(key, before.state, timer, Now(time, self.watermark))
+        return self.settle(key, place, timer, outcome)
+
+    def take_marks(self, place: bytes) -> None:
+        """Take all marks of a place."""
+        counts = False
+        for mark in [mark for mark in self.marks if mark[0] == place]:
+            vertex, value = self.marks.pop(mark)
+            last = self.origins[vertex]
+            grows = last is None or value > last
+            counts |= grows or vertex.ordered
+            if grows:
+                self.origins[vertex] = value
+        said = [value for value in self.origins.values() if value is not None]
+        if len(said) == len(self.origins):
+            self.watermark = min(said)
+        self.reached = place if counts else b""
+
+    def settle(self, key: Any, place: bytes, due: Timer | None, outcome: Outcome) -> list[tuple[bytes, Any]]:
+        """Take the outcome of a call, after timers that are past."""
+        now = Now(decode_time(place), self.watermark)
         outputs = list(outcome.outputs)
-        timers = sorted(set(outcome.timers))
-        while timers and timer_place(self.vertex, timers[0], key) <= order:
-            outcome = self.work.on_time(key, outcome.state, timers.pop(0), now)
+        while past := [timer for timer in outcome.timers if self.is_past(timer, key, place, due)]:
+            outcome = self.work.on_time(key, outcome.state, min(past, key=lambda timer: (timer[2], timer)), now)
             outputs += outcome.outputs
-            timers = sorted(set(outcome.timers))
-        self.states[key], self.timers[key] = outcome.state, set(timers)
-        first = self.numbers[order]
-        self.numbers[order] += len(outputs)
-        return [(order + encode_child(number), output) for number, output in enumerate(outputs, first)]
+        self.outcomes[key] = outcome._replace(outputs=(), timers=tuple(set(outcome.timers)))
+        first = self.numbers[place]
+        self.numbers[place] += len(outputs)
+        return [(place + encode_child(number), output) for number, output in enumerate(outputs, first)]
+
+    def is_past(self, timer: Timer, key: Any, place: bytes, due: Timer | None) -> bool:
+        if not timer.mark:
+            return timer_place(self.vertex, timer, key) <= place
+        if due is not None and due.mark:
+            return timer.time <= self.watermark and timer[:2] <= due[:2]
+        return timer.time <= self.watermark
 
 
 def bucket_of(vertex: Grouping, buckets: dict[Any, list[T]], order: bytes, payload: Any) -> list[T]:

@@ -253,9 +253,12 @@ class Simulation:
             self.collect(to, message)
 
     def arrivals(self, worker: int, message: Items) -> Iterator[Arrival]:
-        """Yield the items of a hand-over to a worker."""
+        """Yield the items of a hand-over to a worker, without failures and marks."""
+        vertices = self.plan.graph.vertices
         for index, trace, alive, orders, payloads in message.pieces:
-            vertex = self.plan.graph.vertices[index].name
+            if index >= len(vertices):
+                continue
+            vertex = vertices[index].name
             for order, payload in zip(orders, payloads, strict=True):
                 yield Arrival(worker, vertex, DataItem(order, trace, alive, payload))
 

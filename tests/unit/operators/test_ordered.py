@@ -224,7 +224,7 @@ class AlarmWork(PileWork):
         if timer.tag == 99:
             return Outcome(state, [], [timer])
         left = [other for other in state if tuple(other) > timer]
-        return Outcome(left or None, [(key, *timer, now.time)], [Timer(*other) for other in left])
+        return Outcome(left or None, [(key, *timer[:2], now.time)], [Timer(*other) for other in left])
 
 
 class AlarmBench(Bench):

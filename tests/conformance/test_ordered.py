@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 
 import flamecore as fc
 from flamecore.abc.operator import Work
+from flamecore.abc.source import Batch, Reader, Source, SourceCapabilities
 from flamecore.cli.render import dot, mermaid
 from flamecore.errors import JobError
 from flamecore.model.marks import Marking
 from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamecore.runtime.config.defaults import ACKERS
-from flamecore.testing import assert_deterministic, assert_exactly_once
+from flamecore.testing import assert_deterministic, assert_exactly_once, override
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.simulation.simulation import Simulation
 from flamecore.testing.simulation.trouble import Trouble
@@ -230,7 +232,7 @@ def number_on(count: int, event: Event) -> tuple[int, list[Event]]:
 
 
 def two_origins(*, closes: bool) -> fc.Flow:
-    """The least of two sources counts, and of what the first operation says."""
+    """Return a flow in which the least of two sources counts, and of what the first operation says."""
     flow = fc.Flow("two-origins")
     left, right = timed(flow, "left", closes=closes), timed(flow, "right", closes=closes)
     first = left.key_by(lambda event: event[1] % 3).apply(Minutes, name="first")
@@ -428,3 +430,66 @@ def test_a_failing_timer_is_told_with_its_key_and_time() -> None:
         flow.run({"numbers": [1, 2, 4, 6]}, workers=2)
     skipped = flow.run({"numbers": [1, 2, 4, 6]}, workers=3, settings={"job.on_error": "skip"})
     assert skipped["out"] == [(1, "came", 1), (0, "came", 1), (0, "came", 2), (0, "came", 3)]
+
+
+RANG: list[int] = []
+
+
+class RingsWork(SilenceWork):
+    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        RANG.append(timer.time)
+        return super().on_time(key, state, timer, now)
+
+
+class Rings(Silence):
+    def work(self) -> Work:
+        return RingsWork(20_000)
+
+
+class Waits(Source):
+    """A record; and another one only once a timer has been due meanwhile."""
+
+    name: ClassVar[str] = "waits"
+    Options: ClassVar[Any] = None
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(replayable=True, bounded=True)
+
+    def fingerprint(self) -> str:
+        return "waits"
+
+    async def open(self, partition: str, position: Any = None) -> Reader:
+        return WaitsReader()
+
+
+class WaitsReader(Reader):
+    def __init__(self) -> None:
+        self.read_so_far = 0
+
+    async def read(self, limit: int) -> Batch | None:
+        self.read_so_far += 1
+        if self.read_so_far == 2:
+            while not RANG:
+                await asyncio.sleep(0.005)
+        return Batch([self.read_so_far], [self.read_so_far]) if self.read_so_far < 3 else None
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_timers_are_due_though_the_only_source_is_idle(tmp_path: Path, snapshots: bool) -> None:
+    RANG.clear()
+    flow = fc.Flow("rings")
+    flow.source("numbers", int).key_by(lambda n: 0).apply(Rings, name="rings").sink("out")
+    settings = {"source.numbers.use": "waits", "job.clock": "wall"}
+    with override("source", "waits", Waits):
+        outputs = flow.run(settings=settings, state=tmp_path / "state" if snapshots else None)
+    assert outputs["out"][:3] == [(0, "came", 1), (0, "silent", 1), (0, "came", 1)]
+
+
+def test_status_knows_watermarks_and_what_holds_them_back() -> None:
+    flow = two_origins(closes=False)
+    stats = flow.run(events_of(flow), workers=2).stats
+    assert stats.held_by.keys() == stats.watermarks.keys() == stats.marks.keys() == {"first", "both"}
+    assert stats.held_by["first"] == "left/0"
+    assert stats.watermarks["both"] <= stats.watermarks["first"]
+    assert all(stats.marks[name] <= watermark for name, watermark in stats.watermarks.items())

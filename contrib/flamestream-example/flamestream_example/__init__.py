@@ -1,1 +1,4 @@
-"""A source and a sink for flamestream. Each module is a driver; entry points name them."""
+"""A source, a sink and an operation for flamestream.
+
+Entry points name the drivers; a flow imports the operation.
+"""

@@ -63,6 +63,7 @@ class Compiled:
         shares: Shares of rebalances that follow the load of workers; None: there are no such rebalances.
         early: The order below which records are first ones, whose functions check their results; empty after them.
         works: The works of ordered operations, to be closed at the end.
+        ordered: The ordered operations, by name of their vertex.
         timers: Intakes whose timers wait until the journal says how far time has passed.
         markings: For each source, what says marks of its records.
     """
@@ -80,6 +81,7 @@ class Compiled:
     shares: LoadShares | None = None
     early: list[bytes] = field(default_factory=list)
     works: list[Work] = field(default_factory=list)
+    ordered: dict[str, OrderedOperator] = field(default_factory=dict)
     timers: list[OrderedIntake] = field(default_factory=list)
     markings: dict[str, list[MarkingOperator]] = field(default_factory=dict)
 
@@ -189,6 +191,7 @@ class Compiler:
             intake = OrderedIntake(vertex.name, operator, self.plan.segments.of[vertex.index])
             self.compiled.waiting.append(intake)
             self.compiled.works.append(operator.work)
+            self.compiled.ordered[vertex.name] = operator
             self.marks.connect(vertex, operator, intake)
             if vertex.timers and self.plan.snapshots and self.plan.settings.clock == "wall":
                 intake.wait_for_journal()

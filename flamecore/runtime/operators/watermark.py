@@ -33,12 +33,14 @@ class Watermark:
         value: The watermark; `MIN_TIME` until all origins have spoken.
         marks: A heap of the marks that wait: (place, origin, value).
         stored: What a snapshot holds of it at the last cut, by the names that are this worker's.
+        said: The last mark of this partition; `MIN_TIME`: there is none.
     """
 
     def __init__(self) -> None:
         self.value = MIN_TIME
         self.marks: list[tuple[bytes, Origin, int]] = []
         self.stored: dict[Any, Any] = {}
+        self.said = MIN_TIME
         self._said: dict[Origin, int | None] = {}
         self._vertices: dict[Origin, Vertex] = {}
         self._names: Sequence[Any] = ()
@@ -90,7 +92,18 @@ class Watermark:
     def say(self, mark: bytes, value: int) -> None:
         """Say a mark of this partition that comes of the mark at a place."""
         if self._send is not None and self.value > MIN_TIME:
+            self.said = value
             self._send(behind(mark), value)
+
+    @property
+    def holding(self) -> tuple[Vertex, int] | None:
+        """Return the origin that holds it back, as vertex and number: the first that says least; None: it has none."""
+        if not self._said:
+            return None
+        origin = min(
+            self._said, key=lambda origin: (MIN_TIME if (said := self._said[origin]) is None else said, origin)
+        )
+        return self._vertices[origin], origin[1]
 
     def cut(self, before: bytes) -> Mapping[Any, Any]:
         """Return what has changed for a snapshot at an encoded time, by name."""

@@ -50,6 +50,10 @@ def _least(tables: Iterable[Mapping[K, int]]) -> dict[K, int]:
     return least
 
 
+def _any(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    return {key: text for table in tables for key, text in table.items()}
+
+
 def earliest(firsts: Iterable[Mapping[int, str]]) -> dict[int, str]:
     """Return the entry with the least time in several mappings, or none."""
     return dict(sorted((time, text) for first in firsts for time, text in first.items())[:1])
@@ -129,6 +133,30 @@ class Counters:
         default_factory=dict,
         metadata=_counter(
             "how many of these calls were made in vain, at most; all others are final, or will prove so", "OPERATION"
+        ),
+    )
+    watermarks: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "the watermark of that ordered operation, the least that the origins of its marks have said last",
+            "OPERATION",
+            merge=_least,
+            present=True,
+        ),
+    )
+    marks: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "the mark that the partitions of that ordered operation have said last, the least of them",
+            "OPERATION",
+            merge=_least,
+            present=True,
+        ),
+    )
+    held_by: dict[str, str] = field(
+        default_factory=dict,
+        metadata=_counter(
+            "the front, or the operation, whose marks hold back that watermark", "OPERATION", merge=_any, present=True
         ),
     )
     rejected: int = field(default=0, metadata=_counter("malformed records", shown=True))

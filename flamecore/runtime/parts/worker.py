@@ -499,6 +499,8 @@ class Worker:
     def counts(self) -> NodeStats:
         """Return this worker's share of the counters."""
         stateful, buffers = self.compiled.stateful.items(), self.compiled.waiting
+        watermarks = {name: operation.watermark for name, operation in self.compiled.ordered.items()}
+        holding = {name: held for name, watermark in watermarks.items() if (held := watermark.holding) is not None}
         return NodeStats(
             items_in=self.admitted,
             min_times={self.index: self.min_time},
@@ -506,6 +508,12 @@ class Worker:
             replays=sum(operation.retracted for _, operation in stateful),
             calls={name: operation.calls for name, operation in stateful if operation.calls},
             calls_in_vain={buffer.name: buffer.in_vain for buffer in buffers if buffer.in_vain},
+            watermarks={name: watermarks[name].value for name in holding if watermarks[name].value > MIN_TIME},
+            marks={name: watermarks[name].said for name in holding if watermarks[name].said > MIN_TIME},
+            held_by={
+                name: vertex.name if vertex.ordered else str(self.plan.fronts[number - 1])
+                for name, (vertex, number) in holding.items()
+            },
             rejected=self.rejected,
             failed=self._failures.passed,
             first_failed=dict(self._failures.first_passed),

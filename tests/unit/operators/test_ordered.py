@@ -152,7 +152,7 @@ def test_outputs_beyond_one_byte_keep_their_order() -> None:
 
 
 def fold(numbers: list[int], before: int) -> dict[int, Any]:
-    """The states that the numbers below a time leave."""
+    """Return the states that the numbers below a time leave."""
     piles: dict[int, tuple[int, ...]] = {}
     for n in numbers[:before]:
         pile = (*piles.get(n % 3, ()), n)

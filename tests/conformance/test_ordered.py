@@ -330,10 +330,10 @@ def test_each_item_is_worked_on_once_and_nothing_is_taken_back(workers: int, ack
             spread().graph(), numbers(), acker=acker_named(acker), workers=workers, seed=seed, clock=clock
         )
         run = simulation.run()
-        calls = [worker.calls for worker in simulation.workers.values()]
+        counts = [worker.counts() for worker in simulation.workers.values()]
         assert run.replays == 0
-        assert sum(called.get("first", 0) for called in calls) == 60
-        assert [worker.in_vain for worker in simulation.workers.values()] == [{}] * workers
+        assert sum(count.calls.get("first", 0) for count in counts) == 60
+        assert [count.calls_in_vain for count in counts] == [{}] * workers
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -8,11 +8,15 @@ variable, as workers in other processes need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
+from flamecore.abc.operator import Work
 from flamecore.flow import Flow
+from flamecore.model.marks import Marking
+from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamecore.model.stream import Stream
 
 __all__ = ["FLOWS", "StandardFlow", "flow", "inputs"]
@@ -210,6 +214,52 @@ def keyed_cycle(flow: Flow) -> None:
     visits.loop(body).sink("keyed_cycle")
 
 
+@dataclass(eq=False, slots=True, repr=False)
+class Tens(Ordered):
+    """Counts by tens of event time, once the watermark has reached their end; and how far it is when others come."""
+
+    kind: ClassVar[str] = "tens"
+
+    def work(self) -> Work:
+        return TensWork()
+
+
+class TensWork(Work):
+    """The work of `Tens`."""
+
+    def process(self, key: Any, state: Any, payload: tuple[int, int], now: Now) -> Outcome:
+        ten, counts = payload[0] // 10, dict(state or ())
+        if 10 * ten + 10 <= now.watermark:
+            return _outcome(counts, [(now.watermark, -payload[0])])
+        return _outcome({**counts, ten: counts.get(ten, 0) + 1}, [])
+
+    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        counts = dict(state)
+        count = counts.pop(timer.tag)
+        return _outcome(counts, [(timer.time - 1, count)])
+
+
+def _outcome(counts: dict[int, int], outputs: list[tuple[int, int]]) -> Outcome:
+    tens = sorted(counts)
+    timers = [Timer(10 * ten + 10, ten, mark=True) for ten in tens]
+    return Outcome(tuple(sorted(counts.items())) or None, outputs, timers, 10 * tens[0] + 9 if tens else None)
+
+
+def event_of(number: int) -> tuple[int, int]:
+    """Return the event time that is in a number, and the rest of it."""
+    return divmod(number, 10)
+
+
+def two_watermarks(flow: Flow) -> None:
+    """Draw two ordered operations in a row, whose watermark comes from the source, and a state between."""
+    events = flow.source("watermark_events", int).map(event_of)
+    marked = events.apply(Marking, function=lambda event: event[0] - 6, step=2, closes=False, name="event_time")
+    first = marked.rebalance().map(lambda event: event).key_by(lambda event: event[1]).apply(Tens, name="first_tens")
+    summed = first.key_by(lambda count: count[1] % 3).fold(0, lambda total, count: total + count[1], name="tens_total")
+    again = first.map(lambda count: (count[0], count[1] % 2)).key_by(lambda event: event[1])
+    again.apply(Tens, name="second_tens").merge(summed).sink("two_watermarks")
+
+
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +289,10 @@ def _two_fronts(name: str) -> Callable[[Random, int], dict[str, list[Any]]]:
     }
 
 
+def _events(random: Random, size: int) -> dict[str, list[Any]]:
+    return {"watermark_events": [10 * max(place + random.randrange(-9, 9), 0) + place % 7 for place in range(size)]}
+
+
 class StandardFlow(NamedTuple):
     """A standard flow.
 
@@ -266,6 +320,7 @@ FLOWS: Final[Mapping[str, StandardFlow]] = {
     "unequal_fronts": StandardFlow(unequal_fronts, _fronts),
     "states_in_a_row": StandardFlow(states_in_a_row, _two_fronts("row")),
     "keyed_cycle": StandardFlow(keyed_cycle, _two_fronts("cycle")),
+    "two_watermarks": StandardFlow(two_watermarks, _events),
 }
 
 flow: Final = Flow("standard-flows")

@@ -14,15 +14,19 @@ import pytest
 import flamecore as fc
 from flamecore.abc.operator import Work
 from flamecore.abc.source import Batch, Reader, Source, SourceCapabilities
+from flamecore.abc.store import Store, StoreContext
 from flamecore.cli.render import dot, mermaid
 from flamecore.errors import JobError
 from flamecore.model.marks import Marking
 from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamecore.runtime.config.defaults import ACKERS
+from flamecore.runtime.state.migration import StatePlan, plan_migration
 from flamecore.testing import assert_deterministic, assert_exactly_once, override
+from flamecore.testing.bench.stores import using
 from flamecore.testing.flows.deterministic import acker_named
 from flamecore.testing.simulation.simulation import Simulation
 from flamecore.testing.simulation.trouble import Trouble
+from flamestream_stores.sqlite import Sqlite
 
 Inputs = Mapping[str, list[Any]]
 
@@ -174,6 +178,10 @@ class Minutes(Ordered):
 
     def work(self) -> Work:
         return MinutesWork(self.size)
+
+    @property
+    def state_facts(self) -> Mapping[str, str | int]:
+        return {"size": self.size}
 
 
 class MinutesWork(Work):
@@ -493,3 +501,33 @@ def test_status_knows_watermarks_and_what_holds_them_back() -> None:
     assert stats.held_by["first"] == "left/0"
     assert stats.watermarks["both"] <= stats.watermarks["first"]
     assert all(stats.marks[name] <= watermark for name, watermark in stats.watermarks.items())
+
+
+def plan_of(folder: Path, flow: fc.Flow) -> dict[str, tuple[str, int | None, str]]:
+    """Return what `flamestream plan` says of each operation: its fate, its keys, and why."""
+
+    async def act(store: Store) -> StatePlan:
+        return await plan_migration(store, flow.graph(), {})
+
+    plan = using(Sqlite(Sqlite.Options(path=str(folder)), StoreContext(flow.name, create=False)), act)
+    return {each.name: (each.fate, each.keys, each.why) for each in plan.operations}
+
+
+def test_plan_knows_which_changes_keep_its_state_and_counts_keys_alone(tmp_path: Path) -> None:
+    def minutes(size: int, step: int, kind: type[Ordered] = Minutes) -> fc.Flow:
+        flow = fc.Flow("planned")
+        stream = flow.source("events", tuple).apply(
+            Marking, name="at", function=lambda event: event[0], step=step, closes=False
+        )
+        keyed = stream.key_by(lambda event: event[1] % 5)
+        keyed.apply(kind, name="minutes", **({"size": size} if kind is Minutes else {})).sink("out")
+        return flow
+
+    minutes(1000, 1).run({"events": [(n, n) for n in range(30)]}, state=tmp_path)
+    assert plan_of(tmp_path, minutes(1000, 7))["minutes"] == ("kept", 5, "")
+    fate, keys, why = plan_of(tmp_path, minutes(100, 1))["minutes"]
+    assert (fate, keys) == ("unreadable", 5)
+    assert "it was that of a minutes with size 1000" in why
+    fate, _, why = plan_of(tmp_path, minutes(1000, 1, Silence))["minutes"]
+    assert fate == "unreadable"
+    assert "the operation is a silence now" in why

@@ -10,6 +10,7 @@ from flamecore.abc.store import Store
 from flamecore.errors import CodecError, SourceError
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import KEY_GROUPS
+from flamecore.model.marks import is_shared
 from flamecore.model.vertices import Sink, Vertex
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.accepted_loss import AcceptedLoss, SinksAhead, noted_ahead
@@ -192,12 +193,13 @@ async def _of_operation(
             return OperationPlan(name, "unreadable", None, stored, now, error.what)
         return OperationPlan(name, "dropped" if now is None else "unreadable", None, stored, now, why)
     values = held[name]
+    count = sum(not is_shared(key) for key in values)
     if not why and vertex is not None and now is not None:
         why = misfit(vertex, stored, now, values)
         if not why:
-            return OperationPlan(name, "kept", len(values), stored, now, unknown(vertex, stored, now))
+            return OperationPlan(name, "kept", count, stored, now, unknown(vertex, stored, now))
     fate: Fate = "kept" if not why else "dropped" if now is None else "unreadable"
-    return OperationPlan(name, fate, len(values), stored, now, why)
+    return OperationPlan(name, fate, count, stored, now, why)
 
 
 def _partitions(

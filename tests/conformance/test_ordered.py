@@ -359,6 +359,26 @@ def test_a_job_gives_the_same_and_opens_and_closes_what_it_works_with(workers: i
     assert steps
 
 
+@pytest.mark.parametrize("method", ["open", "begin", "end", "close"])
+def test_a_work_that_fails_beside_its_items_ends_the_job(method: str) -> None:
+    def fail(self: Work) -> None:
+        raise OSError("the database is gone")
+
+    work = type("Fragile", (PileWork,), {method: fail})
+
+    @dataclass(eq=False, slots=True, repr=False)
+    class Fails(Piles):
+        def work(self) -> Work:
+            return work(3, lambda _: 1, [])
+
+    flow = fc.Flow("fragile")
+    flow.source("numbers", int).key_by(lambda n: n).apply(Fails, name="piles").sink("out")
+    with pytest.raises(
+        JobError, match=f"<piles 'piles'>: {method} of its Fragile failed: OSError: the database is gone"
+    ):
+        flow.run({"numbers": [1, 2, 3]}, workers=2, settings={"job.on_error": "skip"})
+
+
 def test_a_run_goes_on_from_its_state_with_another_number_of_workers(tmp_path: Path) -> None:
     whole, state = numbers()["numbers"], tmp_path / "state"
     flow = spread()

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import xxhash
 
-from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, Work, each
+from flamecore.abc.operator import Fail, Operator, OutputBuffer, Run, Site, StatefulOperator, Step, Way, each
 from flamecore.errors import GraphError
 from flamecore.model.meta import CHILD, encode_child
 from flamecore.model.plan import Plan
@@ -62,7 +62,6 @@ class Compiled:
         timed: For each segment, the operators to notify when the minimum time inbound to it rises.
         shares: Shares of rebalances that follow the load of workers; None: there are no such rebalances.
         early: The order below which records are first ones, whose functions check their results; empty after them.
-        works: The works of ordered operations, to be closed at the end.
         ordered: The ordered operations, by name of their vertex.
         timers: Intakes whose timers wait until the journal says how far time has passed.
         markings: For each source, what says marks of its records.
@@ -80,7 +79,6 @@ class Compiled:
     timed: dict[int, list[Operator]] = field(default_factory=dict)
     shares: LoadShares | None = None
     early: list[bytes] = field(default_factory=list)
-    works: list[Work] = field(default_factory=list)
     ordered: dict[str, OrderedOperator] = field(default_factory=dict)
     timers: list[OrderedIntake] = field(default_factory=list)
     markings: dict[str, list[MarkingOperator]] = field(default_factory=dict)
@@ -190,7 +188,6 @@ class Compiler:
         if isinstance(operator, OrderedOperator):
             intake = OrderedIntake(vertex.name, operator, self.plan.segments.of[vertex.index])
             self.compiled.waiting.append(intake)
-            self.compiled.works.append(operator.work)
             self.compiled.ordered[vertex.name] = operator
             self.marks.connect(vertex, operator, intake)
             if vertex.timers and self.plan.snapshots and self.plan.settings.clock == "wall":

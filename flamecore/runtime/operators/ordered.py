@@ -21,12 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from operator import itemgetter
 from sys import maxsize
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from flamecore.abc.operator import GONE, Site, StatefulOperator, Work
-from flamecore.errors import NoInvalideeError, OrderViolationError
+from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
 from flamecore.model.batch import Orders
-from flamecore.model.failure import FlowMistake
+from flamecore.model.failure import FlowMistake, describe
 from flamecore.model.hashing import canonical, check_key
 from flamecore.model.marks import is_shared
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, decode_time, encode_child, encode_time
@@ -51,6 +51,9 @@ class OrderedOperator(StatefulOperator):
     Args:
         vertex: The ordered operation.
         site: Its place on the worker.
+
+    Raises:
+        JobError: The work cannot be opened.
     """
 
     def __init__(self, vertex: Ordered, site: Site) -> None:
@@ -74,7 +77,44 @@ class OrderedOperator(StatefulOperator):
         self._place, self._number = b"", 0  # the place of the last outputs, and how many there were
         self._orders: list[bytes] = []  # the outputs that have not been emitted
         self._outputs: list[Any] = []
-        self.work.open()
+        self._is_open = False
+        self._call("open")
+        self._is_open = True
+
+    def close(self) -> None:
+        """Close the work; a second call does nothing.
+
+        Raises:
+            JobError: It cannot be closed.
+        """
+        if self._is_open:
+            self._is_open = False
+            self._call("close")
+
+    def _call(self, method: Literal["open", "close", "begin", "end"]) -> None:
+        try:
+            getattr(self.work, method)()
+        except Exception as error:
+            raise JobError(
+                f"{self._vertex!r}: {method} of its {type(self.work).__qualname__} failed: {describe(error)}",
+                hint="It is no matter of one record, so the job ends. Mend the work, or what it needs.",
+            ) from error
+
+    def begin(self) -> None:
+        """Begin a step of the work.
+
+        Raises:
+            JobError: It fails.
+        """
+        self._call("begin")
+
+    def end(self) -> None:
+        """End a step of the work.
+
+        Raises:
+            JobError: It fails.
+        """
+        self._call("end")
 
     # -- work ------------------------------------------------------------------------------------------------------
 
@@ -403,8 +443,7 @@ class OrderedIntake(ReorderBuffer):
         if lowest is None or lowest >= known:
             self.is_ready = False
             return
-        work = self._ordered.work
-        work.begin()
+        self._ordered.begin()
         try:
             passed = self._bound(known, most) or known
             if self._waiting and self._waiting[0][0] < passed:
@@ -412,7 +451,7 @@ class OrderedIntake(ReorderBuffer):
             # Timers before an item need not wait: its record's time is in the journal.
             self._ordered.on_known(passed if self._stored is None else min(passed, self._stored), most)
         finally:
-            work.end()
+            self._ordered.end()
         lowest = self.lowest
         self.is_ready = lowest is not None and lowest < known
         if self.is_ready and self._stored is not None and self._waits_for_journal(known):

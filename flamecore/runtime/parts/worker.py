@@ -440,10 +440,13 @@ class Worker:
                 self.reporter.ack(*ack)
 
     def close(self) -> None:
-        """Close the works of ordered operations; a second call does nothing."""
-        works = self.compiled.works
-        while works:
-            works.pop().close()
+        """Close the works of ordered operations; a second call does nothing.
+
+        Raises:
+            JobError: One cannot be closed.
+        """
+        for operation in self.compiled.ordered.values():
+            operation.close()
 
     def due(self) -> float | None:
         """Return the latest time of the next `flush`, on the clock of `now`, or None.

@@ -1,0 +1,142 @@
+"""The end of a front as a mark: at a time of its own, stored before it is used, and the same when it comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+
+import flamecore as fc
+from flamecore.abc.acker import Reporter, SingleListener
+from flamecore.abc.operator import Work
+from flamecore.abc.source import Batch
+from flamecore.model.clock import ClockName
+from flamecore.model.marks import CLOSING, Marking
+from flamecore.model.messages import Report
+from flamecore.model.meta import FrontId
+from flamecore.model.ordered import Now, Ordered, Outcome, Timer
+from flamecore.model.plan import Plan
+from flamecore.model.settings import JobSettings, StateTable
+from flamecore.runtime.parts.front import Front
+from flamecore.runtime.parts.worker import Worker
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class AtEnd(Ordered):
+    def work(self) -> Work:
+        return AtEndWork()
+
+
+class AtEndWork(Work):
+    def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
+        return Outcome(payload, [], [Timer(CLOSING, mark=True)])
+
+    def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        return Outcome(None, [state])
+
+
+class Log(Reporter):
+    """Writes down what is promised."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def ack(self, segment: int, time: int, xor: int) -> None:
+        pass
+
+    def heartbeat(self, front: int, time: int) -> None:
+        self.calls.append(("heartbeat", front, time))
+
+    def unregister(self, front: int) -> None:
+        self.calls.append(("end", front))
+
+    def flush(self, now: float) -> Sequence[tuple[int, Report]]:
+        return []
+
+
+class Bench:
+    def __init__(self, clock: ClockName, *, snapshots: bool = True, closes: bool = True, **front: Any) -> None:
+        flow = fc.Flow("ends")
+        said = flow.source("numbers", int).apply(Marking, name="said", function=lambda n: n, closes=closes)
+        said.key_by(lambda n: 0).apply(AtEnd, name="end").sink("out")
+        settings = JobSettings(workers=1, clock=clock, state=StateTable() if snapshots else None)
+        plan = Plan(flow.graph(), (FrontId("numbers", 0),), settings)
+        self.log, self.now = Log(), 1000
+        self.front = Front(plan.fronts[0], 1, clock=clock, now_us=lambda: self.now, snapshots=snapshots, **front)
+        self.worker = Worker(
+            0,
+            plan,
+            reporter=self.log,
+            listener=SingleListener(len(plan.segments.inbound), 0),
+            random=Random(1),
+            fronts=[self.front],
+        )
+
+    def admit(self, *values: int) -> None:
+        self.worker.admit(1, Batch(values, range(len(values)), []), 0.0)
+
+    def given(self) -> list[Any]:
+        """Return the times that are to be stored, and store them."""
+        given, self.worker.given_times = self.worker.given_times, []
+        self.worker.confirm_times(given)
+        return [tuple(times) for times in given]
+
+    def promises(self) -> list[Any]:
+        calls, self.log.calls = self.log.calls, []
+        return calls
+
+
+def test_by_the_wall_clock_the_time_of_the_end_is_stored_before_it_passes() -> None:
+    bench = Bench("wall")
+    bench.admit(5, 6)
+    assert bench.given() == [(1, 1000, 2)]
+    assert bench.promises() == [("heartbeat", 1, 1002)]
+    bench.now = 2000
+    assert bench.worker.end_front(1) == 2001
+    assert bench.promises() == [], "nothing passes the end before its time is stored"
+    assert bench.given() == [(1, 2000, 1)]
+    assert bench.promises() == [("heartbeat", 1, 2001), ("heartbeat", 1, 2001), ("end", 1)]
+
+
+def test_by_the_sequence_clock_the_records_before_it_are_stored_and_the_end_comes_behind_them() -> None:
+    bench = Bench("sequence")
+    bench.admit(5, 6)
+    bench.promises()
+    assert bench.worker.end_front(1) == 3
+    assert bench.promises() == []
+    assert bench.given() == [(1, 2, 0)]
+    assert bench.promises()[-2:] == [("heartbeat", 1, 3), ("end", 1)]
+
+
+@pytest.mark.parametrize(("closes", "end"), [(True, 3), (False, 2)])
+def test_without_snapshots_it_ends_at_once(closes: bool, end: int) -> None:
+    bench = Bench("sequence", snapshots=False, closes=closes)
+    bench.admit(5, 6)
+    assert bench.worker.end_front(1) == end
+    assert bench.given() == []
+    assert bench.promises()[-2:] == [("heartbeat", 1, end), ("end", 1)]
+
+
+def test_the_end_comes_again_at_the_time_that_is_stored() -> None:
+    bench = Bench("wall", journal=[(2000, 1)], position=7)
+    bench.now = 9000
+    assert bench.worker.end_front(1) == 2001
+    assert bench.given() == []
+
+
+def test_a_front_that_had_ended_says_nothing_again() -> None:
+    bench = Bench("wall", ended=True, position=7, start=3000)
+    assert bench.worker.end_front(1) == 3000
+    assert bench.worker.compiled.ordered["end"].watermark.marks == []
+
+
+def test_a_snapshot_before_the_end_comes_to_it_again_and_one_behind_does_not() -> None:
+    for time, found in ((1, (0, 1, False)), (2, (1, 2, False)), (3, (1, 3, True))):
+        bench = Bench("sequence")
+        bench.admit(5, 6)
+        bench.worker.end_front(1)
+        ((_, *front),) = bench.worker.cut(time).fronts
+        assert tuple(front) == found

@@ -17,7 +17,7 @@ from flamecore.model.hashing import canonical
 from flamecore.model.meta import MIN_TIME, GlobalTime, encode_child
 from flamecore.model.vertices import ByKey, Vertex
 
-__all__ = ["MOST_PAST", "Due", "Now", "Ordered", "Outcome", "Timer", "timer_place"]
+__all__ = ["MOST_PAST", "Due", "Now", "Ordered", "Outcome", "Timer", "tie_of", "timer_place"]
 
 
 class Now(NamedTuple):
@@ -98,6 +98,11 @@ def timer_place(vertex: Vertex, timer: Timer, key: Any, mark: bytes | None = Non
     else:
         numbers.insert(0, timer.time + 2**63)
     return mark + b"".join(map(encode_child, (vertex.index, *numbers)))
+
+
+def tie_of(key: Any) -> bytes:
+    """Return bytes that order keys whose timers have one place, the same in every process."""
+    return canonical(key) + repr(key).encode("utf-8", "backslashreplace")
 
 
 @dataclass(eq=False, slots=True, repr=False)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from sys import maxsize
 from typing import Any, Final, Literal
@@ -27,10 +27,10 @@ from flamecore.abc.operator import GONE, Site, StatefulOperator, Work
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
 from flamecore.model.batch import Orders
 from flamecore.model.failure import FlowMistake, describe
-from flamecore.model.hashing import canonical, check_key
+from flamecore.model.hashing import check_key
 from flamecore.model.marks import is_shared
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, decode_time, encode_child, encode_time
-from flamecore.model.ordered import MOST_PAST, Due, Now, Ordered, Outcome, Timer, timer_place
+from flamecore.model.ordered import MOST_PAST, Due, Now, Ordered, Outcome, Timer, tie_of, timer_place
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.watermark import Watermark
 
@@ -41,6 +41,9 @@ Log = tuple[Orders, list[Any], list[Record | None]]
 """(orders, keys, records before): what has been worked on."""
 
 _NONE: Final[Record] = (None, (), None)
+
+_SPARE, _SLACK = 256, 4
+"""A heap is cleaned once so many times the entries that count are in it, and some more."""
 
 _BY_KIND: Final = itemgetter(2, 0, 1)
 
@@ -64,11 +67,12 @@ class OrderedOperator(StatefulOperator):
         self._ident, self._emit_run, self._fail = site.ident, site.emit_run, site.fail
         self._snapshots = site.snapshots
         self._records: dict[Any, Record] = {}
-        # (place, canonical key, key, timer) of every pending timer, and of some that are no longer
+        # (place, tie, key, timer) of every pending timer, and of some that are no longer
         self._timers: list[tuple[bytes, bytes, Any, Timer]] = []
         # The same for the timers that wait for the watermark; the first field sorts by time, tag and a hash of the key
         self._by_mark: list[tuple[bytes, bytes, Any, Timer]] = []
-        self._holds: list[tuple[int, bytes, Any]] = []  # (hold, canonical key, key), and some that are no longer
+        self._holds: list[tuple[int, bytes, Any]] = []  # (hold, tie, key), and some that are no longer
+        self._timer_count = 0  # number of pending timers
         self.watermark = Watermark()
         self._named: set[Any] = set()
         self._log: deque[Log] = deque()  # since the last trim
@@ -307,24 +311,35 @@ class OrderedOperator(StatefulOperator):
         return timer.time <= now.watermark
 
     def _keep(self, key: Any, before: Record | None, record: Record | None) -> None:
+        """Keep the record of a key; note its new timers, and its hold."""
         if record is None:
             if before is not None:
                 del self._records[key]
+                self._timer_count -= len(before[1])
             return
         self._records[key] = record
-        if record[1]:
-            self._await(key, record[1] if before is None else set(record[1]).difference(before[1]))
+        old = () if before is None else before[1]
+        if record[1] or old:
+            self._timer_count += len(record[1]) - len(old)
+            self._await(key, set(record[1]).difference(old))
         if record[2] is not None and (before is None or before[2] != record[2]):
-            heappush(self._holds, (record[2], canonical(key), key))
+            heappush(self._holds, (record[2], tie_of(key), key))
+            if len(self._holds) > _SPARE + _SLACK * len(self._records):
+                self._holds = [entry for entry in self._holds if self._is_holding(entry[2], entry[0])]
+                heapify(self._holds)
 
     def _await(self, key: Any, timers: Iterable[tuple[int, int, bool]]) -> None:
         for each in timers:
             timer = Timer(*each)
             if timer.mark:
                 place = timer_place(self._vertex, timer, key, b"")[len(encode_child(self._vertex.index)) :]
-                heappush(self._by_mark, (place, canonical(key), key, timer))
+                heappush(self._by_mark, (place, tie_of(key), key, timer))
             else:
-                heappush(self._timers, (timer_place(self._vertex, timer, key), canonical(key), key, timer))
+                heappush(self._timers, (timer_place(self._vertex, timer, key), tie_of(key), key, timer))
+        for heap in (self._timers, self._by_mark):
+            if len(heap) > _SPARE + _SLACK * self._timer_count:  # most have been cancelled
+                heap[:] = [entry for entry in heap if self._is_pending(entry[2], entry[3])]
+                heapify(heap)
 
     # -- outputs ---------------------------------------------------------------------------------------------------
 

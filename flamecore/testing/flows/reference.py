@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 from flamecore.errors import GraphError, LoopKeyError
 from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
-from flamecore.model.hashing import canonical, check_key
+from flamecore.model.hashing import check_key
 from flamecore.model.item import DataItem
 from flamecore.model.marks import CLOSING, Marking, behind, behind_record
 from flamecore.model.meta import GLOBAL_TIME_BYTES, MIN_TIME, GlobalTime, Meta, decode_time, encode_child, encode_time
-from flamecore.model.ordered import Now, Ordered, Outcome, Timer, timer_place
+from flamecore.model.ordered import Now, Ordered, Outcome, Timer, tie_of, timer_place
 from flamecore.model.vertices import (
     Broadcast,
     ByHash,
@@ -333,10 +333,10 @@ class OrderedModel:
         return min([*self.waiting, *marks, *(place for place, *_ in self.due(end))], default=b"")
 
     def due(self, end: int, mark: bytes | None = None) -> list[tuple[bytes, bytes, Any, Timer]]:
-        """Return the timers below a time, in order: (place, canonical key, key, timer); or those of a mark."""
+        """Return the timers below a time, in order: (place, tie, key, timer); or those of a mark."""
         pending = [(key, timer) for key, outcome in self.outcomes.items() for timer in outcome.timers]
         found = [
-            (timer_place(self.vertex, timer, key, mark), canonical(key), key, timer)
+            (timer_place(self.vertex, timer, key, mark), tie_of(key), key, timer)
             for key, timer in pending
             if timer.time < end and timer.mark == (mark is not None)
         ]

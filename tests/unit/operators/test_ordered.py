@@ -279,6 +279,32 @@ def test_keys_of_one_hash_go_by_their_bytes_and_their_outputs_are_numbered_on(mo
     assert [decode_children(order[12:])[-1] for order, payload in bench.outputs if payload[0] != "set"] == [0, 1, 2]
 
 
+def test_keys_that_cannot_be_told_apart_by_their_hashes_have_an_order_too() -> None:
+    orders = []
+    for keys in ((-1, -2, "x"), ("x", -2, -1)):  # Python gives -1 and -2 one hash
+        bench = AlarmBench()
+        for time, key in enumerate(keys, 1):
+            bench.put(time, (key, (50, 0)))
+        bench.drain(60)
+        orders.append([key for key, *_ in due(bench)])
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("mark", [False, True])
+def test_timers_and_holds_that_are_set_again_and_again_take_no_memory(mark: bool) -> None:
+    bench = AlarmBench()
+    bench.operator.work.process = lambda _key, _state, payload, now: Outcome(  # type: ignore[method-assign]
+        1, [], [Timer(now.time + 90_000, 0, mark)], now.time
+    )
+    for time in range(1, 5_000):
+        bench.put(time, (time % 3,))
+    bench.drain(5_000)
+    operator = bench.operator
+    assert max(len(operator._timers), len(operator._by_mark), len(operator._holds)) < 300
+    assert operator._timer_count == 3
+    assert operator._records[1] == (1, ((94_999, 0, mark),), 4_999)
+
+
 def test_a_timer_that_is_left_out_is_cancelled_and_one_set_twice_comes_once() -> None:
     bench = AlarmBench()
     bench.put(1, ("a", (9, 1), (9, 2), (9, 2)))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from sys import maxsize
@@ -29,7 +29,7 @@ from flamecore.model.batch import Orders
 from flamecore.model.failure import FlowMistake, describe
 from flamecore.model.hashing import check_key
 from flamecore.model.marks import is_shared
-from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, decode_time, encode_child, encode_time
+from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, child_codes, decode_time, encode_child, encode_time
 from flamecore.model.ordered import MOST_PAST, Due, Now, Ordered, Outcome, Timer, tie_of, timer_place
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.watermark import Watermark
@@ -41,6 +41,13 @@ Log = tuple[Orders, list[Any], list[Record | None]]
 """(orders, keys, records before): what has been worked on."""
 
 _NONE: Final[Record] = (None, (), None)
+
+_PLAIN: Final = ((), None)
+"""The rest of a record without timers and hold."""
+
+_NEW: Final[Callable[..., Any]] = tuple.__new__
+_NUMBER: Final = int.from_bytes
+"""As `Now` and `decode_time` do, for less."""
 
 _SPARE, _SLACK = 256, 4
 """A heap is cleaned once so many times the entries that count are in it, and some more."""
@@ -157,29 +164,35 @@ class OrderedOperator(StatefulOperator):
         worked: list[bytes] = []
         keys: list[Any] = []
         before: list[Record | None] = []
+        places, outputs, value = self._orders, self._outputs, watermark.value
         for order, payload in zip(orders, payloads, strict=True):
             if (timers and timers[0][0] < order) or (marks and marks[0][0] < order):
                 self._note(worked, keys, before)
                 worked, keys, before = [], [], []
                 self._run_events(order)
+                places, outputs, value = self._orders, self._outputs, watermark.value
             try:
                 key = key_of(payload)
                 record = records.get(key)
                 if record is None:
                     check_key(key)
-                now = Now(decode_time(order), watermark.value)
+                now = _NEW(Now, (_NUMBER(order[:8], "big") - 2**63, value))
                 outcome = process(key, None if record is None else record[0], payload, now)
                 found = [*outcome.outputs]
                 new = self._settled(key, order, outcome, now, found) if outcome.timers else _record(outcome)
             except Exception as error:  # noqa: BLE001 - the failing item is the user's to see
                 self._fail(order, trace, True, payload, error)
                 continue
-            self._keep(key, record, new)
+            if new is None or new[1:] != _PLAIN or (record is not None and record[1:] != _PLAIN):
+                self._keep(key, record, new)
+            else:
+                records[key] = new
             worked.append(order)
             keys.append(key)
             before.append(record)
             if found:
-                self._add(order, found)
+                places += [order + code for code in child_codes(len(found))]
+                outputs += found
         self._passed = orders[-1]
         self._note(worked, keys, before)
         self._emit()

@@ -21,6 +21,8 @@ def value(name: str, count: int) -> Any:
     """Return a value of a counter that is not empty."""
     if name == "first_failed":
         return {count: f"record {count}"}
+    if name == "held_by":
+        return {"a": f"front {count}"}
     return (
         {count: count} if name in ("min_times", "latency") else {"a": count} if meanings(NodeStats)[name].key else count
     )
@@ -34,6 +36,10 @@ def test_every_counter_of_a_part_is_one_of_its_node_and_survives_the_wire(name: 
         assert whole == {3: "record 3"}
     elif name in ("min_times", "latency"):
         assert whole == {3: 3, 4: 4}
+    elif name in ("watermarks", "marks"):
+        assert whole == {"a": 3}, "the least"
+    elif name == "held_by":
+        assert whole == {"a": "front 4"}
     else:
         assert whole == ({"a": 7} if meanings(NodeStats)[name].key else 7)
     sent = msgspec.to_builtins(parts[0])
@@ -55,7 +61,7 @@ def test_what_is_under_way_ends_with_its_parts() -> None:
     full = NodeStats(**{name: value(name, 2) for name in NAMES})
     past = full.past()
     ended = {name for name in NAMES if getattr(past, name) != getattr(full, name)}
-    assert ended == {"in_flight", "held_back", "waiting", "min_times"}
+    assert ended == {"in_flight", "held_back", "waiting", "min_times", "watermarks", "marks", "held_by"}
     assert not any(getattr(past, name) for name in ended)
 
 

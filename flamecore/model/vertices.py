@@ -89,7 +89,7 @@ class Vertex:
         ordered: Whether it takes items in order only, each in its only version. Such a vertex is stateful, repairs
             nothing, and cannot be in a cycle.
         timers: Whether it waits for times at which nothing may come.
-        marks: Whether it says marks of the records of a source (see `flamecore.model.marks`).
+        marks: Whether it says marks of the records of a source (see `flamecore.model.ordered`).
     """
 
     kind: ClassVar[str] = "vertex"

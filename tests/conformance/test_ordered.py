@@ -17,8 +17,7 @@ from flamecore.abc.source import Batch, Reader, Source, SourceCapabilities
 from flamecore.abc.store import Store, StoreContext
 from flamecore.cli.render import dot, mermaid
 from flamecore.errors import JobError
-from flamecore.model.marks import Marking
-from flamecore.model.ordered import Now, Ordered, Outcome, Timer
+from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer
 from flamecore.runtime.config.defaults import ACKERS
 from flamecore.runtime.state.migration import StatePlan, plan_migration
 from flamecore.testing import assert_deterministic, assert_exactly_once, override

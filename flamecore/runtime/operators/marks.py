@@ -12,8 +12,8 @@ from typing import Any
 from flamecore.abc.operator import Operator, Site, Step
 from flamecore.model.batch import Orders
 from flamecore.model.failure import FlowMistake
-from flamecore.model.marks import CLOSING, Marking, Origin, behind_record, shared_names
 from flamecore.model.meta import GLOBAL_TIME_BYTES, MIN_TIME
+from flamecore.model.ordered import CLOSING, Marking, Origin, behind_record, shared_names
 from flamecore.model.plan import Plan
 from flamecore.model.vertices import Vertex
 from flamecore.runtime.operators.exchange import Outboxes

@@ -26,11 +26,10 @@ from typing import Any, Final, Literal
 from flamecore.abc.operator import GONE, Site, StatefulOperator, Work
 from flamecore.errors import JobError, NoInvalideeError, OrderViolationError
 from flamecore.model.batch import Orders
-from flamecore.model.failure import FlowMistake, describe
+from flamecore.model.failure import FlowMistake, describe, shorten_repr
 from flamecore.model.hashing import check_key
-from flamecore.model.marks import is_shared
 from flamecore.model.meta import MAX_TIME, MIN_TIME, Meta, child_codes, decode_time, encode_child, encode_time
-from flamecore.model.ordered import MOST_PAST, Due, Now, Ordered, Outcome, Timer, tie_of, timer_place
+from flamecore.model.ordered import MOST_PAST, Due, Now, Ordered, Outcome, Timer, is_shared, tie_of, timer_place
 from flamecore.runtime.operators.reorder import ReorderBuffer
 from flamecore.runtime.operators.watermark import Watermark
 
@@ -178,6 +177,8 @@ class OrderedOperator(StatefulOperator):
                     check_key(key)
                 now = _NEW(Now, (_NUMBER(order[:8], "big") - 2**63, value))
                 outcome = process(key, None if record is None else record[0], payload, now)
+                if type(outcome) is not Outcome:
+                    raise _no_outcome(outcome)
                 found = [*outcome.outputs]
                 new = self._settled(key, order, outcome, now, found) if outcome.timers else _record(outcome)
             except Exception as error:  # noqa: BLE001 - the failing item is the user's to see
@@ -265,7 +266,7 @@ class OrderedOperator(StatefulOperator):
         now = Now(decode_time(place), self.watermark.value)
         left: Record = (record[0], tuple([other for other in record[1] if other != timer]), record[2])
         try:
-            outcome = self.work.on_time(key, record[0], timer, now)
+            outcome = self._on_time(key, record[0], timer, now)
             found = [*outcome.outputs]
             new = self._settled(key, place, outcome, now, found, timer)
         except Exception as error:  # noqa: BLE001 - the failing timer is the user's to see
@@ -275,6 +276,12 @@ class OrderedOperator(StatefulOperator):
         self._note([place], [key], [record])
         if found:
             self._add(place, found)
+
+    def _on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
+        outcome = self.work.on_time(key, state, timer, now)
+        if type(outcome) is not Outcome:
+            raise _no_outcome(outcome)
+        return outcome
 
     def _settled(
         self, key: Any, place: bytes, outcome: Outcome, now: Now, outputs: list[Any], due: Timer | None = None
@@ -297,7 +304,7 @@ class OrderedOperator(StatefulOperator):
             past = next((timer for timer in pending if self._is_past(timer, key, place, now, due)), None)
             if past is None:
                 break
-            outcome = self.work.on_time(key, outcome.state, past, now)
+            outcome = self._on_time(key, outcome.state, past, now)
             outputs += outcome.outputs
             pending = self._pending(outcome)
         else:
@@ -419,6 +426,10 @@ class OrderedOperator(StatefulOperator):
         for key, record in own.items():
             self._keep(key, None, record)
         self.watermark.restore(record[0] for name, record in states.items() if is_shared(name))
+
+
+def _no_outcome(found: object) -> FlowMistake:
+    return FlowMistake(f"its work returned {shorten_repr(found)}, and no Outcome")
 
 
 def _record(outcome: Outcome) -> Record | None:

@@ -10,8 +10,7 @@ from typing import Final
 
 from flamecore.abc.operator import Build
 from flamecore.model.drift import Drift
-from flamecore.model.marks import Marking
-from flamecore.model.ordered import Ordered
+from flamecore.model.ordered import Marking, Ordered
 from flamecore.model.vertices import Broadcast, Grouping, KeyedLoop, Map, Merge, Sink, Vertex
 from flamecore.runtime.operators.barrier import sink_operator
 from flamecore.runtime.operators.drift import DriftOperator

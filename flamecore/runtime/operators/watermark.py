@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from flamecore.model.marks import Origin, behind
 from flamecore.model.meta import MIN_TIME
+from flamecore.model.ordered import Origin, behind
 from flamecore.model.vertices import Vertex
 
 Stored = tuple[int, tuple[tuple[str, int, int], ...]]

@@ -13,7 +13,7 @@ from flamecore.abc.store import Store
 from flamecore.errors import CodecError, CorruptError, JobError
 from flamecore.model.failure import shorten_repr as shown
 from flamecore.model.graph import Graph
-from flamecore.model.marks import is_shared
+from flamecore.model.ordered import is_shared
 from flamecore.model.types import TypeMatcher, hint_text, returned
 from flamecore.model.vertices import ByKey, Vertex
 from flamecore.runtime.codec.codec import Codec

@@ -10,7 +10,7 @@ from flamecore.abc.store import Store
 from flamecore.errors import CodecError, SourceError
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import KEY_GROUPS
-from flamecore.model.marks import is_shared
+from flamecore.model.ordered import is_shared
 from flamecore.model.vertices import Sink, Vertex
 from flamecore.runtime.codec.codec import Codec
 from flamecore.runtime.state.accepted_loss import AcceptedLoss, SinksAhead, noted_ahead

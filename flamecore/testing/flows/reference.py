@@ -20,9 +20,19 @@ from flamecore.model.expansion import expand
 from flamecore.model.graph import Graph
 from flamecore.model.hashing import check_key
 from flamecore.model.item import DataItem
-from flamecore.model.marks import CLOSING, Marking, behind, behind_record
 from flamecore.model.meta import GLOBAL_TIME_BYTES, MIN_TIME, GlobalTime, Meta, decode_time, encode_child, encode_time
-from flamecore.model.ordered import Now, Ordered, Outcome, Timer, tie_of, timer_place
+from flamecore.model.ordered import (
+    CLOSING,
+    Marking,
+    Now,
+    Ordered,
+    Outcome,
+    Timer,
+    behind,
+    behind_record,
+    tie_of,
+    timer_place,
+)
 from flamecore.model.vertices import (
     Broadcast,
     ByHash,

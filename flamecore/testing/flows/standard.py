@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from flamecore.abc.operator import Work
 from flamecore.flow import Flow
-from flamecore.model.marks import Marking
-from flamecore.model.ordered import Now, Ordered, Outcome, Timer
+from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer
 from flamecore.model.stream import Stream
 
 __all__ = ["FLOWS", "StandardFlow", "flow", "inputs"]

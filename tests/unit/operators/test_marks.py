@@ -10,9 +10,8 @@ import pytest
 from flamecore.abc.operator import Site, Way, each
 from flamecore.model.failure import FlowMistake
 from flamecore.model.hashing import KEY_GROUPS, key_groups
-from flamecore.model.marks import CLOSING, Marking, behind, behind_record, is_shared, shared_names
 from flamecore.model.meta import MIN_TIME, GlobalTime, encode_child, encode_time
-from flamecore.model.ordered import Ordered
+from flamecore.model.ordered import CLOSING, Marking, Ordered, behind, behind_record, is_shared, shared_names
 from flamecore.runtime.operators.marks import MarkingOperator
 from flamecore.runtime.operators.watermark import Watermark
 

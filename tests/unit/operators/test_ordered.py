@@ -12,6 +12,7 @@ import pytest
 
 from flamecore.abc.operator import GONE, Site, Way, Work, each
 from flamecore.errors import NoInvalideeError, OrderViolationError
+from flamecore.model.failure import FlowMistake
 from flamecore.model.meta import GlobalTime, decode_children, encode_time
 from flamecore.model.ordered import Now, Ordered, Outcome, Timer
 from flamecore.model.vertices import ByKey
@@ -64,12 +65,14 @@ class Bench:
     def __init__(self, *, snapshots: bool = True) -> None:
         self.outputs: list[Output] = []
         self.failed: list[Any] = []
+        self.errors: list[Exception] = []
 
         def emit(order: bytes, trace: int, alive: bool, payload: Any) -> None:
             self.outputs.append((order, payload))
 
         def fail(order: bytes, trace: int, alive: bool, payload: Any, error: Exception) -> None:
             self.failed.append(payload)
+            self.errors.append(error)
 
         site = Site(7, fail, (Way(emit, each(emit)),), snapshots=snapshots)
         self.operator = OrderedOperator(self.vertex("pile", route=ByKey(self.key), index=3), site)
@@ -140,6 +143,18 @@ def test_a_failing_item_leaves_its_state_as_it_was() -> None:
     bench.drain(9)
     assert bench.failed == [10]
     assert [payload for _, payload in bench.outputs] == [(1, 4, 7), 12]
+
+
+@pytest.mark.parametrize("wrong", [None, (1, [2]), 7])
+def test_a_work_that_returns_no_outcome_is_a_mistake(wrong: Any) -> None:
+    bench = AlarmBench()
+    bench.operator.work.process = lambda key, *_: wrong if key == "a" else Outcome(1, [], [Timer(4)])  # type: ignore[method-assign]
+    bench.operator.work.on_time = lambda *_: wrong  # type: ignore[method-assign]
+    bench.put(1, ("a",))
+    bench.put(2, ("b",))
+    bench.drain(9)
+    assert list(map(repr, bench.failed)) == ["('a',)", "timer 0 of 'b' at 4"]
+    assert all(isinstance(error, FlowMistake) for error in bench.errors)
 
 
 def test_outputs_beyond_one_byte_keep_their_order() -> None:

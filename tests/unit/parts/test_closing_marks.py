@@ -14,10 +14,9 @@ from flamecore.abc.acker import Reporter, SingleListener
 from flamecore.abc.operator import Work
 from flamecore.abc.source import Batch
 from flamecore.model.clock import ClockName
-from flamecore.model.marks import CLOSING, Marking
 from flamecore.model.messages import Report
 from flamecore.model.meta import FrontId
-from flamecore.model.ordered import Now, Ordered, Outcome, Timer
+from flamecore.model.ordered import CLOSING, Marking, Now, Ordered, Outcome, Timer
 from flamecore.model.plan import Plan
 from flamecore.model.settings import JobSettings, StateTable
 from flamecore.runtime.parts.front import Front

@@ -10,8 +10,7 @@ import flamecore as fc
 from flamecore.abc.operator import Work
 from flamecore.errors import GraphError
 from flamecore.model.graph import Graph
-from flamecore.model.marks import Marking
-from flamecore.model.ordered import Ordered
+from flamecore.model.ordered import Marking, Ordered
 
 
 class Plain(Ordered):

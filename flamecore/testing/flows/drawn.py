@@ -17,7 +17,7 @@ from flamecore.flow import Flow
 from flamecore.model.stream import KeyedStream, Stream
 from flamecore.testing.flows.reference import interpret
 
-__all__ = ["Item", "Op", "Spec", "draw", "draw_flow", "simpler", "split"]
+__all__ = ["Item", "Op", "Spec", "draw", "draw_flow", "draw_records", "draw_spec", "drawing", "simpler", "split"]
 
 
 class Item(NamedTuple):
@@ -74,6 +74,15 @@ def draw_flow(spec: Spec, calls: Counter[str] | None = None, *, split: bool = Fa
         stream = drawing.draw(stream, op)
     stream.sink("out")
     return flow
+
+
+def drawing(calls: Counter[str]) -> Callable[[Stream[Item], Op], Stream[Item]]:
+    """Return a function that draws one operation behind a stream, for flows with others between.
+
+    Args:
+        calls: Counts the calls of state functions that return, by kind of operation.
+    """
+    return _Drawing(calls).draw
 
 
 def _mix(one: Item, other: Item) -> Item:

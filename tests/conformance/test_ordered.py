@@ -184,13 +184,14 @@ class Minutes(Ordered):
 
 
 class MinutesWork(Work):
+    """Keeps (count, hold) by start; what has begun holds back the marks to its start, if they are not beyond."""
+
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def outcome(self, open: dict[int, int], outputs: list[Any]) -> Outcome:
-        starts = sorted(open)
-        timers = [Timer(start + self.size, start, mark=True) for start in starts]
-        hold = starts[0] + self.size - 1 if starts else None
+    def outcome(self, open: dict[int, tuple[int, int]], outputs: list[Any]) -> Outcome:
+        timers = [Timer(start + self.size, start, mark=True) for start in sorted(open)]
+        hold = min([hold for _, hold in open.values()], default=None)
         return Outcome(tuple(sorted(open.items())) or None, outputs, timers, hold)
 
     def process(self, key: Any, state: Any, payload: Any, now: Now) -> Outcome:
@@ -198,11 +199,12 @@ class MinutesWork(Work):
         start, open = at // self.size * self.size, dict(state or ())
         if start + self.size <= now.watermark:
             return self.outcome(open, [(at, "late", key, now.watermark)])
-        return self.outcome({**open, start: open.get(start, 0) + 1}, [])
+        count, hold = open.get(start, (0, max(start, now.watermark)))
+        return self.outcome({**open, start: (count + 1, hold)}, [])
 
     def on_time(self, key: Any, state: Any, timer: Timer, now: Now) -> Outcome:
         open = dict(state)
-        count = open.pop(timer.tag)
+        count, _ = open.pop(timer.tag)
         return self.outcome(open, [(timer.time - 1, "all", key, timer.tag, count, now.watermark)])
 
 

@@ -14,7 +14,7 @@ from flamecore.abc.operator import GONE, Site, Way, Work, each
 from flamecore.errors import NoInvalideeError, OrderViolationError
 from flamecore.model.failure import FlowMistake
 from flamecore.model.meta import GlobalTime, decode_children, encode_time
-from flamecore.model.ordered import Now, Ordered, Outcome, Timer
+from flamecore.model.ordered import Marking, Now, Ordered, Outcome, Timer, behind, behind_record
 from flamecore.model.vertices import ByKey
 from flamecore.runtime.operators.ordered import OrderedIntake, OrderedOperator
 
@@ -418,3 +418,44 @@ def test_cuts_hold_pending_timers_and_what_is_restored_goes_on(seed: int) -> Non
         after.put(time, payload)
     after.drain(60)
     assert before + after.outputs == whole.outputs
+
+
+# -- marks -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mark_lets_go_what_waits_for_it_and_is_said_on_but_not_beyond_what_keys_hold_back() -> None:
+    bench = AlarmBench()
+    said: list[tuple[bytes, int]] = []
+    bench.operator.watermark.connect({(9, 1): Marking("said", function=int)}, lambda *mark: said.append(mark), None)
+    bench.operator.work.process = lambda key, _state, payload, now: Outcome(  # type: ignore[method-assign]
+        [], [], [Timer(10, 1, mark=True)], None if key == "free" else 7
+    )
+    bench.operator.work.on_time = lambda key, _state, timer, now: Outcome(  # type: ignore[method-assign]
+        None, [(key, now.time, now.watermark)]
+    )
+    for time, key in ((1, "free"), (2, "held")):
+        bench.put(time, (key,))
+    marks = [behind_record(order_of(time)) for time in (2, 4, 6)]
+    for mark, value in zip(marks, (5, 9, 12), strict=True):
+        bench.intake.put_mark(mark, (9, 1, value))
+    bench.drain(5)
+    assert said == [(behind(marks[0]), 5), (behind(marks[1]), 7)]
+    assert bench.intake.lowest == marks[2]
+    assert bench.outputs == []
+    bench.drain(7)
+    assert said[2:] == [(behind(marks[2]), 12)], "nothing is held back any more"
+    assert sorted(payload for _, payload in bench.outputs) == [("free", 6, 12), ("held", 6, 12)]
+    assert all(marks[2] < order < behind(marks[2]) for order, _ in bench.outputs)
+
+
+def test_a_timer_whose_mark_has_come_already_is_due_at_once() -> None:
+    bench = AlarmBench()
+    bench.operator.watermark.connect({(9, 1): Marking("said", function=int)}, lambda *mark: None, None)
+    bench.intake.put_mark(behind_record(order_of(1)), (9, 1, 50))
+    bench.operator.work.process = lambda *_: Outcome([], [], [Timer(50, 1, mark=True), Timer(51, 2, mark=True)])  # type: ignore[method-assign]
+    bench.operator.work.on_time = lambda key, _state, timer, now: Outcome(  # type: ignore[method-assign]
+        None, [(timer.time, now.time)], [Timer(51, 2, mark=True)] if timer.tag == 1 else []
+    )
+    bench.put(3, ("a",))
+    bench.drain(9)
+    assert bench.outputs == [(order_of(3) + b"\x00", (50, 3))]

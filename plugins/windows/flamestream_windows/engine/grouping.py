@@ -1,0 +1,292 @@
+"""The grouping step: windows of one key take elements, join, fire, and expire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from flamestream_windows.engine.values import (
+    NOTHING,
+    Cell,
+    Clock,
+    Drop,
+    Element,
+    Firing,
+    Input,
+    Late,
+    Moment,
+    Output,
+    Place,
+    Record,
+    Timer,
+    Watermark,
+)
+from flamestream_windows.model.aggregates import Aggregate
+from flamestream_windows.model.panes import Timing
+from flamestream_windows.model.strategy import Strategy
+from flamestream_windows.model.triggers import Look
+from flamestream_windows.model.windows import Window, merged, ordered
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """A grouping: a strategy, and what the elements of a window come to."""
+
+    strategy: Strategy
+    aggregate: Aggregate
+
+    @property
+    def nothing(self) -> Record:
+        """The record of a key that nothing is known of."""
+        return NOTHING
+
+    def step(self, record: Record, given: Input, moment: Moment) -> tuple[Record, list[Output]]:
+        """Return the record of a key after an input, and what comes of it, in order.
+
+        Whatever a function of the user raises, the record is as it was.
+
+        Args:
+            record: The record before.
+            given: The input.
+            moment: The watermarks and the clock before it.
+        """
+        if isinstance(given, Element):
+            return self.bundle(record, (given,), moment)
+        step = _Step(self, record, moment)
+        match given:
+            case Watermark(to):
+                step.watermark(to)
+            case Clock(to):
+                step.clock(to)
+            case Timer(window):
+                step.look(window)
+            case _:
+                assert_never(given)
+        return step.result()
+
+    def bundle(self, record: Record, elements: Iterable[Element], moment: Moment) -> tuple[Record, list[Output]]:
+        """Take several elements, and look at the triggers once. A flow takes one element at a time."""
+        step = _Step(self, record, moment)
+        touched: set[Window] = set()
+        for element in elements:
+            step.element(element, touched)
+        for window in ordered(touched):
+            step.look(window)
+        return step.result()
+
+    def hold(self, record: Record) -> int | None:
+        """Return where a key holds the output watermark, or None."""
+        found = [time for cell in record.open for time in (cell.hold, cell.expiry_hold) if time is not None]
+        return min(found, default=None)
+
+    def due(self, record: Record, moment: Moment) -> tuple[int | None, int | None]:
+        """Return the least watermark and the least clock, above those of now, at which a step may do anything."""
+        expiry, trigger = self.strategy.expiry, self.strategy.trigger
+        look = Look(True, moment.clock, self.strategy.windows.merging)
+        at = [expiry(window) + 1 for window in record.closed[:1]]
+        clocks = []
+        for cell in record.open:
+            if moment.input < cell.window.end:
+                at.append(cell.window.end)
+            # One that is ready again at once fires with the next step, and that may close the window.
+            elif trigger.ready(cell.trigger, look) and trigger.fire(cell.trigger, look) != cell.trigger:
+                at.append(moment.input + 1)
+            else:
+                at.append(expiry(cell.window) + 1)
+            target = trigger.target(cell.trigger)
+            if target is not None and target > moment.clock:
+                clocks.append(target)
+        return min(at, default=None), min(clocks, default=None)
+
+
+class _Step:
+    """A step at work: the windows of a key, changed here, and a new record at the end."""
+
+    def __init__(self, grouping: Grouping, record: Record, moment: Moment) -> None:
+        self.strategy = grouping.strategy
+        self.aggregate = grouping.aggregate
+        self.merging = grouping.strategy.windows.merging
+        self.before = record
+        self.cells = {cell.window: cell for cell in record.open}
+        self.closed = set(record.closed)
+        self.outputs: list[Output] = []
+        self.input = moment.input
+        self.now = moment.clock
+        if moment.output is None:
+            held = grouping.hold(record)
+            self.output = moment.input if held is None else min(moment.input, held)
+        else:
+            self.output = moment.output
+
+    def result(self) -> tuple[Record, list[Output]]:
+        """Return the record after the step, and the outputs."""
+        cells = tuple(self.cells[window] for window in ordered(self.cells))
+        closed = tuple(ordered(self.closed))
+        return (Record(cells, closed) if cells or closed else NOTHING), self.outputs
+
+    # Elements
+
+    def element(self, element: Element, touched: set[Window]) -> None:
+        """Take an element into its windows; add those to `touched`."""
+        windows = set(self.strategy.windows.assign(element.at, element.value, element.windows))
+        if not windows:
+            self.outputs.append(Drop(element.value, element.at, "no window", None))
+            return
+        alive = [window for window in windows if self.strategy.expiry(window) >= self.input]
+        dropped = [(window, "lateness") for window in windows.difference(alive)]
+        taking = self._join(alive) if self.merging else alive
+        shut = [window for window in taking if window in self.closed]
+        dropped += [(window, "closed window") for window in shut]
+        for window, reason in sorted(dropped, key=lambda pair: (pair[0].end, pair[0].start)):
+            self.outputs.append(Drop(element.value, element.at, reason, window))  # type: ignore[arg-type]
+        taken = [window for window in ordered(taking) if window not in shut]
+        if taken and element.at < self.input:
+            self.outputs.append(Late(element.value, element.at))
+        for window in taken:
+            self._accept(window, element)
+        touched.update(taken)
+
+    def _accept(self, window: Window, element: Element) -> None:
+        strategy, aggregate = self.strategy, self.aggregate
+        cell = self.cells.get(window)
+        if cell is None:
+            cell = self._born(window)
+        if element.retraction:
+            accumulator = aggregate.remove(cell.accumulator, element.value)
+        else:
+            accumulator = aggregate.add(cell.accumulator, element.value)
+        held, expiry_hold = cell.hold, cell.expiry_hold
+        time = strategy.hold(window, element.at)
+        if time >= self.output and window.end > self.input:
+            held = time if held is None else strategy.combine(held, time)
+        else:  # too late to matter on time; it has yet to come out before its window expires downstream
+            expiry_hold = strategy.expiry(window)
+        trigger = strategy.trigger.on_element(cell.trigger, self._look(window))
+        self.cells[window] = cell._replace(
+            accumulator=accumulator, fresh=cell.fresh + 1, hold=held, expiry_hold=expiry_hold, trigger=trigger
+        )
+
+    def _born(self, window: Window) -> Cell:
+        late = self.merging and window.end <= self.input
+        return Cell(window, self.aggregate.create(), 0, None, None, self.strategy.trigger.start(), None, late, ())
+
+    def _look(self, window: Window) -> Look:
+        return Look(self.input >= window.end, self.now, self.merging)
+
+    # Windows that join
+
+    def _join(self, windows: Sequence[Window]) -> list[Window]:
+        """Join open windows as new ones ask for it, and return the windows that take the element."""
+        new = [window for window in windows if window not in self.cells]
+        if not new:
+            return list(windows)
+        became = {window: window for window in windows}
+        for result, members in merged(self.strategy.windows, [*self.cells, *new]):
+            became |= dict.fromkeys((member for member in members if member in became), result)
+            sources = [self.cells[member] for member in members if member in self.cells]
+            if sources:
+                self._merge(result, sources)
+        return list(set(became.values()))
+
+    def _merge(self, result: Window, sources: list[Cell]) -> None:
+        strategy, aggregate = self.strategy, self.aggregate
+        sources.sort(key=lambda cell: (cell.pane is None, cell.window.end, cell.window.start))  # emitted ones first
+        own = self.cells.get(result)
+        accumulator = sources[0].accumulator
+        for cell in sources[1:]:
+            accumulator = aggregate.merge(accumulator, cell.accumulator)
+        holds = [cell.hold for cell in sources if cell.hold is not None]
+        held: int | None = None
+        if holds:
+            held = result.end - 1 if strategy.time == "end" else max(holds) if strategy.time == "latest" else min(holds)
+        fresh = sum(cell.fresh for cell in sources)
+        for cell in sources:
+            del self.cells[cell.window]
+        self.closed.discard(result)
+        self.cells[result] = Cell(
+            result,
+            accumulator,
+            fresh,
+            held,
+            strategy.expiry(result) if fresh and held is None else None,
+            strategy.trigger.merge([cell.trigger for cell in sources], self._look(result)),
+            None if own is None else own.pane,
+            (result.end <= self.input and held is None) if own is None else own.late_born,
+            tuple(firing for cell in sources for firing in cell.outstanding),
+        )
+
+    # The passing of time
+
+    def watermark(self, to: int) -> None:
+        """Fire or give up the windows whose end the watermark has passed."""
+        if to <= self.input:
+            return
+        self.input = to
+        for window in ordered(window for window in self.cells if window.end <= to):
+            place = (window.end, window.start)
+            if self.strategy.expiry(window) < to:
+                self._emit(self.cells.pop(window), True, place)
+            else:
+                self.look(window, place)
+        self.closed = {window for window in self.closed if self.strategy.expiry(window) >= to}
+
+    def clock(self, to: int) -> None:
+        """Fire the windows that wait for a processing time that has come."""
+        self.now = to
+        due = [
+            (target, window.end, window.start)
+            for window, cell in self.cells.items()
+            if (target := self.strategy.trigger.target(cell.trigger)) is not None
+            and target <= to
+            and self.strategy.expiry(window) >= self.input
+        ]
+        for place in sorted(due):
+            self.look(Window(place[2], place[1]), place)
+
+    # Panes
+
+    def look(self, window: Window, place: Place = ()) -> None:
+        """Fire a window if its trigger is ready."""
+        cell = self.cells.get(window)
+        look = self._look(window)
+        if cell is None or not self.strategy.trigger.ready(cell.trigger, look):
+            return
+        trigger = self.strategy.trigger.fire(cell.trigger, look)
+        finished = self.strategy.trigger.finished(trigger)
+        cell = self._emit(cell, finished, place)
+        if finished:
+            del self.cells[window]
+            self.closed.add(window)
+            return
+        promised = self.strategy.expiry(window) if self.strategy.closing == "always" else None
+        accumulator = self.aggregate.create() if self.strategy.panes == "discarding" else cell.accumulator
+        self.cells[window] = cell._replace(
+            accumulator=accumulator, fresh=0, hold=None, expiry_hold=promised, trigger=trigger
+        )
+
+    def _emit(self, cell: Cell, last: bool, place: Place) -> Cell:
+        """Give a pane, if there is one to give, and return the window with it noted."""
+        strategy, window, before = self.strategy, cell.window, cell.pane
+        if self.output >= window.end or cell.late_born or (before is not None and before[0] != Timing.EARLY):
+            timing = Timing.LATE
+        else:
+            timing = Timing.EARLY if self.input < window.end else Timing.ON_TIME
+        promised = (timing == Timing.ON_TIME and strategy.on_time == "always") or (
+            last and strategy.closing == "always"
+        )
+        if not cell.fresh and not promised:
+            return cell
+        index, on_time_index = (0, -1) if before is None else (before[1] + 1, before[2])
+        on_time_index = -1 if timing == Timing.EARLY else on_time_index + 1
+        times = [time for time in (cell.hold, cell.expiry_hold) if time is not None]
+        at = min(times, default=window.end - 1)
+        if not (strategy.beyond and at == cell.hold):
+            at = min(at, window.end - 1)
+        value = self.aggregate.result(cell.accumulator)
+        firing = Firing(value, window, at, int(timing), index, on_time_index, last, False, place)
+        for old in cell.outstanding:
+            self.outputs.append(old._replace(retraction=True, place=place))
+        self.outputs.append(firing)
+        outstanding = (firing._replace(place=()),) if strategy.panes == "retracting" else ()
+        return cell._replace(pane=(int(timing), index, on_time_index), outstanding=outstanding)

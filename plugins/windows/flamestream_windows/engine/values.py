@@ -1,0 +1,159 @@
+"""Values of the engine: what comes into a step, what comes out, and the records between. All of them plain data."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from flamestream_windows.model.panes import Reason
+from flamestream_windows.model.times import MIN
+from flamestream_windows.model.triggers import State
+from flamestream_windows.model.windows import GLOBAL, Window
+
+Place = tuple[int, ...]
+"""Where an output belongs among those of other keys at the same moment. Equal places go by the hash of the key."""
+
+
+class Moment(NamedTuple):
+    """The watermarks and the clock before a step.
+
+    Attributes:
+        input: The input watermark (`LIWM`).
+        output: The output watermark (`LOWM`); None: that of the key, which its record tells.
+        clock: Processing time, in microseconds.
+    """
+
+    input: int = MIN
+    output: int | None = None
+    clock: int = MIN
+
+
+class Element(NamedTuple):
+    """An element of a key.
+
+    Attributes:
+        value: Its value.
+        at: Its timestamp.
+        windows: The windows that it has from a grouping before.
+        retraction: Whether it takes back an equal element that came before.
+    """
+
+    value: Any
+    at: int
+    windows: tuple[Window, ...] = (GLOBAL,)
+    retraction: bool = False
+
+
+class Watermark(NamedTuple):
+    """A step of the input watermark."""
+
+    to: int
+
+
+class Clock(NamedTuple):
+    """A step of processing time."""
+
+    to: int
+
+
+class Timer(NamedTuple):
+    """A look at the trigger of one window, for no other reason."""
+
+    window: Window
+
+
+Input = Element | Watermark | Clock | Timer
+
+
+class Firing(NamedTuple):
+    """A pane, or a retraction of one.
+
+    Attributes:
+        value: What it holds.
+        window: Its window.
+        at: Its timestamp.
+        timing: A `Timing`, as a number.
+        number: Its number among the panes of its window.
+        on_time_number: Its number among those that are not early; -1: it is early (`nonspeculative_index`).
+        last: Whether none will follow.
+        retraction: Whether it takes one back.
+        place: Its place.
+    """
+
+    value: Any
+    window: Window
+    at: int
+    timing: int
+    number: int
+    on_time_number: int
+    last: bool
+    retraction: bool = False
+    place: Place = ()
+
+
+class Late(NamedTuple):
+    """An element that came late and was taken."""
+
+    value: Any
+    at: int
+
+
+class Drop(NamedTuple):
+    """An element that a window did not take; `window` is None if it is in none."""
+
+    value: Any
+    at: int
+    reason: Reason
+    window: Window | None
+
+
+class Emit(NamedTuple):
+    """An output of a stateful function."""
+
+    value: Any
+    at: int
+    place: Place = ()
+
+
+Output = Firing | Late | Drop | Emit
+
+
+class Cell(NamedTuple):
+    """The state of an open window.
+
+    Attributes:
+        window: The window.
+        accumulator: That of its elements; with discarding panes of those since the last pane.
+        fresh: How many elements have come since the last pane.
+        hold: Where its elements hold the output watermark, or None.
+        expiry_hold: Where data holds it that is too late for that, or None (`gc_hold`).
+        trigger: State of the trigger.
+        pane: Timing, index and index on time of its last pane, or None.
+        late_born: Whether it joined or came into being behind the watermark, so that all its panes are late.
+        outstanding: With retracting panes: those given and not yet taken back.
+    """
+
+    window: Window
+    accumulator: Any
+    fresh: int
+    hold: int | None
+    expiry_hold: int | None
+    trigger: State
+    pane: tuple[int, int, int] | None
+    late_born: bool
+    outstanding: tuple[Firing, ...]
+
+
+class Record(NamedTuple):
+    """All that a grouping knows of a key.
+
+    Attributes:
+        open: Open windows, in the order of (end, start).
+        closed: Windows whose trigger has finished and that have not expired, in the same order.
+    """
+
+    open: tuple[Cell, ...] = ()
+    closed: tuple[Window, ...] = ()
+
+
+NOTHING: Final = Record()
+"""The record of a key that nothing is known of: it is not stored."""

@@ -1,0 +1,4 @@
+"""The model: times, windows, triggers, strategies, aggregates and panes, as values that print and compare.
+
+Nothing here keeps state: a trigger or an aggregate is given its state and returns the next one.
+"""

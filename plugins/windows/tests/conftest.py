@@ -28,3 +28,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _parametrize(metafunc: pytest.Metafunc, name: str, path: Path) -> None:
     cases: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["cases"]
     metafunc.parametrize(name, cases, ids=[case["id"] for case in cases])
+
+
+@pytest.fixture(scope="session")
+def own_cases() -> list[dict[str, Any]]:
+    """All cases of the plugin."""
+    cases: list[dict[str, Any]] = json.loads((HERE / "cases.json").read_text("utf-8"))["cases"]
+    return cases

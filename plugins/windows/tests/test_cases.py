@@ -22,3 +22,8 @@ def _outcome(case: dict[str, Any], bundles: bool) -> str | None:
 @pytest.mark.parametrize("bundles", [False, True], ids=["elements", "bundles"])
 def test_a_shared_case_holds(shared_case: dict[str, Any], bundles: bool) -> None:
     assert _outcome(shared_case, bundles) == shared_case.get("must_fail_with")
+
+
+@pytest.mark.parametrize("bundles", [False, True], ids=["elements", "bundles"])
+def test_a_case_of_the_plugin_holds(own_case: dict[str, Any], bundles: bool) -> None:
+    assert _outcome(own_case, bundles) == own_case.get("must_fail_with")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 from flamestream_windows.engine.values import (
     NOTHING,
@@ -41,7 +41,7 @@ class Grouping:
         """The record of a key that nothing is known of."""
         return NOTHING
 
-    def step(self, record: Record, given: Input, moment: Moment) -> tuple[Record, list[Output]]:
+    def step(self, record: Record, given: Input, moment: Moment, key: Any = None) -> tuple[Record, list[Output]]:
         """Return the record of a key after an input, and what comes of it, in order.
 
         Whatever a function of the user raises, the record is as it was.
@@ -50,6 +50,7 @@ class Grouping:
             record: The record before.
             given: The input.
             moment: The watermarks and the clock before it.
+            key: The key, which says nothing here.
         """
         if isinstance(given, Element):
             return self.bundle(record, (given,), moment)
@@ -85,7 +86,7 @@ class Grouping:
         expiry, trigger = self.strategy.expiry, self.strategy.trigger
         look = Look(True, moment.clock, self.strategy.windows.merging)
         at = [expiry(window) + 1 for window in record.closed[:1]]
-        clocks = []
+        clocks: list[int] = []
         for cell in record.open:
             if moment.input < cell.window.end:
                 at.append(cell.window.end)
@@ -94,9 +95,7 @@ class Grouping:
                 at.append(moment.input + 1)
             else:
                 at.append(expiry(cell.window) + 1)
-            target = trigger.target(cell.trigger)
-            if target is not None and target > moment.clock:
-                clocks.append(target)
+            clocks += [target for target in trigger.targets(cell.trigger) if target > moment.clock]
         return min(at, default=None), min(clocks, default=None)
 
 
@@ -232,15 +231,13 @@ class _Step:
         self.closed = {window for window in self.closed if self.strategy.expiry(window) >= to}
 
     def clock(self, to: int) -> None:
-        """Fire the windows that wait for a processing time that has come."""
-        self.now = to
-        due = [
-            (target, window.end, window.start)
-            for window, cell in self.cells.items()
-            if (target := self.strategy.trigger.target(cell.trigger)) is not None
-            and target <= to
-            and self.strategy.expiry(window) >= self.input
-        ]
+        """Look at the windows that wait for a processing time which has come since the step before."""
+        before, self.now = self.now, to
+        due = []
+        for window, cell in self.cells.items():
+            targets = [at for at in self.strategy.trigger.targets(cell.trigger) if before < at <= to]
+            if targets and self.strategy.expiry(window) >= self.input:
+                due.append((min(targets), window.end, window.start))
         for place in sorted(due):
             self.look(Window(place[2], place[1]), place)
 
@@ -286,7 +283,9 @@ class _Step:
         value = self.aggregate.result(cell.accumulator)
         firing = Firing(value, window, at, int(timing), index, on_time_index, last, False, place)
         for old in cell.outstanding:
-            self.outputs.append(old._replace(retraction=True, place=place))
+            again = self.aggregate.result(old.value)
+            self.outputs.append(old._replace(value=again, retraction=True, place=place))
         self.outputs.append(firing)
-        outstanding = (firing._replace(place=()),) if strategy.panes == "retracting" else ()
+        kept = firing._replace(value=cell.accumulator, place=())
+        outstanding = (kept,) if strategy.panes == "retracting" else ()
         return cell._replace(pane=(int(timing), index, on_time_index), outstanding=outstanding)

@@ -20,11 +20,8 @@ class Work(Protocol[R]):
     def nothing(self) -> R:
         """The record of a key that nothing is known of."""
 
-    def step(self, record: R, given: Input, moment: Moment) -> tuple[R, list[Output]]:
+    def step(self, record: R, given: Input, moment: Moment, key: Any = None) -> tuple[R, list[Output]]:
         """Return the record after an input, and what comes of it."""
-
-    def bundle(self, record: R, elements: Iterable[Element], moment: Moment) -> tuple[R, list[Output]]:
-        """Take several elements, and look at triggers once."""
 
     def hold(self, record: R) -> int | None:
         """Return where a key holds the output watermark, or None."""
@@ -82,20 +79,16 @@ class Keys(Generic[R]):
         self.clock = to
         return self._noted(found)
 
-    def bundle(self, key: Hashable, elements: Iterable[Element]) -> list[Keyed]:
-        """Take several elements of a key, and look at triggers once."""
-        return self._stepped(key, self.work.bundle(self.record(key), elements, self._moment))
-
     def give(self, key: Hashable, given: Input) -> list[Keyed]:
         """Step one key."""
-        return self._stepped(key, self.work.step(self.record(key), given, self._moment))
+        return self.replace(key, *self.work.step(self.record(key), given, self.moment, key))
 
     def record(self, key: Hashable) -> R:
         """Return the record of a key."""
         return self.records.get(key, self.work.nothing)
 
-    def _stepped(self, key: Hashable, stepped: tuple[R, list[Output]]) -> list[Keyed]:
-        record, outputs = stepped
+    def replace(self, key: Hashable, record: R, outputs: list[Output]) -> list[Keyed]:
+        """Replace the record of a key, and return its outputs with it."""
         self._keep(key, record)
         self._note(key)
         return [(key, output) for output in outputs]
@@ -107,13 +100,14 @@ class Keys(Generic[R]):
             self._note(key)
 
     @property
-    def _moment(self) -> Moment:
+    def moment(self) -> Moment:
+        """The watermark and the clock, before the next step."""
         return Moment(self.watermark, None, self.clock)
 
     def _pass(self, given: Input, keys: list[Hashable]) -> list[tuple[Hashable, list[Output]]]:
-        moment = self._moment
+        moment = self.moment
         try:
-            stepped = [(key, *self.work.step(self.records[key], given, moment)) for key in keys]
+            stepped = [(key, *self.work.step(self.records[key], given, moment, key)) for key in keys]
         except BaseException:  # all or none: a function that raises has changed nothing
             for key in keys:
                 self._note(key)
@@ -144,7 +138,7 @@ class Keys(Generic[R]):
             self._due.pop(key, None)
             return
         before = self._due.get(key, (None, None, None))
-        now = (*self.work.due(record, self._moment), self.work.hold(record))
+        now = (*self.work.due(record, self.moment), self.work.hold(record))
         self._due[key] = now
         for at, (time, earlier) in enumerate(zip(now, before, strict=True)):
             if time is not None and time != earlier:

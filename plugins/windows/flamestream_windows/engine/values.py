@@ -129,7 +129,8 @@ class Cell(NamedTuple):
         trigger: State of the trigger.
         pane: Timing, index and index on time of its last pane, or None.
         late_born: Whether it joined or came into being behind the watermark, so that all its panes are late.
-        outstanding: With retracting panes: those given and not yet taken back.
+        outstanding: With retracting panes: those given and not yet taken back, each with its accumulator as the value,
+            which is immutable where a pane's value need not be.
     """
 
     window: Window

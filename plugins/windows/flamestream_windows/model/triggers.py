@@ -76,9 +76,9 @@ class Trigger(ABC):
         """Return the state without what belongs to the present pane; what has finished stays finished."""
         return state
 
-    def target(self, state: State) -> int | None:
-        """Return the processing time at which to look at it again, or None."""
-        return None
+    def targets(self, state: State) -> Sequence[int]:
+        """Return the processing times at which to look at it again."""
+        return ()
 
     def early(self) -> bool:
         """Return whether it can fire before the end of the window."""
@@ -244,10 +244,10 @@ class AfterWatermark(Trigger):
             last if self.last is None else self.last.clear(last),
         )
 
-    def target(self, state: State) -> int | None:
+    def targets(self, state: State) -> Sequence[int]:
         finished, behind, first, last = state
         active, part = (last, self.last) if behind else (first, self.first)
-        return None if finished or part is None else part.target(active)
+        return () if finished or part is None else part.targets(active)
 
     def early(self) -> bool:
         return self.first is not None and self.first.early()
@@ -357,9 +357,8 @@ class AfterProcessingTime(Trigger):
     def clear(self, state: State) -> State:
         return (state[0], None)
 
-    def target(self, state: State) -> int | None:
-        found: int | None = state[1]
-        return found
+    def targets(self, state: State) -> Sequence[int]:
+        return () if state[1] is None else (state[1],)
 
     def early(self) -> bool:
         return True
@@ -450,8 +449,8 @@ class Repeatedly(Trigger):
     def clear(self, state: State) -> State:
         return (False, self.trigger.clear(state[1]))
 
-    def target(self, state: State) -> int | None:
-        return self.trigger.target(state[1])
+    def targets(self, state: State) -> Sequence[int]:
+        return self.trigger.targets(state[1])
 
     def early(self) -> bool:
         return self.trigger.early()
@@ -501,13 +500,11 @@ class _Several(Trigger):
     def clear(self, state: State) -> State:
         return (state[0], *(each.clear(own) for each, own in zip(self.triggers, state[1:], strict=True)))
 
-    def target(self, state: State) -> int | None:
-        found = (
-            each.target(own)
-            for each, own in zip(self.triggers, state[1:], strict=True)
-            if not state[0] and not each.finished(own)
-        )
-        return min((due for due in found if due is not None), default=None)
+    def targets(self, state: State) -> Sequence[int]:
+        if state[0]:
+            return ()
+        pairs = zip(self.triggers, state[1:], strict=True)
+        return [due for each, own in pairs if not each.finished(own) for due in each.targets(own)]
 
     def _met(self, state: State, look: Look) -> list[bool]:
         return [each.finished(own) or each.ready(own, look) for each, own in zip(self.triggers, state[1:], strict=True)]
@@ -619,11 +616,11 @@ class AfterEach(_Several):
             finished = finished and each.finished(own[-1])
         return (finished, *own)
 
-    def target(self, state: State) -> int | None:
+    def targets(self, state: State) -> Sequence[int]:
         if state[0]:
-            return None
+            return ()
         at = self._active(state)
-        return self.triggers[at - 1].target(state[at])
+        return self.triggers[at - 1].targets(state[at])
 
     def early(self) -> bool:
         return self.triggers[0].early()
@@ -683,11 +680,8 @@ class OrFinally(Trigger):
     def clear(self, state: State) -> State:
         return (state[0], self.main.clear(state[1]), self.last.clear(state[2]))
 
-    def target(self, state: State) -> int | None:
-        if state[0]:
-            return None
-        found = (self.main.target(state[1]), self.last.target(state[2]))
-        return min((due for due in found if due is not None), default=None)
+    def targets(self, state: State) -> Sequence[int]:
+        return () if state[0] else [*self.main.targets(state[1]), *self.last.targets(state[2])]
 
     def early(self) -> bool:
         return self.main.early() or self.last.early()

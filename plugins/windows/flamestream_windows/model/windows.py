@@ -244,8 +244,6 @@ def _midnight(calendar: Calendar, number: int) -> int:
 class Same(WindowFn):
     """The windows that elements have already: those of the panes that they are."""
 
-    endless_input: bool = False
-
     def assign(self, at: int, value: Any, windows: Sequence[Window]) -> Iterable[Window]:
         return windows
 

@@ -202,7 +202,9 @@ class _Replay:
                 self._take(self.keys.element(key, element))
             return
         for key in dict.fromkeys(key for key, _ in given):
-            self._take(self.keys.bundle(key, [element for its, element in given if its == key]))
+            own = [element for its, element in given if its == key]
+            stepped = self.grouping.bundle(self.keys.record(key), own, self.keys.moment)
+            self._take(self.keys.replace(key, *stepped))
 
     def _watermark(self, event: Case) -> None:
         self._take(self.keys.advance(MAX if event["ts"] == "+inf" else event["ts"]))

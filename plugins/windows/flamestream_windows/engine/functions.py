@@ -1,0 +1,254 @@
+"""The step of a stateful function: its cells and timers, key by key and window by window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from flamecore.errors import ConsistencyError, GraphError
+from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Input, Late, Moment, Output, Place, Watermark
+from flamestream_windows.model.cells import SCOPE, Alarm, Cell, Scope, Stamped, StatefulFn, Timer
+from flamestream_windows.model.times import MAX, duration
+from flamestream_windows.model.windows import Global, Window, WindowFn, ordered
+
+LIMIT: Final = 1_000_000
+"""Most timers of a key that run in one step. One that sets itself for a time that is over runs for ever."""
+
+
+class FnCell(NamedTuple):
+    """The state of one window.
+
+    Attributes:
+        window: The window.
+        contents: Name and contents of each cell that is not empty, by name.
+        alarms: Timers that are set, in the order of time, name and tag.
+    """
+
+    window: Window
+    contents: tuple[tuple[str, Any], ...]
+    alarms: tuple[Alarm, ...]
+
+
+class FnRecord(NamedTuple):
+    """All that a stateful function knows of a key.
+
+    Attributes:
+        open: Its windows that have contents or timers, in the order of (end, start).
+    """
+
+    open: tuple[FnCell, ...] = ()
+
+
+_NOTHING: Final = FnRecord()
+
+
+@dataclass(frozen=True)
+class Function:
+    """A stateful function, its windows and how late their elements may be.
+
+    Attributes:
+        function: The class of the function.
+        windows: Its windows; those that join are refused.
+        lateness: Microseconds for which a window lasts behind its end.
+    """
+
+    function: type[StatefulFn[Any, Any, Any]]
+    windows: WindowFn = field(default_factory=Global)
+    lateness: int = 0
+
+    def __post_init__(self) -> None:
+        if self.windows.merging:
+            raise GraphError(
+                f"{self.function.__name__} keeps state by window, and windows {self.windows} may join",
+                hint="Use windows that do not, or a fold with merge=.",
+            )
+        for name, timer in self.timers.items():
+            if not callable(getattr(self.function, f"on_{name}", None)):
+                raise GraphError(
+                    f"{self.function.__name__} has a timer {name} ({timer.domain} time), and no method for it",
+                    hint=f"Write `def on_{name}(self, key, at)`.",
+                )
+        if self.function.on_element is StatefulFn.on_element:
+            raise GraphError(
+                f"{self.function.__name__} has no method for elements",
+                hint="Write `def on_element(self, key, value, at)`.",
+            )
+
+    @cached_property
+    def timers(self) -> dict[str, Timer]:
+        """Its timers by name."""
+        return {name: each for name in dir(self.function) if isinstance(each := getattr(self.function, name), Timer)}
+
+    @cached_property
+    def cells(self) -> dict[str, Cell[Any]]:
+        """Its cells by name."""
+        return {name: each for name in dir(self.function) if isinstance(each := getattr(self.function, name), Cell)}
+
+    @property
+    def nothing(self) -> FnRecord:
+        """The record of a key that nothing is known of."""
+        return _NOTHING
+
+    def expiry(self, window: Window) -> int:
+        """Return the greatest watermark at which a window is still there."""
+        return min(window.end - 1 + self.lateness, MAX - 1)
+
+    def step(self, record: FnRecord, given: Input, moment: Moment, key: Any = None) -> tuple[FnRecord, list[Output]]:
+        """Return the record of a key after an input, and what comes of it, in order.
+
+        Whatever the function raises, the record is as it was.
+
+        Args:
+            record: The record before.
+            given: The input.
+            moment: The watermarks and the clock before it.
+            key: The key.
+        """
+        step = _Step(self, record, moment, key)
+        match given:
+            case Element():
+                step.element(given)
+            case Watermark(to):
+                step.watermark(to)
+            case Clock(to):
+                step.clock(to)
+            case _:
+                raise TypeError(f"a stateful function has no trigger to look at: {given}")
+        return step.result(), step.outputs
+
+    def hold(self, record: FnRecord) -> int | None:
+        """Return where a key holds the output watermark, or None."""
+        return min((alarm.output for cell in record.open for alarm in cell.alarms if alarm.holds), default=None)
+
+    def due(self, record: FnRecord, moment: Moment) -> tuple[int | None, int | None]:
+        """Return the least watermark and the least clock, above those of now, at which a step may do anything."""
+        alarms = [alarm for cell in record.open for alarm in cell.alarms]
+        at = [alarm.at for alarm in alarms if alarm.domain == "event"]
+        at += [self.expiry(cell.window) + 1 for cell in record.open]
+        clocks = [alarm.at for alarm in alarms if alarm.domain == "processing"]
+        return min(at, default=None), min(clocks, default=None)
+
+
+class _Step:
+    """A step at work: windows of a key, thawed."""
+
+    def __init__(self, function: Function, record: FnRecord, moment: Moment, key: Hashable) -> None:
+        self.function = function
+        self.key = key
+        self.input = moment.input
+        self.now = moment.clock
+        if moment.output is None:
+            held = function.hold(record)
+            self.output = moment.input if held is None else min(moment.input, held)
+        else:
+            self.output = moment.output
+        self.scopes: dict[Window, Scope] = {}
+        for cell in record.open:
+            self._open(cell.window, dict(cell.contents), {(each.name, each.tag): each for each in cell.alarms})
+        self.outputs: list[Output] = []
+        self.time = -MAX
+        self.ran = 0
+
+    def _open(self, window: Window, frozen: dict[str, Any], alarms: dict[tuple[str, str], Alarm]) -> Scope:
+        scope = Scope(frozen, alarms, self.function.expiry(window), self.input, self.output)
+        self.scopes[window] = scope
+        return scope
+
+    def result(self) -> FnRecord:
+        """Return the record after the step."""
+        cells = self.function.cells if self.scopes else {}
+        kept = []
+        for window in ordered(self.scopes):
+            scope = self.scopes[window]
+            frozen = scope.frozen | {name: cells[name].freeze(held) for name, held in scope.contents.items()}
+            contents = tuple((name, frozen[name]) for name in sorted(frozen) if frozen[name])
+            if contents or scope.alarms:
+                kept.append(FnCell(window, contents, tuple(sorted(scope.alarms.values()))))
+        return FnRecord(tuple(kept)) if kept else _NOTHING
+
+    def element(self, element: Element) -> None:
+        """Give an element to the function, in each of its windows."""
+        if element.retraction:
+            raise ConsistencyError(
+                f"a retraction of {element.value!r} comes to {self.function.function.__name__}, which takes none back",
+                hint="Use panes='accumulating' or 'discarding' before a stateful function.",
+            )
+        windows = ordered(set(self.function.windows.assign(element.at, element.value, element.windows)))
+        if not windows:
+            self.outputs.append(Drop(element.value, element.at, "no window", None))
+        patience = self.function.function.lateness
+        behind = None if patience is None else element.at + duration(patience)
+        late = element.at < self.input
+        for window in windows:
+            if self.function.expiry(window) < self.input or (behind is not None and behind < self.input):
+                self.outputs.append(Drop(element.value, element.at, "lateness", window))
+                continue
+            if late:
+                self.outputs.append(Late(element.value, element.at))
+                late = False
+            scope = self.scopes.get(window) or self._open(window, {}, {})
+            self._call(scope, "on_element", element.at, (), self.key, element.value, element.at)
+            self._run_due()
+
+    def watermark(self, to: int) -> None:
+        """Run the timers of event time that are due, and end windows that have expired, in the order of time."""
+        if to <= self.input:
+            return
+        self.input = to
+        for scope in self.scopes.values():
+            scope.input = to
+        self._run_due(placed=True)
+
+    def clock(self, to: int) -> None:
+        """Run the timers of processing time that are due, in the order of time."""
+        self.now = to
+        self._run_due(placed=True)
+
+    def _run_due(self, *, placed: bool = False) -> None:
+        """Run what is due until nothing is: what is set meanwhile, and is due, joins the queue."""
+        while due := min(self._due(), default=None):
+            time, _, window, alarm = due
+            scope = self.scopes[window]
+            self.ran += 1
+            if self.ran > LIMIT:
+                raise ConsistencyError(
+                    f"{LIMIT} timers of one key have run in one step, the last one at {time}",
+                    hint=f"Let {self.function.function.__name__} set a timer for a later time than that at which it "
+                    "runs, or not at all.",
+                )
+            self.time = max(self.time, time)  # what is set for a time that is over comes behind what has set it
+            place = (self.time, window.end, window.start) if placed else ()
+            if alarm is None:
+                self._call(scope, "on_expiry", window.end - 1, place, self.key, window.end - 1)
+                del self.scopes[window]
+                continue
+            own = (alarm.name, alarm.tag)
+            del scope.alarms[own]
+            self._call(scope, f"on_{alarm.name}", alarm.output, place, self.key, alarm.at)
+            if self.input == MAX and alarm.domain == "event":
+                scope.alarms.pop(own, None)  # the input is over: one that sets itself again would run for ever
+
+    def _due(self) -> Iterable[tuple[int, int, Window, Alarm | None]]:
+        for window, scope in self.scopes.items():
+            expired = scope.limit < self.input
+            for alarm in scope.alarms.values():
+                if alarm.at <= self.input if alarm.domain == "event" else alarm.at <= self.now and not expired:
+                    yield alarm.at, 0, window, alarm
+            if expired:
+                yield scope.limit + 1, 1, window, None
+
+    def _call(self, scope: Scope, method: str, at: int, place: Place, *args: Any) -> None:
+        instance = self.function.function()
+        instance.__dict__[SCOPE] = scope
+        scope.at = at
+        called: Callable[..., Iterable[Any] | None] = getattr(instance, method)
+        for value in called(*args) or ():
+            time = at
+            if isinstance(value, Stamped):
+                value, time = value
+                if time < at:
+                    raise ValueError(f"{value!r} has the timestamp {time}, before {at}, that of what it comes of")
+            self.outputs.append(Emit(value, time, place))
+        del instance.__dict__[SCOPE]

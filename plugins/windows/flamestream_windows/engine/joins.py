@@ -1,0 +1,166 @@
+"""Joins in time and verbs by key, as stateful functions. An element of two streams is a pair: its side, its value."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any, ClassVar
+
+from flamestream_windows.model.aggregates import LEFT, RIGHT, How
+from flamestream_windows.model.cells import OrderedList, Stamped, StatefulFn, Timer, Value
+from flamestream_windows.model.times import MIN
+
+Both = tuple[Any, Any]
+
+
+class IntervalJoin(StatefulFn[Hashable, tuple[int, Any], Both]):
+    """Pairs of a left and a right element whose timestamps are close: `left − before ≤ right ≤ left + after`.
+
+    A pair has the later timestamp of both; an element without another its own, which it holds until none can come.
+    """
+
+    before: ClassVar[int]
+    after: ClassVar[int]
+    how: ClassVar[How]
+
+    left = OrderedList()
+    right = OrderedList()
+    left_over = Timer("event")
+    right_over = Timer("event")
+
+    # An entry is (value, whether it is in a pair). A timer for each timestamp, with it as the tag, ends its entries.
+
+    def on_element(self, key: Hashable, value: tuple[int, Any], at: int) -> Iterable[Stamped[Both]]:
+        side, inner = value
+        mine, others = (self.left, self.right) if side == LEFT else (self.right, self.left)
+        start, end = (at - self.before, at + self.after) if side == LEFT else (at - self.after, at + self.before)
+        found = others.between(start, end + 1)
+        mine.add(at, (inner, bool(found)))
+        self._set(side, at)
+        if any(not paired for _, (_, paired) in found):
+            others.update(start, end + 1, lambda entry: (entry[0], True))
+            for time in sorted({time for time, (_, paired) in found if not paired}):
+                self._set(RIGHT if side == LEFT else LEFT, time)
+        for time, (other, _) in found:
+            yield Stamped((inner, other) if side == LEFT else (other, inner), max(at, time))
+
+    def on_left_over(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
+        time = at - self.after - 1
+        for _, (value, paired) in self.left.remove(time, time + 1):
+            if self.how != "inner" and not paired:
+                yield Stamped((value, None), time)
+
+    def on_right_over(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
+        time = at - self.before - 1
+        for _, (value, paired) in self.right.remove(time, time + 1):
+            if self.how == "outer" and not paired:
+                yield Stamped((None, value), time)
+
+    def _set(self, side: int, at: int) -> None:
+        """Set the end of the entries of a timestamp, which hold the output watermark while one may come out alone."""
+        if side == LEFT:
+            entries, over, end, alone = self.left, self.left_over, at + self.after + 1, self.how != "inner"
+        else:
+            entries, over, end, alone = self.right, self.right_over, at + self.before + 1, self.how == "outer"
+        alone = alone and any(not paired for _, (_, paired) in entries.between(at, at + 1))
+        over.set(end, output=at if alone else end, tag=str(at))
+
+
+class AsOf(StatefulFn[Hashable, tuple[int, Any], Both]):
+    """Each left element with the last right one that is not after it, or None.
+
+    It waits until the watermark has passed it, so that the right one is known.
+    """
+
+    keep: ClassVar[int]
+
+    waiting = OrderedList()
+    right = OrderedList()
+    known = Timer("event")
+
+    def on_element(self, key: Hashable, value: tuple[int, Any], at: int) -> Iterable[Stamped[Both]]:
+        side, inner = value
+        (self.waiting if side == LEFT else self.right).add(at, inner)
+        self._set()
+        return ()
+
+    def on_known(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
+        for time, value in self.waiting.remove(MIN, at):
+            found = self.right.between(time - self.keep, time + 1)
+            yield Stamped((value, found[-1][1] if found else None), time)
+        self.right.remove(MIN, at - self.keep)
+        self._set()
+
+    def _set(self) -> None:
+        waiting = [at for at, _ in self.waiting][:1]
+        ends = [at + 1 for at in waiting] + [at + self.keep + 1 for at, _ in list(self.right)[:1]]
+        if not ends:
+            self.known.clear()
+            return
+        self.known.set(min(ends), output=min([*ends, *waiting]))
+
+
+class Distinct(StatefulFn[Hashable, Any, Any]):
+    """The first element of a key within a time, on either side of it; the others are left out."""
+
+    within: ClassVar[int]
+
+    seen = OrderedList()
+    forget = Timer("event")
+
+    def on_element(self, key: Hashable, value: Any, at: int) -> Iterable[Any]:
+        if self.seen.between(at - self.within + 1, at + self.within):
+            return
+        self.seen.add(at, True)
+        self._set()
+        yield value
+
+    def on_forget(self, key: Hashable, at: int) -> Iterable[Any]:
+        self.seen.remove(MIN, at - 2 * self.within + 1)
+        self._set()
+        return ()
+
+    def _set(self) -> None:
+        # One that is late by nearly `within` may be that much later than what it repeats.
+        for at, _ in list(self.seen)[:1]:
+            self.forget.set(at + 2 * self.within)
+
+
+class Inactive(StatefulFn[Hashable, Any, tuple[Any, Any]]):
+    """The key and its last element, once nothing has come for a time."""
+
+    after: ClassVar[int]
+
+    latest = Value()
+    quiet = Timer("event")
+
+    def on_element(self, key: Hashable, value: Any, at: int) -> Iterable[tuple[Any, Any]]:
+        time, _ = self.latest.get((at, None))
+        if at >= time:
+            self.latest.set((at, value))
+            self.quiet.set(at + self.after)
+        return ()
+
+    def on_quiet(self, key: Hashable, at: int) -> Iterable[tuple[Any, Any]]:
+        _, value = self.latest.get()
+        self.latest.clear()
+        yield key, value
+
+
+def interval_join(before: int, after: int, how: How = "inner") -> type[IntervalJoin]:
+    """Return the join of elements whose timestamps differ by so many microseconds at most."""
+    return type("IntervalJoin", (IntervalJoin,), {"before": before, "after": after, "how": how})
+
+
+def as_of(keep: int) -> type[AsOf]:
+    """Return the join with the last element before, at most so many microseconds old."""
+    return type("AsOf", (AsOf,), {"keep": keep})
+
+
+def distinct(within: int) -> type[Distinct]:
+    """Return the function that lets the first element of a key within so many microseconds pass."""
+    return type("Distinct", (Distinct,), {"within": within, "lateness": within - 1})
+
+
+def inactive(after: int) -> type[Inactive]:
+    """Return the function that tells of keys that have been silent for so many microseconds."""
+    return type("Inactive", (Inactive,), {"after": after})

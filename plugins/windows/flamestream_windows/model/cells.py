@@ -1,0 +1,429 @@
+"""Stateful functions, as users write them: a class with cells and timers, and a method for each thing that happens.
+
+    class Silent(StatefulFn):
+        latest = Value()
+        quiet = Timer("event")
+
+        def on_element(self, key, reading, at):
+            self.latest.set(reading)
+            self.quiet.set(at + 900_000_000)
+            return ()
+
+        def on_quiet(self, key, at):
+            yield Alert(key, self.latest.get())
+
+A cell is empty for a key until something is put in, and again when its window expires. Instances live for one call:
+what is to last belongs into a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, overload
+
+from flamecore.errors import GraphError
+from flamestream_windows.model.times import END_OF_GLOBAL_WINDOW, duration, instant
+
+K = TypeVar("K")
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+
+Domain = Literal["event", "processing"]
+
+
+class Stamped(NamedTuple, Generic[T]):
+    """An output with a timestamp of its own, not before that of what it comes of."""
+
+    value: T
+    at: int
+
+
+class Alarm(NamedTuple):
+    """A timer that has been set.
+
+    Attributes:
+        at: When it is due.
+        name: Name of the timer.
+        tag: What tells it from others of that name.
+        domain: Of which time.
+        output: Timestamp of what comes of it.
+        holds: Whether it holds the output watermark there until it has run.
+    """
+
+    at: int
+    name: str
+    tag: str
+    domain: Domain
+    output: int
+    holds: bool
+
+
+class Scope:
+    """What the functions of one key and window see during a call: contents of cells, and timers. Changed in place.
+
+    Attributes:
+        contents: What is in each cell, thawed when it is first asked for.
+        alarms: Timers that are set.
+        at: Timestamp of what is being worked on: that of outputs.
+        limit: The latest time of an event timer: the expiry of the window.
+        input: The input watermark.
+        output: The output watermark.
+    """
+
+    __slots__ = ("alarms", "at", "contents", "frozen", "input", "limit", "output")
+
+    def __init__(
+        self, frozen: dict[str, Any], alarms: dict[tuple[str, str], Alarm], limit: int, input: int, output: int
+    ) -> None:
+        self.frozen = frozen
+        self.input = input
+        self.contents: dict[str, Any] = {}
+        self.alarms = alarms
+        self.at = 0
+        self.limit = limit
+        self.output = output
+
+
+SCOPE: Final = "_scope"
+
+
+class CellView:
+    """A cell of one key, during a call."""
+
+    __slots__ = ("_cell", "_scope")
+
+    def __init__(self, cell: Cell[Any], scope: Scope) -> None:
+        self._cell = cell
+        self._scope = scope
+
+    def _thawed(self) -> Any:
+        contents = self._scope.contents
+        name = self._cell.name
+        if name not in contents:
+            contents[name] = self._cell.thaw(self._scope.frozen.get(name, ()))
+        return contents[name]
+
+    def clear(self) -> None:
+        """Empty it."""
+        self._scope.contents[self._cell.name] = self._cell.thaw(())
+
+    def __bool__(self) -> bool:
+        return bool(self._thawed())
+
+
+class Cell(Generic[V]):
+    """A cell of a stateful function; a class attribute. Its frozen contents are tuples, the empty one if it is empty.
+
+    Args:
+        *types: Types of what it holds, for the codec.
+    """
+
+    view: ClassVar[type[CellView]]
+    name: str = ""
+
+    def __init__(self, *types: Any) -> None:
+        self.types = types
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def thaw(self, frozen: Any) -> Any:
+        """Return contents that may be changed."""
+        return list(frozen)
+
+    def freeze(self, contents: Any) -> Any:
+        """Return contents as a tuple."""
+        return tuple(contents)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> V: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        if instance is None:
+            return self
+        return self.view(self, _scope_of(instance))
+
+    def __set__(self, instance: object, value: object) -> None:
+        raise AttributeError(f"{self.name} is a cell; put {value!r} into it with its methods, such as set()")
+
+
+def _scope_of(instance: Any) -> Scope:
+    scope: Scope | None = instance.__dict__.get(SCOPE)
+    if scope is None:
+        raise RuntimeError("cells and timers can be used only while on_element, a timer or on_expiry is called")
+    return scope
+
+
+class ValueView(CellView, Generic[T]):
+    """One value, or none."""
+
+    __slots__ = ()
+
+    def get(self, default: Any = None) -> T:
+        """Return the value; `default` if there is none."""
+        held = self._thawed()
+        return held[0] if held else default  # type: ignore[no-any-return]
+
+    def set(self, value: T) -> None:
+        """Replace the value."""
+        self._scope.contents[self._cell.name] = [value]
+
+
+class ListView(CellView, Generic[T]):
+    """Values in the order in which they were added."""
+
+    __slots__ = ()
+
+    def add(self, value: T) -> None:
+        """Add a value at the end."""
+        self._thawed().append(value)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._thawed()))
+
+    def __len__(self) -> int:
+        return len(self._thawed())
+
+
+class SetView(CellView, Generic[T]):
+    """Different values, in the order in which they were first added."""
+
+    __slots__ = ()
+
+    def add(self, value: T) -> bool:
+        """Add a value; return whether it is new."""
+        held = self._thawed()
+        new = value not in held
+        held[value] = None
+        return new
+
+    def discard(self, value: T) -> None:
+        """Remove a value, if it is there."""
+        self._thawed().pop(value, None)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._thawed()
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._thawed()))
+
+    def __len__(self) -> int:
+        return len(self._thawed())
+
+
+class MapView(CellView, Generic[K, V]):
+    """Values by key, in the order in which the keys were first put in."""
+
+    __slots__ = ()
+
+    def get(self, key: K, default: Any = None) -> V:
+        """Return the value of a key; `default` if there is none."""
+        return self._thawed().get(key, default)  # type: ignore[no-any-return]
+
+    def put(self, key: K, value: V) -> None:
+        """Replace the value of a key."""
+        self._thawed()[key] = value
+
+    def remove(self, key: K) -> None:
+        """Remove a key, if it is there."""
+        self._thawed().pop(key, None)
+
+    def items(self) -> list[tuple[K, V]]:
+        """Return all keys and values."""
+        return list(self._thawed().items())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._thawed()
+
+    def __len__(self) -> int:
+        return len(self._thawed())
+
+
+class OrderedListView(CellView, Generic[T]):
+    """Values by timestamp; of one timestamp in the order in which they were added."""
+
+    __slots__ = ()
+
+    def add(self, at: datetime | float, value: T) -> None:
+        """Add a value."""
+        held, time = self._thawed(), instant(at)
+        place = len(held)
+        while place and held[place - 1][0] > time:  # mostly the last
+            place -= 1
+        held.insert(place, (time, value))
+
+    def between(self, start: int, end: int) -> list[tuple[int, T]]:
+        """Return timestamps and values in `[start, end)`."""
+        return [pair for pair in self._thawed() if start <= pair[0] < end]
+
+    def remove(self, start: int, end: int) -> list[tuple[int, T]]:
+        """Remove those in `[start, end)`, and return them."""
+        held = self._thawed()
+        gone = [pair for pair in held if start <= pair[0] < end]
+        if gone:
+            held[:] = [pair for pair in held if not start <= pair[0] < end]
+        return gone
+
+    def update(self, start: int, end: int, function: Callable[[T], T]) -> None:
+        """Replace the values in `[start, end)` by what a function makes of them."""
+        held = self._thawed()
+        held[:] = [(at, function(value)) if start <= at < end else (at, value) for at, value in held]
+
+    def __iter__(self) -> Iterator[tuple[int, T]]:
+        return iter(tuple(self._thawed()))
+
+    def __len__(self) -> int:
+        return len(self._thawed())
+
+
+class Value(Cell[ValueView[Any]]):
+    """A cell of one value."""
+
+    view = ValueView
+
+
+class List(Cell[ListView[Any]]):
+    """A cell of values in order."""
+
+    view = ListView
+
+
+class Set(Cell[SetView[Any]]):
+    """A cell of different values."""
+
+    view = SetView
+
+    def thaw(self, frozen: Any) -> Any:
+        return dict.fromkeys(frozen)
+
+
+class Map(Cell[MapView[Any, Any]]):
+    """A cell of values by key."""
+
+    view = MapView
+
+    def thaw(self, frozen: Any) -> Any:
+        return dict(frozen)
+
+    def freeze(self, contents: Any) -> Any:
+        return tuple(contents.items())
+
+
+class OrderedList(Cell[OrderedListView[Any]]):
+    """A cell of values by timestamp."""
+
+    view = OrderedListView
+
+
+class TimerView:
+    """A timer of one key, during a call."""
+
+    __slots__ = ("_scope", "_timer")
+
+    def __init__(self, timer: Timer, scope: Scope) -> None:
+        self._timer = timer
+        self._scope = scope
+
+    def set(self, at: datetime | float, *, output: datetime | float | None = None, tag: str = "") -> None:
+        """Set it; a time that was set before is forgotten. One that is over already runs after the present call.
+
+        Args:
+            at: When it is due: when the watermark, or processing time, is there.
+            output: Timestamp of what comes of it; it holds the output watermark until then. By default `at`, and that
+                of the present element where the timer is of processing time.
+            tag: What tells it from other timers of its name, which are set beside it.
+
+        Raises:
+            ValueError: A timer of event time is behind the expiry of its window, or `output` is behind it.
+        """
+        due = instant(at)
+        event = self._timer.domain == "event"
+        if event and due > self._scope.limit:
+            raise ValueError(
+                f"the timer {self._timer.name} is set for {due}, behind its window, which is gone after "
+                f"{self._scope.limit}; use after() to end with the window"
+            )
+        time = (due if event else self._scope.at) if output is None else instant(output)
+        if event and time > due:
+            raise ValueError(f"the timer {self._timer.name} is due at {due}, before its output at {time}")
+        # Below the output watermark it could not hold it: what comes of it is as late as what it comes of.
+        self._put(Alarm(due, self._timer.name, tag, self._timer.domain, time, time >= self._scope.output))
+
+    def after(self, delay: timedelta, *, tag: str = "") -> None:
+        """Set it for so long after the present element, at most for the expiry of the window."""
+        self.set(min(self._scope.at + duration(delay), self._scope.limit, END_OF_GLOBAL_WINDOW), tag=tag)
+
+    def clear(self, *, tag: str = "") -> None:
+        """Forget it."""
+        self._scope.alarms.pop((self._timer.name, tag), None)
+
+    def due(self, *, tag: str = "") -> int | None:
+        """Return the time that it is set for, or None."""
+        alarm = self._scope.alarms.get((self._timer.name, tag))
+        return None if alarm is None else alarm.at
+
+    def _put(self, alarm: Alarm) -> None:
+        self._scope.alarms[alarm.name, alarm.tag] = alarm
+
+
+class Timer:
+    """A timer of a stateful function; a class attribute `x`, whose method is `on_x(self, key, at)`.
+
+    Args:
+        domain: Of event time, as the watermark tells it, or of processing time.
+    """
+
+    name: str = ""
+
+    def __init__(self, domain: Domain = "event") -> None:
+        if domain not in ("event", "processing"):
+            raise GraphError(
+                f"a timer is of 'event' or 'processing' time, not of {domain!r}", hint="Give it one of them."
+            )
+        self.domain: Domain = domain
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> TimerView: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return self if instance is None else TimerView(self, _scope_of(instance))
+
+    def __set__(self, instance: object, value: object) -> None:
+        raise AttributeError(f"{self.name} is a timer; set it with set(at)")
+
+
+class StatefulFn(Generic[K, T, U]):
+    """A function with state by key and window. Subclass it; a timer `x` needs a method `on_x(self, key, at)`.
+
+    Attributes:
+        lateness: How far an element may be behind the watermark; later ones are dropped. None: any way.
+    """
+
+    lateness: ClassVar[timedelta | int | None] = None
+
+    @property
+    def watermark(self) -> int:
+        """The input watermark, in microseconds. It does not depend on how fast anything runs."""
+        return _scope_of(self).input
+
+    def on_element(self, key: K, value: T, at: int) -> Iterable[U | Stamped[U]]:
+        """Yield what comes of an element. `at` is its timestamp, and by default that of what comes of it."""
+        raise NotImplementedError
+
+    def on_expiry(self, key: K, at: int) -> Iterable[U | Stamped[U]]:
+        """Yield what comes of the end of a window. Cells can still be read."""
+        return ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(getattr(type(self), name, None), Cell | Timer):
+            super().__setattr__(name, value)  # raises, and says what to do
+        raise AttributeError(
+            f"{type(self).__name__}.{name} would be forgotten after this call; make it a cell, such as {name} = Value()"
+        )

@@ -1,0 +1,53 @@
+"""Watermark strategies in the words of flows: `watermark=watermarks.bounded_disorder(seconds=5)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from flamestream_windows.model.times import duration
+from flamestream_windows.model.watermarks import (
+    Arrival,
+    Bounded,
+    Folded,
+    FromRecords,
+    Monotonic,
+    WatermarkStrategy,
+)
+
+__all__ = ["WatermarkStrategy", "arrival", "bounded_disorder", "fold", "from_records", "monotonic"]
+
+
+def monotonic() -> WatermarkStrategy:
+    """Return the strategy of records whose timestamps never fall."""
+    return Monotonic()
+
+
+def bounded_disorder(**units: Any) -> WatermarkStrategy:
+    """Return the strategy of records that are at most so late: `bounded_disorder(seconds=5)`.
+
+    Raises:
+        ValueError: The time is negative.
+    """
+    return Bounded(duration(timedelta(**units), "bounded_disorder"))
+
+
+def from_records(function: Callable[[Any], Any]) -> WatermarkStrategy:
+    """Return the strategy of records of which some say a watermark: `function` returns it, or None."""
+    return FromRecords(function)
+
+
+def fold(initial: Any, step: Callable[[Any, Any, int], tuple[Any, Any]]) -> WatermarkStrategy:
+    """Return a strategy of one's own: `step(state, record, timestamp)` returns the next state and a watermark or None.
+
+    Args:
+        initial: The state before the first record.
+        step: Its step.
+    """
+    return Folded(initial, step)
+
+
+def arrival() -> WatermarkStrategy:
+    """Return the strategy by which a record's timestamp is the time at which it came."""
+    return Arrival()

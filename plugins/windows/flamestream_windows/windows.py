@@ -1,0 +1,128 @@
+"""Windows in the words of flows: `from flamestream_windows import windows as w`, then `w.fixed(minutes=1)`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from flamestream_windows.model.cells import List, Map, OrderedList, Set, Stamped, StatefulFn, Timer, Value
+from flamestream_windows.model.panes import Dropped, Pane, Timing
+from flamestream_windows.model.times import duration
+from flamestream_windows.model.windows import Calendar, Fixed, Global, Sessions, Sliding, Unit, Window, WindowFn
+
+__all__ = [
+    "Dropped",
+    "List",
+    "Map",
+    "OrderedList",
+    "Pane",
+    "Set",
+    "Stamped",
+    "StatefulFn",
+    "Timer",
+    "Timing",
+    "Value",
+    "Window",
+    "WindowFn",
+    "calendar",
+    "fixed",
+    "sessions",
+    "sliding",
+    "whole",
+]
+
+_DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+
+def whole() -> WindowFn:
+    """Return the one window of everything."""
+    return Global()
+
+
+def fixed(*, offset: timedelta = timedelta(0), **units: Any) -> WindowFn:
+    """Return windows of one size, one after another: `fixed(minutes=1)`.
+
+    Args:
+        offset: Where they begin, counted from 1970-01-01 in UTC.
+        units: Their size, as the keywords of a timedelta.
+
+    Raises:
+        ValueError: The size is not positive.
+    """
+    size = _positive(units, "the size of a window")
+    return Fixed(size, duration(offset, "offset") % size)
+
+
+def sliding(*, every: timedelta, offset: timedelta = timedelta(0), **units: Any) -> WindowFn:
+    """Return windows that overlap: `sliding(minutes=5, every=timedelta(minutes=1))`.
+
+    Args:
+        every: How often a window begins.
+        offset: Where they begin, counted from 1970-01-01 in UTC.
+        units: Their size, as the keywords of a timedelta.
+
+    Raises:
+        ValueError: The size or the period is not positive.
+    """
+    period = duration(every, "every")
+    if not period:
+        raise ValueError("windows begin every so often; every= has to be positive")
+    return Sliding(_positive(units, "the size of a window"), period, duration(offset, "offset") % period)
+
+
+def sessions(**units: Any) -> WindowFn:
+    """Return windows that last until nothing has come for a time: `sessions(minutes=30)`.
+
+    Raises:
+        ValueError: The time is not positive.
+    """
+    return Sessions(_positive(units, "the gap of a session"))
+
+
+def calendar(
+    *,
+    tz: str,
+    days: int = 0,
+    weeks: int = 0,
+    months: int = 0,
+    years: int = 0,
+    weekday: str = "monday",
+    month: int = 1,
+    day: int = 1,
+) -> WindowFn:
+    """Return days, weeks, months or years of a zone: `calendar(months=1, tz="Europe/Berlin")`.
+
+    Args:
+        tz: Name of the zone.
+        days: How many days make a window.
+        weeks: How many weeks.
+        months: How many months.
+        years: How many years.
+        weekday: First day of a week.
+        month: First month of a year.
+        day: First day of a month or year, at most 28, so that every month has it.
+
+    Raises:
+        ValueError: Not one of the units is given, or the zone is not known, or a first day cannot be.
+    """
+    units: dict[Unit, int] = {"days": days, "weeks": weeks, "months": months, "years": years}
+    given: list[tuple[Unit, int]] = [(unit, count) for unit, count in units.items() if count]
+    if len(given) != 1 or given[0][1] < 0:
+        raise ValueError(f"a calendar window is a number of days, weeks, months or years, one of them; not {units}")
+    if weekday not in _DAYS:
+        raise ValueError(f"weekday={weekday!r} is none of {', '.join(_DAYS)}")
+    if not (1 <= day <= 28 and 1 <= month <= 12):
+        raise ValueError(f"month={month}, day={day}: months are 1 to 12, and days 1 to 28, which every month has")
+    try:
+        ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise ValueError(f"the zone {tz!r} is not known here; names are such as Europe/Berlin") from error
+    return Calendar(*given[0], tz, _DAYS.index(weekday), month, day)
+
+
+def _positive(units: dict[str, Any], name: str) -> int:
+    micros = duration(timedelta(**units), name)
+    if not micros:
+        raise ValueError(f"{name} has to be positive; give it such as minutes=1")
+    return micros

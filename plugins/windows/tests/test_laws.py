@@ -1,0 +1,211 @@
+"""The laws I0 to I9 on drawn runs, an oracle beside the engine, and mistakes that must not go unseen.
+
+FLAMESTREAM_FIRST_SEED=1000 FLAMESTREAM_SEEDS=50 plays fifty times as many runs, from another seed on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.engine.keyed import Keys
+from flamestream_windows.engine.values import Element, Firing
+from flamestream_windows.model import triggers, windows
+from flamestream_windows.model.aggregates import Collect
+from flamestream_windows.model.panes import Timing
+from flamestream_windows.model.strategy import Strategy
+from flamestream_windows.model.times import MAX
+from flamestream_windows.testing import cases, laws
+from flamestream_windows.testing.laws import LawError, check_run
+from flamestream_windows.testing.oracle import WATERMARK, Expected, Given, final_panes
+
+FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
+SCALE = float(os.environ.get("FLAMESTREAM_SEEDS", "1"))
+PARTS = 5
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_drawn_runs_keep_every_law(part: int) -> None:
+    count = max(1, int(400 * SCALE))
+    first = FIRST + part * count
+    assert sum(check_run(seed) for seed in range(first, first + count)) > count
+
+
+# The oracle
+
+
+def _drawn(rng: random.Random) -> tuple[windows.WindowFn, Any, list[Given]]:
+    size, period, lateness = rng.choice([4, 10, 25]), rng.choice([2, 3, 7]), rng.choice([0, 0, 5, 30])
+    kind = rng.choice(["fixed", "sliding", "sessions"])
+    function: windows.WindowFn = {
+        "fixed": windows.Fixed(size),
+        "sliding": windows.Sliding(size, period),
+        "sessions": windows.Sessions(size),
+    }[kind]
+    events, now = [], rng.randint(-30, 30)
+    for number in range(rng.randint(3, 50)):
+        now += rng.randint(0, 4)
+        if rng.random() < 0.3:
+            events.append(Given(WATERMARK, now - rng.randint(-5, 25)))
+        else:
+            events.append(Given(rng.choice("abc"), now - rng.randint(0, 40), number))
+    return function, (kind, size, period, lateness), [*events, Given(WATERMARK, MAX)]
+
+
+def _compare_with_oracle(seed: int) -> int:
+    function, (kind, size, period, lateness), events = _drawn(random.Random(seed))
+    keys = Keys(Grouping(Strategy(function, lateness=lateness), Collect()))
+    panes = 0
+    for event, expected in zip(events, final_panes(kind, size, period, lateness, events), strict=True):
+        if event.key == WATERMARK:
+            found = keys.advance(event.at)
+        else:
+            found = keys.element(event.key, Element(event.value, event.at))
+        got = [
+            Expected(key, *pane.window, tuple(sorted(pane.value)), pane.timing == Timing.LATE)
+            for key, pane in found
+            if isinstance(pane, Firing)
+        ]
+        assert sorted(got) == sorted(expected), f"seed {seed}: {function}, {lateness}, {event} of {events}"
+        panes += len(got)
+    return panes
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_final_panes_are_those_of_the_oracle(part: int) -> None:
+    count = max(1, int(400 * SCALE))
+    first = FIRST + part * count
+    assert sum(_compare_with_oracle(seed) for seed in range(first, first + count)) > count
+
+
+# Mistakes: a text of the engine, and what it is replaced by.
+
+GROUPING = {
+    "holds that ignore the output watermark": (
+        "if time >= self.output and window.end > self.input:",
+        "if True:",
+    ),
+    "no hold for what is too late": ("expiry_hold = strategy.expiry(window)\n", "pass\n"),
+    "panes that forget no hold": ("hold=None, expiry_hold=promised", "hold=cell.hold, expiry_hold=promised"),
+    "late windows that are on time": ("late = self.merging and window.end <= self.input", "late = False"),
+    "joined windows that are on time": (
+        "(result.end <= self.input and held is None) if own is None",
+        "False if own is None",
+    ),
+    "joined windows without a hold": ("        if holds:\n", "        if False:\n"),
+    "joined windows without what was given": (
+        "tuple(firing for cell in sources for firing in cell.outstanding)",
+        "()",
+    ),
+    "joined windows that keep a number": ("None if own is None else own.pane", "sources[0].pane"),
+    "joined windows with one trigger": ("[cell.trigger for cell in sources]", "[sources[0].trigger]"),
+    "timing by the input watermark": ("if self.output >= window.end or", "if self.input >= window.end or"),
+    "timing that forgets what was given": ("(before is not None and before[0] != Timing.EARLY)", "False"),
+    "discarding that keeps": ('if self.strategy.panes == "discarding" else', "if False else"),
+    "windows that stay a tick too long": (
+        "if self.strategy.expiry(window) < to:",
+        "if self.strategy.expiry(window) + 1 < to:",
+    ),
+    "closed windows that stay": ("if self.strategy.expiry(window) >= to}", "}"),
+    "elements of expired windows": (
+        "for window in windows if self.strategy.expiry(window) >= self.input]",
+        "for window in windows]",
+    ),
+    "retractions of nothing": ("for old in cell.outstanding:", "for old in ():"),
+    "panes behind their window": ("at = min(at, window.end - 1)", "at = at + 3"),
+    "no promised pane": ('if self.strategy.closing == "always" else None', "if False else None"),
+    "what is due once": ("at.append(moment.input + 1)", "pass"),
+    "what is due too late": ("at.append(cell.window.end)", "at.append(cell.window.end + 3)"),
+    "a record that can be changed": ("cells = tuple(", "cells = list("),
+}
+KEYED = {
+    "one output watermark for all keys": (
+        "return Moment(self.watermark, None, self.clock)",
+        "return Moment(self.watermark, self.output, self.clock)",
+    ),
+    "an output watermark that holds nothing": ("held = self._first(2)", "held = None"),
+    "keys in the order in which they came": ("        every.sort(", "        (lambda **_: None)("),
+    "what is due sooner is forgotten": ("and time != earlier:", "and earlier is None:"),
+}
+
+
+def _mutant(module: str, old: str, new: str) -> ModuleType:
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text("utf-8")
+    assert source.count(old) == 1, f"{old!r} is in {module} {source.count(old)} times"
+    made = ModuleType("flamestream_windows_mutant")
+    sys.modules[made.__name__] = made
+    exec(compile(source.replace(old, new), "mutant", "exec"), made.__dict__)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_mutant_is_left() -> Iterator[None]:
+    yield
+    sys.modules.pop("flamestream_windows_mutant", None)
+
+
+def _is_caught(own_cases: list[dict[str, Any]]) -> bool:
+    """Return whether a case, the oracle or a law tells that something is wrong."""
+    try:
+        for case in own_cases:
+            if case["kind"] == "positive":
+                cases.replay(case)
+        for seed in range(200):
+            _compare_with_oracle(seed)
+        for seed in range(1000):
+            check_run(seed)
+    except Exception:  # noqa: BLE001  # a mutant may break in any way
+        return True
+    return False
+
+
+def _put(monkeypatch: pytest.MonkeyPatch, name: str, kind: type) -> None:
+    for module in (laws, cases, sys.modules[__name__]):
+        monkeypatch.setattr(module, name, kind)
+
+
+@pytest.mark.parametrize("mistake", GROUPING)
+def test_a_mistake_in_the_grouping_is_caught(
+    mistake: str, own_cases: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant = _mutant("flamestream_windows.engine.grouping", *GROUPING[mistake])
+    _put(monkeypatch, "Grouping", mutant.Grouping)
+    assert _is_caught(own_cases)
+
+
+@pytest.mark.parametrize("mistake", KEYED)
+def test_a_mistake_among_keys_is_caught(
+    mistake: str, own_cases: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(monkeypatch, "Keys", _mutant("flamestream_windows.engine.keyed", *KEYED[mistake]).Keys)
+    assert _is_caught(own_cases)
+
+
+def test_a_trigger_that_begins_again_in_part_is_caught(
+    own_cases: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(trigger: triggers.Trigger, state: triggers.State, look: triggers.Look) -> triggers.State:
+        state = trigger.fire(state, look)
+        return (False, *state[1:]) if trigger.finished(state) else state
+
+    monkeypatch.setattr(triggers, "_again", again)
+    assert _is_caught(own_cases)
+
+
+def test_a_law_that_is_broken_tells_the_seed_and_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = _mutant("flamestream_windows.engine.grouping", "for old in cell.outstanding:", "for old in ():")
+    monkeypatch.setattr(laws, "Grouping", mutant.Grouping)
+    with pytest.raises(LawError, match=r"seed \d+: .*panes=retracting"):
+        sum(check_run(seed) for seed in range(3000))

@@ -76,27 +76,27 @@ class AsOf(StatefulFn[Hashable, tuple[int, Any], Both]):
     waiting = OrderedList()
     right = OrderedList()
     known = Timer("event")
+    over = Timer("event")
 
     def on_element(self, key: Hashable, value: tuple[int, Any], at: int) -> Iterable[Stamped[Both]]:
         side, inner = value
-        (self.waiting if side == LEFT else self.right).add(at, inner)
-        self._set()
+        if side == LEFT:
+            self.waiting.add(at, inner)
+            self.known.set(at + 1, output=at, tag=str(at))
+        else:
+            self.right.add(at, inner)
+            self.over.set(at + self.keep + 1, tag=str(at))
         return ()
 
     def on_known(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
-        for time, value in self.waiting.remove(MIN, at):
-            found = self.right.between(time - self.keep, time + 1)
+        time = at - 1
+        found = self.right.between(time - self.keep, at)
+        for _, value in self.waiting.remove(time, at):
             yield Stamped((value, found[-1][1] if found else None), time)
-        self.right.remove(MIN, at - self.keep)
-        self._set()
 
-    def _set(self) -> None:
-        waiting = [at for at, _ in self.waiting][:1]
-        ends = [at + 1 for at in waiting] + [at + self.keep + 1 for at, _ in list(self.right)[:1]]
-        if not ends:
-            self.known.clear()
-            return
-        self.known.set(min(ends), output=min([*ends, *waiting]))
+    def on_over(self, key: Hashable, at: int) -> Iterable[Stamped[Both]]:
+        self.right.remove(MIN, at - self.keep)
+        return ()
 
 
 class Distinct(StatefulFn[Hashable, Any, Any]):
@@ -111,18 +111,13 @@ class Distinct(StatefulFn[Hashable, Any, Any]):
         if self.seen.between(at - self.within + 1, at + self.within):
             return
         self.seen.add(at, True)
-        self._set()
+        # One that is late by nearly `within` may be that much later than what it repeats.
+        self.forget.set(at + 2 * self.within, tag=str(at))
         yield value
 
     def on_forget(self, key: Hashable, at: int) -> Iterable[Any]:
         self.seen.remove(MIN, at - 2 * self.within + 1)
-        self._set()
         return ()
-
-    def _set(self) -> None:
-        # One that is late by nearly `within` may be that much later than what it repeats.
-        for at, _ in list(self.seen)[:1]:
-            self.forget.set(at + 2 * self.within)
 
 
 class Inactive(StatefulFn[Hashable, Any, tuple[Any, Any]]):

@@ -372,6 +372,9 @@ class TimerView:
 class Timer:
     """A timer of a stateful function; a class attribute `x`, whose method is `on_x(self, key, at)`.
 
+    Give each of several things that it waits for a tag of its own. When the input is over all timers that are set run;
+    one that sets itself again then, under the same tag, does not, for it would run for ever.
+
     Args:
         domain: Of event time, as the watermark tells it, or of processing time.
     """

@@ -84,6 +84,10 @@ class Trigger(ABC):
         """Return whether it can fire before the end of the window."""
         return False
 
+    def silent(self) -> bool:
+        """Return whether it can never fire."""
+        return False
+
     def often(self) -> bool:
         """Return whether it can fire more than once, if nothing is late."""
         return True
@@ -149,6 +153,9 @@ class Never(Trigger):
 
     def ready(self, state: State, look: Look) -> bool:
         return False
+
+    def silent(self) -> bool:
+        return True
 
     def often(self) -> bool:
         return False
@@ -455,8 +462,11 @@ class Repeatedly(Trigger):
     def early(self) -> bool:
         return self.trigger.early()
 
+    def silent(self) -> bool:
+        return self.trigger.silent()
+
     def often(self) -> bool:
-        return not isinstance(self.trigger, Never)
+        return not self.silent()
 
     def continuation(self) -> Trigger:
         return Repeatedly(self.trigger.continuation())
@@ -546,8 +556,11 @@ class AfterAny(_Several):
     def often(self) -> bool:
         return False
 
+    def silent(self) -> bool:
+        return all(each.silent() for each in self.triggers)
+
     def may_lose_data(self, lateness: int) -> bool:
-        return any(each.may_lose_data(lateness) for each in self.triggers)
+        return self.early() or (lateness > 0 and not self.silent())  # it finishes with its first firing
 
 
 @dataclass(frozen=True)
@@ -574,8 +587,11 @@ class AfterAll(_Several):
     def often(self) -> bool:
         return False
 
+    def silent(self) -> bool:
+        return any(each.silent() for each in self.triggers)
+
     def may_lose_data(self, lateness: int) -> bool:
-        return all(each.may_lose_data(lateness) for each in self.triggers)
+        return self.early() or (lateness > 0 and not self.silent())  # it finishes with its first firing
 
 
 @dataclass(frozen=True)
@@ -624,6 +640,9 @@ class AfterEach(_Several):
 
     def early(self) -> bool:
         return self.triggers[0].early()
+
+    def silent(self) -> bool:
+        return self.triggers[0].silent()
 
     def often(self) -> bool:
         return len(self.triggers) > 1 or self.triggers[0].often()
@@ -685,6 +704,9 @@ class OrFinally(Trigger):
 
     def early(self) -> bool:
         return self.main.early() or self.last.early()
+
+    def silent(self) -> bool:
+        return self.main.silent() and self.last.silent()
 
     def may_lose_data(self, lateness: int) -> bool:
         return self.main.may_lose_data(lateness) or self.last.may_lose_data(lateness)

@@ -1,0 +1,383 @@
+"""Stateful functions: cells, timers in strict order, expiry, and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from flamecore.errors import ConsistencyError, GraphError
+from flamestream_windows import windows as w
+from flamestream_windows.engine import functions
+from flamestream_windows.engine.functions import FnRecord, Function
+from flamestream_windows.engine.keyed import Keys
+from flamestream_windows.engine.values import Drop, Element, Emit, Late, Moment, Output, Timer, Watermark
+from flamestream_windows.model.times import MAX
+from flamestream_windows.model.windows import Fixed, WindowFn
+
+
+class Driven:
+    """A stateful function, driven by hand."""
+
+    def __init__(self, function: type[w.StatefulFn[Any, Any, Any]], windows: WindowFn | None = None, lateness: int = 0):
+        self.work = Function(function, windows or w.whole(), lateness)
+        self.keys = Keys(self.work, clock=0)
+
+    def add(self, value: Any, at: int, key: str = "k") -> list[Any]:
+        return self.said(self.keys.element(key, Element(value, at)))
+
+    def watermark(self, to: int) -> list[Any]:
+        return self.said(self.keys.advance(to))
+
+    def clock(self, to: int) -> list[Any]:
+        return self.said(self.keys.tick(to))
+
+    def said(self, outputs: list[tuple[Any, Output]]) -> list[Any]:
+        return [(output.value, output.at) if isinstance(output, Emit) else output for _, output in outputs]
+
+
+class Everything(w.StatefulFn[str, tuple[Any, ...], Any]):
+    """Does to its cells as the elements say."""
+
+    value = w.Value(int)
+    items = w.List(str)
+    names = w.Set(str)
+    table = w.Map(str, int)
+    line = w.OrderedList(str)
+
+    def on_element(self, key: str, value: tuple[Any, ...], at: int) -> Iterable[Any]:
+        match value:
+            case ("set", new):
+                self.value.set(new)
+            case ("add", text):
+                self.items.add(text)
+                yield self.names.add(text)
+                self.table.put(text, self.table.get(text, 0) + 1)
+                self.line.add(at, text)
+            case ("drop", text):
+                self.names.discard(text)
+                self.table.remove(text)
+            case ("clear",):
+                for cell in (self.value, self.items, self.names, self.table, self.line):
+                    cell.clear()
+            case ("fail", text):
+                self.items.add(text)
+                raise ZeroDivisionError
+            case ("look",):
+                yield self.value.get(-1), list(self.items), list(self.names), self.table.items(), list(self.line)
+                yield len(self.items), len(self.names), len(self.table), len(self.line), bool(self.value)
+                yield "a" in self.names, "a" in self.table, self.line.between(2, 4)
+
+
+def test_cells_hold_what_was_put_in() -> None:
+    driven = Driven(Everything)
+    assert driven.add(("look",), 0)[0] == ((-1, [], [], [], []), 0)
+    assert [driven.add(("add", text), at) for text, at in (("b", 5), ("a", 2), ("b", 3))] == [
+        [(True, 5)],
+        [(True, 2)],
+        [(False, 3)],
+    ]
+    driven.add(("set", 7), 0)
+    assert driven.add(("look",), 9) == [
+        ((7, ["b", "a", "b"], ["b", "a"], [("b", 2), ("a", 1)], [(2, "a"), (3, "b"), (5, "b")]), 9),
+        ((3, 2, 2, 3, True), 9),
+        ((True, True, [(2, "a"), (3, "b")]), 9),
+    ]
+    driven.add(("drop", "a"), 9)
+    assert driven.add(("look",), 9)[2] == ((False, False, [(2, "a"), (3, "b")]), 9)
+    driven.add(("clear",), 9)
+    assert driven.keys.records == {}
+
+
+def test_a_function_that_fails_leaves_its_cells_as_they_were() -> None:
+    driven = Driven(Everything)
+    driven.add(("add", "a"), 1)
+    before = dict(driven.keys.records)
+    shown = repr(before)
+    with pytest.raises(ZeroDivisionError):
+        driven.add(("fail", "b"), 1)
+    assert driven.keys.records == before
+    assert repr(before) == shown
+    assert driven.add(("look",), 1)[0][0][1] == ["a"]
+
+
+def test_records_are_plain_data() -> None:
+    driven = Driven(Everything)
+    driven.add(("add", "a"), 1)
+    driven.add(("set", 3), 1)
+    (record,) = driven.keys.records.values()
+    (cell,) = record.open
+    assert cell.contents == (
+        ("items", ("a",)),
+        ("line", ((1, "a"),)),
+        ("names", ("a",)),
+        ("table", (("a", 1),)),
+        ("value", (3,)),
+    )
+
+
+class Remembers(w.StatefulFn[str, int, Any]):
+    """Puts something into itself."""
+
+    count = w.Value(int)
+    done = w.Timer()
+
+    def on_element(self, key: str, value: int, at: int) -> Iterable[Any]:
+        if value == 1:
+            self.total = 1
+        elif value == 2:
+            self.count = 3
+        else:
+            self.done = at
+        return ()
+
+    def on_done(self, key: str, at: int) -> Iterable[Any]:
+        return ()
+
+
+def test_what_would_be_forgotten_is_refused() -> None:
+    driven = Driven(Remembers)
+    for value, text in ((1, "would be forgotten"), (2, "is a cell"), (3, "is a timer")):
+        with pytest.raises(AttributeError, match=text):
+            driven.add(value, 0)
+    with pytest.raises(RuntimeError, match="only while"):
+        Remembers().count.get()
+
+
+class Silent(w.StatefulFn[str, int, str]):
+    """Tells of keys that say nothing for 15 ticks."""
+
+    latest = w.Value(int)
+    quiet = w.Timer("event")
+
+    def on_element(self, key: str, value: int, at: int) -> Iterable[str]:
+        self.latest.set(value)
+        self.quiet.set(at + 15)
+        return ()
+
+    def on_quiet(self, key: str, at: int) -> Iterable[str]:
+        yield f"{key} {self.latest.get()} at {at}"
+
+
+def test_a_timer_runs_when_the_watermark_is_there() -> None:
+    driven = Driven(Silent)
+    driven.add(1, 0)
+    assert driven.watermark(10) == []
+    driven.add(2, 10)
+    assert driven.watermark(24) == []
+    assert driven.watermark(25) == [("k 2 at 25", 25)]
+    assert driven.watermark(99) == []
+
+
+def test_a_timer_holds_the_output_watermark_until_it_has_run() -> None:
+    driven = Driven(Silent)
+    driven.add(1, 0)
+    driven.add(1, 7, key="l")
+    assert driven.watermark(14) == []
+    assert driven.keys.output == 14
+    assert driven.keys.watermark == 14
+    assert driven.watermark(20) == [("k 1 at 15", 15)]
+    assert driven.keys.output == 20
+    assert driven.watermark(MAX) == [("l 1 at 22", 22)]
+    assert driven.keys.records == {}
+
+
+class Chain(w.StatefulFn[str, int, Any]):
+    """Timers that set timers."""
+
+    seen = w.List(str)
+    first = w.Timer("event")
+    second = w.Timer("event")
+    clock = w.Timer("processing")
+
+    def on_element(self, key: str, value: int, at: int) -> Iterable[Any]:
+        self.first.set(value, tag=str(value), output=min(at, value))
+        yield "element"
+
+    def on_first(self, key: str, at: int) -> Iterable[Any]:
+        yield "first", at
+        self.second.set(at + 2)
+        self.clock.set(30)
+        assert self.clock.due() == 30
+
+    def on_second(self, key: str, at: int) -> Iterable[Any]:
+        yield "second", at, self.watermark
+
+    def on_clock(self, key: str, at: int) -> Iterable[Any]:
+        yield "clock", at
+
+
+def test_due_timers_run_in_the_order_of_time_and_what_they_set_joins_the_queue() -> None:
+    driven = Driven(Chain)
+    driven.add(12, 5)
+    driven.add(10, 6)
+    assert [value for value, _ in driven.watermark(20)] == [
+        ("first", 10),
+        ("first", 12),
+        ("second", 14, 20),  # set twice: the later time counts
+    ]
+    assert driven.clock(29) == []
+    assert driven.clock(30) == [(("clock", 30), 5)]  # of the element of the timer that was set last
+
+
+def test_a_timer_for_a_time_that_is_over_runs_after_the_element() -> None:
+    driven = Driven(Chain)
+    driven.watermark(20)
+    late, *said = driven.add(10, 10)
+    assert late == Late(10, 10)
+    assert [value for value, _ in said] == ["element", ("first", 10), ("second", 12, 20)]
+
+
+class Looping(w.StatefulFn[str, int, int]):
+    """Ticks every 10 of event time."""
+
+    tick = w.Timer("event")
+    step: ClassVar[int] = 10
+
+    def on_element(self, key: str, value: int, at: int) -> Iterable[int]:
+        self.tick.set(at + self.step)
+        return ()
+
+    def on_tick(self, key: str, at: int) -> Iterable[int]:
+        yield at
+        self.tick.set(at + self.step)
+
+
+def test_a_timer_may_set_itself_again_until_the_input_is_over() -> None:
+    driven = Driven(Looping)
+    driven.add(0, 0)
+    assert driven.watermark(35) == [(10, 10), (20, 20), (30, 30)]
+    assert driven.keys.output == 35
+    assert driven.watermark(MAX) == [(40, 40)]
+    assert driven.keys.records == {}
+
+
+class Stuck(Looping):
+    """Sets itself for the time at which it runs."""
+
+    step = 0
+
+
+def test_a_timer_that_runs_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "LIMIT", 100)
+    driven = Driven(Stuck)
+    driven.add(0, 5)
+    before = dict(driven.keys.records)
+    with pytest.raises(ConsistencyError, match="100 timers"):
+        driven.watermark(10)
+    assert driven.keys.records == before
+    with pytest.raises(ConsistencyError, match="100 timers"):  # it is still due
+        driven.watermark(10)
+
+
+class PerWindow(w.StatefulFn[str, str, Any]):
+    """Gathers by window, and tells at the end."""
+
+    seen = w.List(str)
+    end = w.Timer("event")
+
+    def on_element(self, key: str, value: str, at: int) -> Iterable[Any]:
+        self.seen.add(value)
+        self.end.after(timedelta(microseconds=1000))
+        return ()
+
+    def on_end(self, key: str, at: int) -> Iterable[Any]:
+        yield "end", at
+
+    def on_expiry(self, key: str, at: int) -> Iterable[Any]:
+        yield "expiry", list(self.seen), at
+
+
+def test_windows_expire_behind_their_timers_and_their_cells_can_still_be_read() -> None:
+    driven = Driven(PerWindow, Fixed(10), lateness=5)
+    driven.add("a", 3)
+    driven.add("b", 13)
+    assert driven.watermark(14) == [(("end", 14), 14)]
+    assert driven.watermark(15) == [(("expiry", ["a"], 9), 9)]
+    assert driven.add("c", 9) == [Drop("c", 9, "lateness", w.Window(0, 10))]
+    assert driven.add("d", 11) == [Late("d", 11)]
+    assert driven.watermark(MAX) == [(("end", 24), 24), (("expiry", ["b", "d"], 19), 19)]
+    assert driven.keys.records == {}
+
+
+class TooFar(w.StatefulFn[str, int, Any]):
+    """Sets a timer for where its elements say."""
+
+    late = w.Timer("event")
+
+    def on_element(self, key: str, value: int, at: int) -> Iterable[Any]:
+        if value < 0:
+            self.late.set(at, output=at + 1)
+        self.late.set(value)
+        return ()
+
+    def on_late(self, key: str, at: int) -> Iterable[Any]:
+        yield w.Stamped("early", at - 1)
+
+
+def test_a_timer_behind_its_window_is_refused() -> None:
+    driven = Driven(TooFar, Fixed(10), lateness=5)
+    driven.add(14, 3)
+    with pytest.raises(ValueError, match="behind its window"):
+        driven.add(15, 3)
+    with pytest.raises(ValueError, match="before its output"):
+        driven.add(-1, 3)
+
+
+def test_an_output_before_what_it_comes_of_is_refused() -> None:
+    driven = Driven(TooFar)
+    driven.add(5, 3)
+    with pytest.raises(ValueError, match="the timestamp 4, before 5"):
+        driven.watermark(5)
+
+
+class Patient(w.StatefulFn[str, int, int]):
+    """Takes elements that are at most 5 late."""
+
+    lateness = 5
+
+    def on_element(self, key: str, value: int, at: int) -> Iterable[int]:
+        yield value
+
+
+def test_elements_that_are_too_late_are_dropped() -> None:
+    driven = Driven(Patient)
+    driven.watermark(20)
+    assert driven.add(1, 15) == [Late(1, 15), (1, 15)]
+    assert [type(each) for each in driven.add(2, 14)] == [Drop]
+
+
+class NoMethod(w.StatefulFn[str, int, int]):
+    """Has a timer that nobody hears."""
+
+    alarm = w.Timer("processing")
+
+    def on_element(self, key: str, value: int, at: int) -> Iterable[int]:
+        return ()
+
+
+class NoElement(w.StatefulFn[str, int, int]):
+    """Hears of no element."""
+
+
+def test_functions_that_cannot_work_are_refused() -> None:
+    with pytest.raises(GraphError, match="def on_alarm"):
+        Function(NoMethod)
+    with pytest.raises(GraphError, match="on_element"):
+        Function(NoElement)
+    with pytest.raises(GraphError, match="may join"):
+        Function(Silent, w.sessions(seconds=1))
+    with pytest.raises(GraphError, match="not of 'lunch'"):
+        w.Timer("lunch")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="no trigger"):
+        Function(Silent).step(FnRecord(), Timer(w.Window(0, 1)), Moment())
+    with pytest.raises(ConsistencyError, match="retraction"):
+        Function(Silent).step(FnRecord(), Element(1, 1, retraction=True), Moment())
+
+
+def test_a_watermark_that_does_not_rise_changes_nothing() -> None:
+    work = Function(Silent)
+    record, _ = work.step(FnRecord(), Element(1, 1), Moment(input=100), "k")
+    assert work.step(record, Watermark(100), Moment(input=100), "k") == (record, [])

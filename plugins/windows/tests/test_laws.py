@@ -91,12 +91,12 @@ def test_final_panes_are_those_of_the_oracle(part: int) -> None:
 
 GROUPING = {
     "holds that ignore the output watermark": (
-        "if time >= self.output and window.end > self.input:",
+        "if time >= output and window.end > input:",
         "if True:",
     ),
     "no hold for what is too late": ("expiry_hold = strategy.expiry(window)\n", "pass\n"),
     "panes that forget no hold": ("hold=None, expiry_hold=promised", "hold=cell.hold, expiry_hold=promised"),
-    "late windows that are on time": ("late = self.merging and window.end <= self.input", "late = False"),
+    "late windows that are on time": ("self.merging and window.end <= self.input", "False"),
     "joined windows that are on time": (
         "(result.end <= self.input and held is None) if own is None",
         "False if own is None",

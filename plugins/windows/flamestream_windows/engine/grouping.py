@@ -53,7 +53,8 @@ class Grouping:
             key: The key, which says nothing here.
         """
         if isinstance(given, Element):
-            return self.bundle(record, (given,), moment)
+            quick = None if self.strategy.windows.merging else self._quietly(record, given, moment)
+            return self.bundle(record, (given,), moment) if quick is None else (quick, [])
         step = _Step(self, record, moment)
         match given:
             case Watermark(to):
@@ -65,6 +66,33 @@ class Grouping:
             case _:
                 assert_never(given)
         return step.result()
+
+    def _quietly(self, record: Record, element: Element, moment: Moment) -> Record | None:
+        """Return the record after an element of one window that nothing comes of; None: take the long way.
+
+        Most elements are such. The long way says the same of them, and what comes of the others.
+        """
+        strategy = self.strategy
+        windows = strategy.windows.assign(element.at, element.value, element.windows)
+        if type(windows) is not tuple or len(windows) != 1 or element.at < moment.input or record.closed:
+            return None
+        window = windows[0]
+        if strategy.hold(window, element.at) < moment.input or window.end <= moment.input:
+            return None
+        cells = record.open
+        at = len(cells) - 1
+        while at >= 0 and cells[at].window != window:
+            at -= 1
+        look = Look(False, moment.clock)
+        cell = cells[at] if at >= 0 else born(self, window, False)
+        if strategy.trigger.ready(strategy.trigger.on_element(cell.trigger, look), look):
+            return None
+        cell = accept(self, cell, element, moment.input, moment.input, look)
+        if at >= 0:
+            return Record((*cells[:at], cell, *cells[at + 1 :]))
+        if not cells or _rank(cells[-1]) < _rank(cell):
+            return Record((*cells, cell))
+        return Record(tuple(sorted((*cells, cell), key=_rank)))
 
     def bundle(self, record: Record, elements: Iterable[Element], moment: Moment) -> tuple[Record, list[Output]]:
         """Take several elements, and look at the triggers once. A flow takes one element at a time."""
@@ -99,10 +127,46 @@ class Grouping:
         return min(at, default=None), min(clocks, default=None)
 
 
+def _rank(cell: Cell) -> tuple[int, int]:
+    return (cell.window.end, cell.window.start)
+
+
+def born(grouping: Grouping, window: Window, late: bool) -> Cell:
+    """Return a window without elements."""
+    return Cell(window, grouping.aggregate.create(), 0, None, None, grouping.strategy.trigger.start(), None, late, ())
+
+
+def accept(grouping: Grouping, cell: Cell, element: Element, input: int, output: int, look: Look) -> Cell:
+    """Return a window with one more element.
+
+    Args:
+        grouping: The grouping.
+        cell: The window before.
+        element: The element.
+        input: The input watermark.
+        output: The output watermark of the key.
+        look: The moment.
+    """
+    window, accumulator, fresh, held, expiry_hold, trigger, pane, late_born, outstanding = cell
+    strategy = grouping.strategy
+    if element.retraction:
+        accumulator = grouping.aggregate.remove(accumulator, element.value)
+    else:
+        accumulator = grouping.aggregate.add(accumulator, element.value)
+    time = strategy.hold(window, element.at)
+    if time >= output and window.end > input:
+        held = time if held is None else strategy.combine(held, time)
+    else:  # too late to matter on time; it has yet to come out before its window expires downstream
+        expiry_hold = strategy.expiry(window)
+    trigger = strategy.trigger.on_element(trigger, look)
+    return Cell(window, accumulator, fresh + 1, held, expiry_hold, trigger, pane, late_born, outstanding)
+
+
 class _Step:
     """A step at work: the windows of a key, changed here, and a new record at the end."""
 
     def __init__(self, grouping: Grouping, record: Record, moment: Moment) -> None:
+        self.grouping = grouping
         self.strategy = grouping.strategy
         self.aggregate = grouping.aggregate
         self.merging = grouping.strategy.windows.merging
@@ -147,28 +211,10 @@ class _Step:
         touched.update(taken)
 
     def _accept(self, window: Window, element: Element) -> None:
-        strategy, aggregate = self.strategy, self.aggregate
         cell = self.cells.get(window)
         if cell is None:
-            cell = self._born(window)
-        if element.retraction:
-            accumulator = aggregate.remove(cell.accumulator, element.value)
-        else:
-            accumulator = aggregate.add(cell.accumulator, element.value)
-        held, expiry_hold = cell.hold, cell.expiry_hold
-        time = strategy.hold(window, element.at)
-        if time >= self.output and window.end > self.input:
-            held = time if held is None else strategy.combine(held, time)
-        else:  # too late to matter on time; it has yet to come out before its window expires downstream
-            expiry_hold = strategy.expiry(window)
-        trigger = strategy.trigger.on_element(cell.trigger, self._look(window))
-        self.cells[window] = cell._replace(
-            accumulator=accumulator, fresh=cell.fresh + 1, hold=held, expiry_hold=expiry_hold, trigger=trigger
-        )
-
-    def _born(self, window: Window) -> Cell:
-        late = self.merging and window.end <= self.input
-        return Cell(window, self.aggregate.create(), 0, None, None, self.strategy.trigger.start(), None, late, ())
+            cell = born(self.grouping, window, self.merging and window.end <= self.input)
+        self.cells[window] = accept(self.grouping, cell, element, self.input, self.output, self._look(window))
 
     def _look(self, window: Window) -> Look:
         return Look(self.input >= window.end, self.now, self.merging)

@@ -127,7 +127,7 @@ class Keys(Generic[R]):
         return every
 
     def _keep(self, key: Hashable, record: R) -> None:
-        if record == self.work.nothing:
+        if record is self.work.nothing:
             self.records.pop(key, None)
         else:
             self.records[key] = record

@@ -1,0 +1,144 @@
+"""A shorter way for `emit="final"`: windows that do not join, each with one pane, when it expires.
+
+It gives what a grouping gives, pane for pane, and keeps no more than an accumulator for each window and key: there is
+no trigger to look at, and nothing to take back. Elements may come in columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from flamecore.model.hashing import canonical, stable_hash
+from flamestream_windows.engine.keyed import Keyed
+from flamestream_windows.engine.values import Cell, Drop, Firing, Late, Record
+from flamestream_windows.model.aggregates import Aggregate
+from flamestream_windows.model.panes import Timing
+from flamestream_windows.model.strategy import FINAL, Strategy
+from flamestream_windows.model.times import MIN
+from flamestream_windows.model.windows import GLOBAL, Fixed, Window, ordered
+
+
+def is_final(strategy: Strategy) -> bool:
+    """Return whether a strategy may go the shorter way."""
+    return strategy.trigger == FINAL and strategy.time == "end" and not strategy.windows.merging
+
+
+class FinalKeys:
+    """The keys of a grouping whose windows give one pane each.
+
+    Args:
+        strategy: A strategy of which `is_final` is true.
+        aggregate: What elements come to.
+
+    Attributes:
+        watermark: The input watermark.
+    """
+
+    def __init__(self, strategy: Strategy, aggregate: Aggregate, *, watermark: int = MIN) -> None:
+        self.strategy = strategy
+        self.aggregate = aggregate
+        self.watermark = watermark
+        # By window, and then by key: an accumulator, and how many elements are in it. What holds the output watermark
+        # at the end of its window is apart from what came behind it and is to be late.
+        self._on_time: dict[Window, dict[Hashable, tuple[Any, int]]] = {}
+        self._late: dict[Window, dict[Hashable, tuple[Any, int]]] = {}
+
+    def elements(self, keys: Sequence[Hashable], times: Sequence[int], values: Sequence[Any]) -> list[Keyed]:
+        """Take elements, given by their keys, timestamps and values. Return those that are late or dropped.
+
+        Where a function of the user raises, the elements before are taken, and that one is not.
+        """
+        watermark, windows = self.watermark, self.strategy.windows
+        outputs: list[Keyed] = []
+        if type(windows) is not Fixed:
+            for key, at, value in zip(keys, times, values, strict=True):
+                self._element(key, at, value, outputs)
+            return outputs
+        add, create = self.aggregate.add, self.aggregate.create
+        size, offset = windows.size, windows.offset
+        current: dict[Hashable, tuple[Any, int]] = {}
+        start = end = MIN  # of `current`
+        for key, at, value in zip(keys, times, values, strict=True):
+            if at < watermark:
+                self._element(key, at, value, outputs)
+                continue
+            if not start <= at < end:
+                start = at - (at - offset) % size
+                end = start + size
+                current = self._on_time.setdefault(Window(start, end), {})
+            found = current.get(key)
+            current[key] = (add(create(), value), 1) if found is None else (add(found[0], value), found[1] + 1)
+        return outputs
+
+    def _element(self, key: Hashable, at: int, value: Any, outputs: list[Keyed]) -> None:
+        aggregate, watermark = self.aggregate, self.watermark
+        windows = ordered(set(self.strategy.windows.assign(at, value, (GLOBAL,))))
+        if not windows:
+            outputs.append((key, Drop(value, at, "no window", None)))
+        taken = []
+        for window in windows:
+            if self.strategy.expiry(window) < watermark:
+                outputs.append((key, Drop(value, at, "lateness", window)))
+                continue
+            cells = self._on_time.setdefault(window, {})
+            if window.end <= watermark and key not in cells:
+                cells = self._late.setdefault(window, {})
+            accumulator, count = cells.get(key) or (aggregate.create(), 0)
+            taken.append((cells, (aggregate.add(accumulator, value), count + 1)))
+        if taken and at < watermark:
+            outputs.append((key, Late(value, at)))
+        for cells, cell in taken:
+            cells[key] = cell
+
+    def advance(self, to: int) -> list[Keyed]:
+        """Move the input watermark. Return the panes of the windows that expire, in the order of a grouping."""
+        if to <= self.watermark:
+            return []
+        expiry, result = self.strategy.expiry, self.aggregate.result
+        expired = ordered(window for window in {**self._on_time, **self._late} if expiry(window) < to)
+        outputs: list[Keyed] = []
+        for window in expired:
+            on_time, late = self._on_time.get(window, {}), self._late.get(window, {})
+            keys = [*on_time, *late]
+            if len(keys) > 1:
+                keys.sort(key=lambda key: (stable_hash(key), canonical(key)))
+            place = (window.end, window.start)
+            for key in keys:
+                # What came behind its window is on time only where another window of the key still holds.
+                timing = Timing.ON_TIME if key in on_time or self._held(key, window.end) else Timing.LATE
+                value = result((on_time.get(key) or late[key])[0])
+                outputs.append((key, Firing(value, window, window.end - 1, int(timing), 0, 0, True, False, place)))
+        for window in expired:
+            self._on_time.pop(window, None)
+            self._late.pop(window, None)
+        self.watermark = to
+        return outputs
+
+    def _held(self, key: Hashable, end: int) -> bool:
+        return any(window.end <= end and key in cells for window, cells in self._on_time.items())
+
+    @property
+    def output(self) -> int:
+        """The output watermark: the least of the keys'."""
+        return min([self.watermark, *(window.end - 1 for window, cells in self._on_time.items() if cells)])
+
+    @property
+    def records(self) -> dict[Hashable, Record]:
+        """The records that a grouping would have."""
+        found: dict[Hashable, list[Cell]] = {}
+        for window in ordered({**self._on_time, **self._late}):
+            for key, (accumulator, count) in self._on_time.get(window, {}).items():
+                cell = Cell(window, accumulator, count, window.end - 1, None, (), None, False, ())
+                found.setdefault(key, []).append(cell)
+            for key, (accumulator, count) in self._late.get(window, {}).items():
+                cell = Cell(window, accumulator, count, None, self.strategy.expiry(window), (), None, False, ())
+                found.setdefault(key, []).append(cell)
+        return {key: Record(tuple(cells)) for key, cells in found.items()}
+
+    def restore(self, records: Mapping[Hashable, Record]) -> None:
+        """Go on from records of a snapshot, those of a grouping, too."""
+        for key, record in records.items():
+            for cell in record.open:
+                cells = self._late if cell.hold is None else self._on_time
+                cells.setdefault(cell.window, {})[key] = (cell.accumulator, cell.fresh)

@@ -1,19 +1,19 @@
-"""The shorter way for final panes gives what a grouping gives, pane for pane."""
+"""The shorter ways for final panes and updates give what a grouping gives, pane for pane."""
 
 from __future__ import annotations
 
 import random
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from flamestream_windows import aggregates as agg
 from flamestream_windows import triggers as t
 from flamestream_windows import windows as w
-from flamestream_windows.engine.final import FinalKeys, is_final
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.keyed import Keys
+from flamestream_windows.engine.short import FinalKeys, UpdateKeys, is_final, is_updates
 from flamestream_windows.engine.values import Element
 from flamestream_windows.model.strategy import strategy
 from flamestream_windows.model.times import MAX, MIN
@@ -27,7 +27,7 @@ def _plain(records: Any) -> Any:
     }
 
 
-def _compare(seed: int) -> int:
+def _compare(seed: int, emit: Literal["final", "updates"]) -> int:
     rng = random.Random(seed)
     size, period = rng.choice([3, 10, 25]), rng.randint(1, 30)
     windows = rng.choice(
@@ -38,9 +38,12 @@ def _compare(seed: int) -> int:
             w.whole(),
         ]
     )
-    made = strategy(windows, lateness=rng.choice([0, 0, 5, 40]))
+    panes_hold: list[Literal["accumulating", "discarding"]] = ["accumulating", "discarding"]
+    made = strategy(windows, lateness=rng.choice([0, 0, 5, 40]), emit=emit, panes=rng.choice(panes_hold))
+    kind = FinalKeys if emit == "final" else UpdateKeys
+    assert (is_final(made), is_updates(made)) == (emit == "final", emit == "updates")
     aggregate = rng.choice([agg.count(), agg.collect()])
-    general, short = Keys(Grouping(made, aggregate)), FinalKeys(made, aggregate)
+    general, short = Keys(Grouping(made, aggregate)), kind(made, aggregate)
     panes, now = 0, rng.randint(-40, 40)
     for number in range(rng.randint(2, 40)):
         if rng.random() < 0.3:
@@ -56,12 +59,14 @@ def _compare(seed: int) -> int:
             wanted = []
             for key, at, value in zip(keys, times, values, strict=True):
                 wanted += general.element(key, Element(value, at))
-            assert short.elements(keys, times, values) == wanted, seed
+            found = [(keys[at], output) for at, output in short.elements(keys, times, values)]
+            assert found == wanted, seed
+            panes += len(found)
             now += rng.randint(0, 8)
         assert short.output == general.output, seed
         assert _plain(short.records) == _plain(general.records), seed
         if rng.random() < 0.1:
-            again = FinalKeys(made, aggregate, watermark=short.watermark)
+            again = kind(made, aggregate, watermark=short.watermark)
             again.restore(general.records)
             short = again
     found = short.advance(MAX)
@@ -70,9 +75,10 @@ def _compare(seed: int) -> int:
     return panes + len(found)
 
 
-@pytest.mark.parametrize("part", range(5))
-def test_the_shorter_way_gives_the_same_panes(part: int) -> None:
-    assert sum(_compare(seed) for seed in range(part * 200, (part + 1) * 200)) > 200
+@pytest.mark.parametrize("emit", ["final", "updates"])
+@pytest.mark.parametrize("part", range(3))
+def test_the_shorter_way_gives_the_same_panes(part: int, emit: Literal["final", "updates"]) -> None:
+    assert sum(_compare(seed, emit) for seed in range(part * 200, (part + 1) * 200)) > 200
 
 
 def test_only_final_panes_at_the_end_go_the_shorter_way() -> None:
@@ -81,6 +87,9 @@ def test_only_final_panes_at_the_end_go_the_shorter_way() -> None:
     assert not is_final(strategy(fixed, time="earliest"))
     assert not is_final(strategy(fixed, emit=t.at_watermark()))
     assert not is_final(strategy(w.sessions(seconds=1)))
+    assert is_updates(strategy(fixed, emit="updates", panes="discarding"))
+    assert not is_updates(strategy(fixed, emit="updates", panes="retracting"))
+    assert not is_updates(strategy(fixed, emit=t.count(1).repeat(), panes="discarding"))
 
 
 def test_a_function_that_fails_leaves_the_elements_before() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+import sys
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
@@ -13,8 +17,8 @@ from flamestream_windows import windows as w
 from flamestream_windows.engine import functions
 from flamestream_windows.engine.functions import FnRecord, Function
 from flamestream_windows.engine.keyed import Keys
-from flamestream_windows.engine.values import Drop, Element, Emit, Late, Moment, Output, Timer, Watermark
-from flamestream_windows.model.times import MAX
+from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Late, Moment, Output, Timer, Watermark
+from flamestream_windows.model.times import MAX, MIN
 from flamestream_windows.model.windows import Fixed, WindowFn
 
 
@@ -381,3 +385,178 @@ def test_a_watermark_that_does_not_rise_changes_nothing() -> None:
     work = Function(Silent)
     record, _ = work.step(FnRecord(), Element(1, 1), Moment(input=100), "k")
     assert work.step(record, Watermark(100), Moment(input=100), "k") == (record, [])
+
+
+class Drawn(w.StatefulFn[str, tuple[str, int], Any]):
+    """Sets timers as its elements say, and tells of all that happens."""
+
+    history = w.List(str)
+    event = w.Timer("event")
+    wall = w.Timer("processing")
+
+    def on_element(self, key: str, value: tuple[str, int], at: int) -> Iterable[Any]:
+        what, delay = value
+        self.history.add(what)
+        if what == "event":
+            self.event.after(timedelta(microseconds=delay), tag=str(delay % 2))
+        elif what == "past":
+            self.event.set(at - delay, tag="past", output=at - delay)
+        elif what == "wall":
+            self.wall.set(delay * 5)
+        elif what == "clear":
+            self.event.clear(tag="0")
+        elif what == "empty":
+            self.history.clear()
+        yield key, what, at
+
+    def on_event(self, key: str, at: int) -> Iterable[Any]:
+        yield key, "event", at, len(self.history), self.watermark
+        if len(self.history) > 3:
+            self.history.clear()
+            self.event.after(timedelta(microseconds=3), tag="again")
+
+    def on_wall(self, key: str, at: int) -> Iterable[Any]:
+        yield key, "wall", at
+
+    def on_expiry(self, key: str, at: int) -> Iterable[Any]:
+        yield key, "expiry", at, list(self.history)
+
+
+class Relative(w.StatefulFn[str, int, Any]):
+    """Sets timers for later, in both times."""
+
+    soon = w.Timer("event")
+    wall = w.Timer("processing")
+
+    def on_element(self, key: str, value: int, at: int) -> Iterable[Any]:
+        self.soon.set(at + 10, output=at)
+        self.wall.after(timedelta(microseconds=value))
+        return ()
+
+    def on_soon(self, key: str, at: int) -> Iterable[Any]:
+        yield "soon", at
+        self.soon.after(timedelta(microseconds=5), tag="second")
+
+    def on_wall(self, key: str, at: int) -> Iterable[Any]:
+        yield "wall", at
+
+
+def test_a_timer_may_be_set_for_later_in_its_own_time() -> None:
+    driven = Driven(Relative)
+    driven.clock(1000)
+    driven.add(7, 3)
+    assert driven.watermark(18) == [(("soon", 13), 3), (("soon", 18), 18)]
+    assert driven.clock(1006) == []
+    assert driven.clock(1007) == [(("wall", 1007), 3)]
+
+
+def _drawn(seed: int) -> tuple[Function, list[tuple[str, Any]]]:
+    rng = random.Random(seed)
+    windows = rng.choice([w.whole(), Fixed(10), Fixed(25), w.sliding(microseconds=8, every=timedelta(microseconds=3))])
+    events: list[tuple[str, Any]] = []
+    now, watermark, clock = 0, MIN, 0
+    for _ in range(rng.randint(3, 30)):
+        chance, now = rng.random(), now + rng.randint(0, 4)
+        if chance < 0.6:
+            what = rng.choice(["event", "event", "past", "wall", "clear", "empty"])
+            events.append((rng.choice("abc"), Element((what, rng.randint(0, 20)), now - rng.randint(0, 12))))
+        elif chance < 0.85:
+            watermark = max(watermark, now - rng.randint(-3, 12))
+            events.append(("", Watermark(watermark)))
+        else:
+            clock += rng.randint(0, 30)
+            events.append(("", Clock(clock)))
+    return Function(Drawn, windows, rng.choice([0, 5, 30])), [*events, ("", Watermark(MAX))]
+
+
+def _check_drawn(seed: int) -> int:
+    """Play a drawn story of several keys, and of each key alone with each step of time."""
+    work, events = _drawn(seed)
+    keys = Keys(work, clock=0)
+    outputs: dict[str, list[Output]] = {}
+    late: set[str] = set()
+    for key, given in events:
+        before = keys.output
+        if isinstance(given, Element):
+            late |= {key} if given.at < keys.watermark or given.value[0] == "past" else set()
+            found = keys.element(key, given)
+        elif isinstance(given, Watermark):
+            found = keys.advance(given.to)
+        else:
+            found = keys.tick(given.to)
+        places = [output.place for _, output in found if isinstance(output, Emit)]
+        assert isinstance(given, Element) or places == sorted(places)
+        for its, output in found:
+            outputs.setdefault(its, []).append(output)
+            # The end of a window is told at the end of the window, which holds nothing.
+            if isinstance(output, Emit) and its not in late and output.value[1] != "expiry":
+                assert output.at >= before, f"seed {seed}: {output} at {before}"
+        held = [hold for record in keys.records.values() if (hold := work.hold(record)) is not None]
+        assert keys.output == min([keys.watermark, *held])
+        assert before <= keys.output <= keys.watermark, f"seed {seed}"
+    assert keys.records == {}
+    for key in "abc":
+        record, moment, alone = work.nothing, Moment(clock=0), list[Output]()
+        for its, given in events:
+            if isinstance(given, Element) and its != key:
+                continue
+            if isinstance(given, Watermark) and given.to <= moment.input:
+                continue
+            shown = repr(record)
+            after, found_alone = work.step(record, given, moment, key)
+            assert repr(record) == shown
+            record = after
+            alone += found_alone
+            if isinstance(given, Watermark):
+                moment = moment._replace(input=given.to)
+            elif isinstance(given, Clock):
+                moment = moment._replace(clock=given.to)
+        assert alone == outputs.get(key, []), f"seed {seed}, key {key}"
+    return sum(map(len, outputs.values()))
+
+
+def test_drawn_stories_of_a_key_do_not_depend_on_other_keys() -> None:
+    assert sum(_check_drawn(seed) for seed in range(600)) > 600
+
+
+# Mistakes: a text of the step, and what it is replaced by.
+
+MISTAKES = {
+    "windows that end before their timers": ("yield scope.limit + 1, True", "yield scope.limit - 40, True"),
+    "timers that hold nothing": ("for alarm in cell.alarms if alarm.holds)", "for alarm in cell.alarms if False)"),
+    "timers out of order": ("due := min(self._due(), default=None)", "due := max(self._due(), default=None)"),
+    "timers of processing time that run too soon": ("alarm.at <= self.now and", "alarm.at <= self.now + 1 and"),
+    "timers of event time that run too late": ("if alarm.at <= self.input if", "if alarm.at < self.input if"),
+    "timers that run twice": ("alarm = scope.alarms.pop((name, tag))", "alarm = scope.alarms[name, tag]"),
+    "windows that stay": ("expired = scope.limit < self.input", "expired = False"),
+    "elements that are never too late": ("self.function.expiry(window) < self.input or (", "False or ("),
+    "cells that are not written": (
+        "contents = tuple((name, frozen[name])",
+        "contents = tuple((name, scope.frozen[name])",
+    ),
+    "what is due too late": ("at += [self.expiry(cell.window) + 1 for", "at += [self.expiry(cell.window) + 3 for"),
+    "outputs at the time of the timer": ('f"on_{alarm.name}", alarm.output,', 'f"on_{alarm.name}", alarm.at,'),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_step_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = MISTAKES[mistake]
+    assert functions.__file__ is not None
+    source = Path(functions.__file__).read_text("utf-8")
+    assert source.count(old) == 1, old
+    mutant = ModuleType("flamestream_windows_mutant")
+    monkeypatch.setitem(sys.modules, mutant.__name__, mutant)
+    source = source.replace(old, new).replace("LIMIT: Final = 1_000_000", "LIMIT: Final = 1000")
+    exec(compile(source, "mutant", "exec"), mutant.__dict__)
+    monkeypatch.setattr(sys.modules[__name__], "Function", mutant.Function)
+    checks: list[Callable[[], object]] = [
+        test_cells_hold_what_was_put_in,
+        test_a_timer_runs_when_the_watermark_is_there,
+        test_a_timer_holds_the_output_watermark_until_it_has_run,
+        test_due_timers_run_in_the_order_of_time_and_what_they_set_joins_the_queue,
+        test_windows_expire_behind_their_timers_and_their_cells_can_still_be_read,
+        lambda: [_check_drawn(seed) for seed in range(200)],
+    ]
+    with pytest.raises(Exception):  # noqa: B017, PT011  # a mutant may break in any way
+        any(check() for check in checks)

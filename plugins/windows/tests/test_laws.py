@@ -9,6 +9,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -18,14 +19,14 @@ import pytest
 
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.keyed import Keys
-from flamestream_windows.engine.values import Element, Firing
+from flamestream_windows.engine.values import Clock, Element, Firing, Watermark
 from flamestream_windows.model import triggers, windows
 from flamestream_windows.model.aggregates import Collect
 from flamestream_windows.model.panes import Timing
 from flamestream_windows.model.strategy import Strategy
 from flamestream_windows.model.times import MAX
 from flamestream_windows.testing import cases, laws
-from flamestream_windows.testing.laws import LawError, check_run
+from flamestream_windows.testing.laws import LawError, check_run, draw_events, draw_strategy, draw_windows
 from flamestream_windows.testing.oracle import WATERMARK, Expected, Given, final_panes
 
 FIRST = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
@@ -202,6 +203,50 @@ def test_a_trigger_that_begins_again_in_part_is_caught(
 
     monkeypatch.setattr(triggers, "_again", again)
     assert _is_caught(own_cases)
+
+
+def test_what_is_due_of_a_key_does_not_grow_with_its_elements() -> None:
+    keys = Keys(Grouping(Strategy(windows.Sessions(10), time="latest"), Collect()))
+    for at in range(2000):
+        keys.element("k", Element(at, at))
+        assert sum(map(len, keys._heaps)) < 300
+    ((_, pane),) = keys.advance(MAX)
+    assert isinstance(pane, Firing)
+    assert (pane.window, len(pane.value)) == ((0, 2009), 2000)
+
+
+def _chained(seed: int) -> int:
+    """Play a grouping behind a grouping, with input that is never late, and count the panes of the second."""
+    rng = random.Random(seed)
+    first = draw_strategy(rng)
+    panes: Any = rng.choice(["accumulating", "discarding"])
+    first = replace(first, panes=panes, closing="if_any", time=rng.choice(["end", "earliest", "shifted"]))
+    second = replace(first.after(), windows=draw_windows(rng))
+    one, two = Keys(Grouping(first, Collect()), clock=0), Keys(Grouping(second, Collect()), clock=0)
+    found = 0
+    for key, given in draw_events(rng):
+        if isinstance(given, Element):
+            outputs = one.element(key, given._replace(at=max(given.at, one.watermark)))
+        elif isinstance(given, Watermark):
+            outputs = one.advance(given.to)
+        else:
+            assert isinstance(given, Clock)
+            outputs = one.tick(given.to)
+            found += len(two.tick(given.to))
+        for number, (its, pane) in enumerate(outputs):
+            if isinstance(pane, Firing):
+                assert pane.timing != Timing.LATE, f"seed {seed}: {first}: {pane}"
+                assert pane.at >= two.watermark, f"seed {seed}: {first}: {pane} at {two.watermark}"
+                found += len(two.element(its, Element(number, pane.at, (pane.window,))))
+        assert two.watermark <= one.output
+        found += len(two.advance(one.output))
+    assert (one.records, two.records) == ({}, {})
+    return found
+
+
+def test_without_late_input_nothing_is_late_in_a_chain() -> None:
+    count = max(1, int(1000 * SCALE))
+    assert sum(_chained(seed) for seed in range(FIRST, FIRST + count)) > count
 
 
 def test_a_law_that_is_broken_tells_the_seed_and_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:

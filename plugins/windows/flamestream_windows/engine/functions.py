@@ -189,6 +189,7 @@ class _Step:
                 self.outputs.append(Late(element.value, element.at))
                 late = False
             scope = self.scopes.get(window) or self._open(window, {}, {})
+            scope.present = element.at
             self._call(scope, "on_element", element.at, (), self.key, element.value, element.at)
             self._run_due()
 
@@ -209,7 +210,8 @@ class _Step:
     def _run_due(self, *, placed: bool = False) -> None:
         """Run what is due until nothing is: what is set meanwhile, and is due, joins the queue."""
         while due := min(self._due(), default=None):
-            time, _, window, alarm = due
+            time, ends, end, start, *own = due
+            window = Window(start, end)
             scope = self.scopes[window]
             self.ran += 1
             if self.ran > LIMIT:
@@ -219,30 +221,32 @@ class _Step:
                     "runs, or not at all.",
                 )
             self.time = max(self.time, time)  # what is set for a time that is over comes behind what has set it
-            place = (self.time, window.end, window.start) if placed else ()
-            if alarm is None:
+            place = (self.time, ends, end, start) if placed else ()
+            if ends:
                 self._call(scope, "on_expiry", window.end - 1, place, self.key, window.end - 1)
                 del self.scopes[window]
                 continue
-            own = (alarm.name, alarm.tag)
-            del scope.alarms[own]
+            name, tag = own
+            alarm = scope.alarms.pop((name, tag))
+            scope.present = alarm.at if alarm.domain == "event" else alarm.output
             self._call(scope, f"on_{alarm.name}", alarm.output, place, self.key, alarm.at)
             if self.input == MAX and alarm.domain == "event":
-                scope.alarms.pop(own, None)  # the input is over: one that sets itself again would run for ever
+                scope.alarms.pop((name, tag), None)  # the input is over: one that sets itself again would run for ever
 
-    def _due(self) -> Iterable[tuple[int, int, Window, Alarm | None]]:
+    def _due(self) -> Iterable[tuple[int, bool, int, int, str, str]]:
+        """Yield what is due: time, whether a window ends, its end and start, name and tag of a timer."""
         for window, scope in self.scopes.items():
             expired = scope.limit < self.input
             for alarm in scope.alarms.values():
                 if alarm.at <= self.input if alarm.domain == "event" else alarm.at <= self.now and not expired:
-                    yield alarm.at, 0, window, alarm
+                    yield alarm.at, False, window.end, window.start, alarm.name, alarm.tag
             if expired:
-                yield scope.limit + 1, 1, window, None
+                yield scope.limit + 1, True, window.end, window.start, "", ""
 
     def _call(self, scope: Scope, method: str, at: int, place: Place, *args: Any) -> None:
         instance = self.function.function()
         instance.__dict__[SCOPE] = scope
-        scope.at = at
+        scope.at, scope.now = at, self.now
         called: Callable[..., Iterable[Any] | None] = getattr(instance, method)
         for value in called(*args) or ():
             time = at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 
 from flamecore.model.hashing import canonical, stable_hash
@@ -144,6 +144,18 @@ class Keys(Generic[R]):
             if time is not None and time != earlier:
                 self._entries += 1
                 heappush(self._heaps[at], (time, self._entries, key))
+                if len(self._heaps[at]) > 2 * len(self._due) + 64:
+                    self._tidy(at)
+
+    def _tidy(self, at: int) -> None:
+        """Forget entries that do not count, so that there are not many more than keys."""
+        heap = self._heaps[at]
+        heap.clear()
+        for number, (key, noted) in enumerate(self._due.items()):
+            if (time := noted[at]) is not None:
+                heap.append((time, number, key))
+        heapify(heap)
+        self._entries = max(self._entries, len(heap))
 
     def _first(self, at: int) -> int | None:
         heap = self._heaps[at]

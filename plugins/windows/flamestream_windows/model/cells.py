@@ -67,12 +67,14 @@ class Scope:
         contents: What is in each cell, thawed when it is first asked for.
         alarms: Timers that are set.
         at: Timestamp of what is being worked on: that of outputs.
+        present: The event time of the present call: that of the element, or for which the timer was set.
+        now: Processing time.
         limit: The latest time of an event timer: the expiry of the window.
         input: The input watermark.
         output: The output watermark.
     """
 
-    __slots__ = ("alarms", "at", "contents", "frozen", "input", "limit", "output")
+    __slots__ = ("alarms", "at", "contents", "frozen", "input", "limit", "now", "output", "present")
 
     def __init__(
         self, frozen: dict[str, Any], alarms: dict[tuple[str, str], Alarm], limit: int, input: int, output: int
@@ -81,7 +83,7 @@ class Scope:
         self.input = input
         self.contents: dict[str, Any] = {}
         self.alarms = alarms
-        self.at = 0
+        self.at = self.present = self.now = 0
         self.limit = limit
         self.output = output
 
@@ -353,8 +355,17 @@ class TimerView:
         self._put(Alarm(due, self._timer.name, tag, self._timer.domain, time, time >= self._scope.output))
 
     def after(self, delay: timedelta, *, tag: str = "") -> None:
-        """Set it for so long after the present element, at most for the expiry of the window."""
-        self.set(min(self._scope.at + duration(delay), self._scope.limit, END_OF_GLOBAL_WINDOW), tag=tag)
+        """Set it for so long from now, in its own time; one of event time at most for the expiry of the window.
+
+        Args:
+            delay: How long after the element, or after the time for which the timer was set that runs now; a timer of
+                processing time, how long after the present moment.
+            tag: What tells it from other timers of its name.
+        """
+        if self._timer.domain == "event":
+            self.set(min(self._scope.present + duration(delay), self._scope.limit, END_OF_GLOBAL_WINDOW), tag=tag)
+        else:
+            self.set(self._scope.now + duration(delay), tag=tag)
 
     def clear(self, *, tag: str = "") -> None:
         """Forget it."""

@@ -78,6 +78,20 @@ def test_sliding_windows_are_all_that_hold_an_instant(at: int, size: int, period
     assert sorted(sliding.assign(at, None, ())) == wanted
 
 
+@given(st.integers(-100, 100), st.integers(1, 20), st.integers(1, 20), st.integers(0, 20))
+def test_all_instants_of_a_stretch_are_in_the_same_windows(at: int, size: int, period: int, offset: int) -> None:
+    shift = timedelta(microseconds=offset)
+    sliding = w.sliding(microseconds=size, every=timedelta(microseconds=period), offset=shift)
+    for windows in (sliding, w.fixed(microseconds=size, offset=shift), w.calendar(days=1, tz="UTC"), w.whole()):
+        stretch = windows.stretch(at)
+        assert stretch is not None
+        assert stretch.start <= at < stretch.end
+        for instant_of_it in (stretch.start, stretch.end - 1, at):
+            found = sorted(windows.assign(instant_of_it, None, ()))
+            assert found == sorted(windows.assign(at, None, ())) or windows == w.whole()
+    assert w.sessions(seconds=1).stretch(at) is None
+
+
 def test_a_day_of_berlin_is_longer_or_shorter_when_clocks_change() -> None:
     days = w.calendar(days=1, tz="Europe/Berlin")
     (short,) = days.assign(_micros("2024-03-31T12:00:00+02:00"), None, ())

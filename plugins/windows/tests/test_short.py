@@ -13,9 +13,18 @@ from flamestream_windows import triggers as t
 from flamestream_windows import windows as w
 from flamestream_windows.engine.grouping import Grouping
 from flamestream_windows.engine.keyed import Keys
-from flamestream_windows.engine.short import FinalKeys, UpdateKeys, is_final, is_updates
+from flamestream_windows.engine.short import (
+    FinalKeys,
+    Interrupted,
+    SessionKeys,
+    ShortWay,
+    UpdateKeys,
+    is_final,
+    is_sessions,
+    is_updates,
+)
 from flamestream_windows.engine.values import Element
-from flamestream_windows.model.strategy import strategy
+from flamestream_windows.model.strategy import Strategy, strategy
 from flamestream_windows.model.times import MAX, MIN
 
 
@@ -27,8 +36,13 @@ def _plain(records: Any) -> Any:
     }
 
 
-def _compare(seed: int, emit: Literal["final", "updates"]) -> int:
-    rng = random.Random(seed)
+SHORT: dict[str, type[ShortWay]] = {"final": FinalKeys, "updates": UpdateKeys, "sessions": SessionKeys}
+Kind = Literal["final", "updates", "sessions"]
+
+
+def _strategy(rng: random.Random, kind: Kind) -> Strategy:
+    if kind == "sessions":
+        return strategy(w.sessions(microseconds=rng.choice([2, 5, 12])))
     size, period = rng.choice([3, 10, 25]), rng.randint(1, 30)
     windows = rng.choice(
         [
@@ -38,12 +52,18 @@ def _compare(seed: int, emit: Literal["final", "updates"]) -> int:
             w.whole(),
         ]
     )
-    panes_hold: list[Literal["accumulating", "discarding"]] = ["accumulating", "discarding"]
-    made = strategy(windows, lateness=rng.choice([0, 0, 5, 40]), emit=emit, panes=rng.choice(panes_hold))
-    kind = FinalKeys if emit == "final" else UpdateKeys
-    assert (is_final(made), is_updates(made)) == (emit == "final", emit == "updates")
+    panes: list[Literal["accumulating", "discarding"]] = ["accumulating", "discarding"]
+    return strategy(windows, lateness=rng.choice([0, 0, 5, 40]), emit=kind, panes=rng.choice(panes))
+
+
+def _compare(seed: int, kind: Kind) -> int:
+    rng = random.Random(seed)
+    made = _strategy(rng, kind)
+    assert (is_final(made), is_updates(made), is_sessions(made)) == tuple(
+        kind == each for each in ("final", "updates", "sessions")
+    )
     aggregate = rng.choice([agg.count(), agg.collect()])
-    general, short = Keys(Grouping(made, aggregate)), kind(made, aggregate)
+    general, short = Keys(Grouping(made, aggregate)), SHORT[kind](made, aggregate)
     panes, now = 0, rng.randint(-40, 40)
     for number in range(rng.randint(2, 40)):
         if rng.random() < 0.3:
@@ -66,7 +86,7 @@ def _compare(seed: int, emit: Literal["final", "updates"]) -> int:
         assert short.output == general.output, seed
         assert _plain(short.records) == _plain(general.records), seed
         if rng.random() < 0.1:
-            again = kind(made, aggregate, watermark=short.watermark)
+            again = SHORT[kind](made, aggregate, watermark=short.watermark)
             again.restore(general.records)
             short = again
     found = short.advance(MAX)
@@ -75,10 +95,10 @@ def _compare(seed: int, emit: Literal["final", "updates"]) -> int:
     return panes + len(found)
 
 
-@pytest.mark.parametrize("emit", ["final", "updates"])
+@pytest.mark.parametrize("kind", SHORT)
 @pytest.mark.parametrize("part", range(3))
-def test_the_shorter_way_gives_the_same_panes(part: int, emit: Literal["final", "updates"]) -> None:
-    assert sum(_compare(seed, emit) for seed in range(part * 200, (part + 1) * 200)) > 200
+def test_the_shorter_way_gives_the_same_panes(part: int, kind: Kind) -> None:
+    assert sum(_compare(seed, kind) for seed in range(part * 200, (part + 1) * 200)) > 200
 
 
 def test_only_final_panes_at_the_end_go_the_shorter_way() -> None:
@@ -87,14 +107,26 @@ def test_only_final_panes_at_the_end_go_the_shorter_way() -> None:
     assert not is_final(strategy(fixed, time="earliest"))
     assert not is_final(strategy(fixed, emit=t.at_watermark()))
     assert not is_final(strategy(w.sessions(seconds=1)))
+    assert not is_sessions(strategy(w.sessions(seconds=1), lateness=1))
     assert is_updates(strategy(fixed, emit="updates", panes="discarding"))
     assert not is_updates(strategy(fixed, emit="updates", panes="retracting"))
     assert not is_updates(strategy(fixed, emit=t.count(1).repeat(), panes="discarding"))
 
 
-def test_a_function_that_fails_leaves_the_elements_before() -> None:
-    short = FinalKeys(strategy(w.sliding(seconds=2, every=timedelta(seconds=1))), agg.sum(lambda value: 1 // value))
-    with pytest.raises(ZeroDivisionError):
-        short.elements("aaa", [1, 2, 3], [1, 0, 1])
+@pytest.mark.parametrize("kind", SHORT)
+def test_a_function_that_fails_leaves_the_elements_before(kind: Kind) -> None:
+    windows = w.sessions(microseconds=5) if kind == "sessions" else w.sliding(seconds=2, every=timedelta(seconds=1))
+    emit: Literal["final", "updates"] = "updates" if kind == "updates" else "final"
+    made = strategy(windows, emit=emit, panes="accumulating")
+    short = SHORT[kind](made, agg.sum(lambda value: 1 // value))
+    for number in range(3):
+        values = [1, 1, 1]
+        values[number] = 0
+        with pytest.raises(Interrupted) as raised:
+            short.elements("aaa", [1, 2, 3], values)
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        assert raised.value.number == number
+        assert len(raised.value.outputs) == (2 * number if kind == "updates" else 0)
+    records = {key: [cell.accumulator for cell in record.open] for key, record in short.records.items()}
+    assert records == {"a": [3] if kind == "sessions" else [3, 3]}
     assert short.output == short.watermark == MIN
-    assert [(key, pane.value) for key, pane in short.advance(MAX) if hasattr(pane, "value")] == [("a", 1), ("a", 1)]

@@ -1,4 +1,4 @@
-"""Shorter ways for `emit="final"` and `emit="updates"`, where windows do not join and their panes have the end as time.
+"""Shorter ways for `emit="final"` and `emit="updates"`, where the time of panes is the end of their windows.
 
 They give what a grouping gives, pane for pane, and keep little more than an accumulator for each window and key: there
 is no trigger to look at, and nothing to take back. Elements come in columns.
@@ -6,7 +6,9 @@ is no trigger to look at, and nothing to take back. Elements come in columns.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 from flamecore.model.hashing import canonical, stable_hash
@@ -16,10 +18,28 @@ from flamestream_windows.model.aggregates import Aggregate
 from flamestream_windows.model.panes import Timing
 from flamestream_windows.model.strategy import FINAL, UPDATES, Strategy
 from flamestream_windows.model.times import MIN
-from flamestream_windows.model.windows import GLOBAL, Fixed, Window, ordered
+from flamestream_windows.model.windows import GLOBAL, Sessions, Window, ordered
+
+
+class Interrupted(Exception):
+    """A function of the user has raised on one of several elements; its error is the cause.
+
+    Args:
+        number: The number of that element, which is not taken; those before it are.
+        outputs: What has come of those.
+    """
+
+    def __init__(self, number: int, outputs: list[Numbered]) -> None:
+        super().__init__(f"a function has failed on element {number} of several")
+        self.number = number
+        self.outputs = outputs
+
 
 Numbered = tuple[int, Output]
 """The number of an element in its columns, and an output that comes of it."""
+
+Elements = Iterator[tuple[int, tuple[Hashable, int, Any]]]
+"""Elements with their numbers: key, timestamp, value."""
 
 
 def is_final(strategy: Strategy) -> bool:
@@ -35,6 +55,16 @@ def is_updates(strategy: Strategy) -> bool:
         and not strategy.windows.merging
         and strategy.panes != "retracting"
         and (strategy.on_time, strategy.closing) == ("if_any", "if_any")
+    )
+
+
+def is_sessions(strategy: Strategy) -> bool:
+    """Return whether `SessionKeys` can do what a strategy says."""
+    return (
+        type(strategy.windows) is Sessions
+        and strategy.trigger == FINAL
+        and strategy.time == "end"
+        and strategy.lateness == 0
     )
 
 
@@ -54,14 +84,12 @@ def _open(strategy: Strategy, at: int, value: Any, watermark: int, outputs: list
     return taking
 
 
-class FinalKeys:
-    """The keys of a grouping whose windows give one pane each.
+class ShortWay(ABC):
+    """A shorter way.
 
     Args:
-        strategy: A strategy of which `is_final` is true.
+        strategy: The strategy.
         aggregate: What elements come to.
-
-    Attributes:
         watermark: The input watermark.
     """
 
@@ -69,37 +97,81 @@ class FinalKeys:
         self.strategy = strategy
         self.aggregate = aggregate
         self.watermark = watermark
+
+    def elements(self, keys: Sequence[Hashable], times: Sequence[int], values: Sequence[Any]) -> list[Numbered]:
+        """Take elements, given by their keys, timestamps and values, and return what comes of them, by their numbers.
+
+        Raises:
+            Interrupted: A function of the user has raised.
+        """
+        elements = enumerate(zip(keys, times, values, strict=True))
+        outputs: list[Numbered] = []
+        try:
+            self._take(elements, outputs)
+        except Exception as error:
+            raise Interrupted(next(elements, (len(keys),))[0] - 1, outputs) from error
+        return outputs
+
+    @abstractmethod
+    def _take(self, elements: Elements, outputs: list[Numbered]) -> None:
+        """Take elements one after another, and add what comes of each at its end."""
+
+    @abstractmethod
+    def advance(self, to: int) -> list[Keyed]:
+        """Move the input watermark. Return the panes that come of it, in the order of a grouping."""
+
+    @property
+    @abstractmethod
+    def output(self) -> int:
+        """The output watermark: the least of the keys'."""
+
+    @property
+    @abstractmethod
+    def records(self) -> dict[Hashable, Record]:
+        """The records that a grouping would have."""
+
+    @abstractmethod
+    def restore(self, records: Mapping[Hashable, Record]) -> None:
+        """Go on from records of a snapshot, those of a grouping, too."""
+
+
+class FinalKeys(ShortWay):
+    """The keys of a grouping whose windows give one pane each.
+
+    Its strategies are those of which `is_final` is true.
+    """
+
+    def __init__(self, strategy: Strategy, aggregate: Aggregate, *, watermark: int = MIN) -> None:
+        super().__init__(strategy, aggregate, watermark=watermark)
         # By window, and then by key: an accumulator, and how many elements are in it. What holds the output watermark
         # at the end of its window is apart from what came behind it and is to be late.
         self._on_time: dict[Window, dict[Hashable, tuple[Any, int]]] = {}
         self._late: dict[Window, dict[Hashable, tuple[Any, int]]] = {}
 
-    def elements(self, keys: Sequence[Hashable], times: Sequence[int], values: Sequence[Any]) -> list[Numbered]:
-        """Take elements, given by their keys, timestamps and values. Return those that are late or dropped.
-
-        Where a function of the user raises, the elements before are taken, and that one is not.
-        """
+    def _take(self, elements: Elements, outputs: list[Numbered]) -> None:
         watermark, windows = self.watermark, self.strategy.windows
-        outputs: list[Numbered] = []
-        if type(windows) is not Fixed:
-            for number, (key, at, value) in enumerate(zip(keys, times, values, strict=True)):
-                outputs += [(number, output) for output in self._element(key, at, value)]
-            return outputs
         add, create = self.aggregate.add, self.aggregate.create
-        size, offset = windows.size, windows.offset
-        current: dict[Hashable, tuple[Any, int]] = {}
-        start = end = MIN  # of `current`
-        for number, (key, at, value) in enumerate(zip(keys, times, values, strict=True)):
-            if at < watermark:
+        several: list[dict[Hashable, tuple[Any, int]]] = []
+        current: dict[Hashable, tuple[Any, int]] | None = None  # of the windows of the stretch, if it is one
+        start = end = MIN  # of the stretch
+        for number, (key, at, value) in elements:
+            if at >= watermark and not start <= at < end and (stretch := windows.stretch(at)) is not None:
+                start, end = stretch
+                several = [self._on_time.setdefault(window, {}) for window in windows.assign(at, value, (GLOBAL,))]
+                current = several[0] if len(several) == 1 else None
+            if at < watermark or not start <= at < end:
                 outputs += [(number, output) for output in self._element(key, at, value)]
                 continue
-            if not start <= at < end:
-                start = at - (at - offset) % size
-                end = start + size
-                current = self._on_time.setdefault(Window(start, end), {})
-            found = current.get(key)
-            current[key] = (add(create(), value), 1) if found is None else (add(found[0], value), found[1] + 1)
-        return outputs
+            if current is not None:
+                found = current.get(key)
+                current[key] = (add(create(), value), 1) if found is None else (add(found[0], value), found[1] + 1)
+            elif several:
+                before = [cells.get(key) or (create(), 0) for cells in several]
+                after = [(add(accumulator, value), count + 1) for accumulator, count in before]
+                for cells, cell in zip(several, after, strict=True):
+                    cells[key] = cell
+            else:
+                outputs.append((number, Drop(value, at, "no window", None)))
 
     def _element(self, key: Hashable, at: int, value: Any) -> list[Output]:
         aggregate, watermark = self.aggregate, self.watermark
@@ -168,53 +240,41 @@ class FinalKeys:
                 cells.setdefault(cell.window, {})[key] = (cell.accumulator, cell.fresh)
 
 
-class UpdateKeys:
+class UpdateKeys(ShortWay):
     """The keys of a grouping whose windows give a pane with each element, and no other.
 
     Nothing waits between two steps, so that nothing holds the output watermark.
 
-    Args:
-        strategy: A strategy of which `is_updates` is true.
-        aggregate: What elements come to.
-
-    Attributes:
-        watermark: The input watermark.
+    Its strategies are those of which `is_updates` is true.
     """
 
     def __init__(self, strategy: Strategy, aggregate: Aggregate, *, watermark: int = MIN) -> None:
-        self.strategy = strategy
-        self.aggregate = aggregate
-        self.watermark = watermark
+        super().__init__(strategy, aggregate, watermark=watermark)
         # By window, and then by key: an accumulator, how many panes there were, and how many of them were late.
         self._cells: dict[Window, dict[Hashable, tuple[Any, int, int]]] = {}
 
-    def elements(self, keys: Sequence[Hashable], times: Sequence[int], values: Sequence[Any]) -> list[Numbered]:
-        """Take elements, given by their keys, timestamps and values. Return their panes, and what is late or dropped.
-
-        Where a function of the user raises, the elements before are taken, and that one is not.
-        """
+    def _take(self, elements: Elements, outputs: list[Numbered]) -> None:
         watermark, windows = self.watermark, self.strategy.windows
         create, add, result = self.aggregate.create, self.aggregate.add, self.aggregate.result
         keeps = self.strategy.panes == "accumulating"
-        fixed = windows if type(windows) is Fixed else None
         early = int(Timing.EARLY)
-        outputs: list[Numbered] = []
-        window = Window(MIN, MIN)
+        window = stretch = Window(MIN, MIN)
         current: dict[Hashable, tuple[Any, int, int]] = {}
-        for number, (key, at, value) in enumerate(zip(keys, times, values, strict=True)):
-            if fixed is None or at < watermark:
+        for number, (key, at, value) in elements:
+            if not stretch.start <= at < stretch.end:
+                around = windows.stretch(at)
+                found = () if around is None else tuple(windows.assign(at, value, (GLOBAL,)))
+                stretch = Window(MIN, MIN) if around is None or len(found) != 1 else around
+                if found:
+                    window, current = found[0], self._cells.setdefault(found[0], {})
+            if at < watermark or stretch.end == MIN:
                 outputs += [(number, output) for output in self._element(key, at, value)]
                 continue
-            if not window.start <= at < window.end:
-                start = at - (at - fixed.offset) % fixed.size
-                window = Window(start, start + fixed.size)
-                current = self._cells.setdefault(window, {})
             accumulator, panes, late = current.get(key) or (create(), 0, 0)
             accumulator = add(accumulator, value)
             firing = Firing(result(accumulator), window, window.end - 1, early, panes, -1, False)
             current[key] = (accumulator if keeps else create(), panes + 1, late)
             outputs.append((number, firing))
-        return outputs
 
     def _element(self, key: Hashable, at: int, value: Any) -> list[Output]:
         aggregate, watermark = self.aggregate, self.watermark
@@ -265,3 +325,130 @@ class UpdateKeys:
             for cell in record.open:
                 assert cell.pane is not None
                 self._cells.setdefault(cell.window, {})[key] = (cell.accumulator, cell.pane[1] + 1, cell.pane[2] + 1)
+
+
+class SessionKeys(ShortWay):
+    """The keys of sessions that give one pane each, at their end: without lateness all of it is on time.
+
+    Its strategies are those of which `is_sessions` is true.
+    """
+
+    def __init__(self, strategy: Strategy, aggregate: Aggregate, *, watermark: int = MIN) -> None:
+        super().__init__(strategy, aggregate, watermark=watermark)
+        assert isinstance(strategy.windows, Sessions)
+        self._gap = strategy.windows.gap
+        # By key: start, end, accumulator and count of each session, in the order of time.
+        self._open: dict[Hashable, list[tuple[int, int, Any, int]]] = {}
+        # When to look at a key: not before any of its sessions ends, though perhaps too soon.
+        self._ends: list[tuple[int, int, Hashable]] = []
+        self._entries = 0
+
+    def _take(self, elements: Elements, outputs: list[Numbered]) -> None:
+        watermark, gap, open = self.watermark, self._gap, self._open
+        add, create = self.aggregate.add, self.aggregate.create
+        for number, (key, at, value) in elements:
+            if at + gap <= watermark:
+                outputs.append((number, Drop(value, at, "lateness", Window(at, at + gap))))
+                continue
+            sessions = open.get(key)
+            if sessions is None:
+                open[key] = [(at, at + gap, add(create(), value), 1)]
+                self._look_at(key, at + gap)
+            else:
+                start, end, accumulator, count = sessions[-1]
+                if start <= at < end:
+                    sessions[-1] = (start, max(end, at + gap), add(accumulator, value), count + 1)
+                else:
+                    self._insert(key, sessions, at, value)
+            if at < watermark:
+                outputs.append((number, Late(value, at)))
+
+    def _insert(self, key: Hashable, sessions: list[tuple[int, int, Any, int]], at: int, value: Any) -> None:
+        """Put an element anywhere among the sessions of its key."""
+        start, end = at, at + self._gap
+        met = [session for session in sessions if session[0] < end and start < session[1]]
+        if not met:
+            sessions.append((start, end, self.aggregate.add(self.aggregate.create(), value), 1))
+            self._look_at(key, end)
+        else:
+            accumulator = met[0][2]
+            for session in met[1:]:
+                accumulator = self.aggregate.merge(accumulator, session[2])
+            joined = (
+                min(start, met[0][0]),
+                max(end, met[-1][1]),
+                self.aggregate.add(accumulator, value),
+                sum(session[3] for session in met) + 1,
+            )
+            sessions[:] = [session for session in sessions if not (session[0] < end and start < session[1])]
+            sessions.append(joined)
+        sessions.sort(key=lambda session: session[0])
+
+    def _look_at(self, key: Hashable, end: int) -> None:
+        self._entries += 1
+        heappush(self._ends, (end, self._entries, key))
+
+    def advance(self, to: int) -> list[Keyed]:
+        """Move the input watermark. Return the panes of the sessions that end, in the order of a grouping."""
+        if to <= self.watermark:
+            return []
+        entries: list[tuple[int, int, Hashable]] = []
+        found: list[tuple[tuple[int, int], int, bytes, Hashable, Any]] = []
+        ended: dict[Hashable, int] = {}
+        try:
+            while self._ends and self._ends[0][0] <= to:
+                entries.append(heappop(self._ends))
+                key = entries[-1][2]
+                if key in ended:
+                    continue
+                sessions = self._open.get(key, [])
+                ended[key] = count = sum(end <= to for _, end, _, _ in sessions)
+                for start, end, accumulator, _ in sessions[:count]:
+                    value = self.aggregate.result(accumulator)
+                    found.append(((end, start), stable_hash(key), canonical(key), key, value))
+        except BaseException:
+            for entry in entries:
+                heappush(self._ends, entry)
+            raise
+        for key, count in ended.items():
+            rest = self._open.get(key, [])[count:]
+            if rest:
+                self._open[key] = rest
+                for _, end, _, _ in rest:
+                    self._look_at(key, end)
+            else:
+                self._open.pop(key, None)
+        self.watermark = to
+        found.sort(key=lambda each: each[:3])
+        return [
+            (
+                key,
+                Firing(value, Window(place[1], place[0]), place[0] - 1, int(Timing.ON_TIME), 0, 0, True, False, place),
+            )
+            for place, _, _, key, value in found
+        ]
+
+    @property
+    def output(self) -> int:
+        """The output watermark: the input watermark."""
+        return self.watermark
+
+    @property
+    def records(self) -> dict[Hashable, Record]:
+        """The records that a grouping would have."""
+        return {
+            key: Record(
+                tuple(
+                    Cell(Window(start, end), accumulator, count, end - 1, None, (), None, False, ())
+                    for start, end, accumulator, count in sessions
+                )
+            )
+            for key, sessions in self._open.items()
+        }
+
+    def restore(self, records: Mapping[Hashable, Record]) -> None:
+        """Go on from records of a snapshot, those of a grouping, too."""
+        for key, record in records.items():
+            self._open[key] = [(*cell.window, cell.accumulator, cell.fresh) for cell in record.open]
+            for cell in record.open:
+                self._look_at(key, cell.window.end)

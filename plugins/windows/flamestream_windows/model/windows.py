@@ -61,6 +61,13 @@ class WindowFn(ABC):
             windows: Its windows so far: those of the pane that it is, or the global one.
         """
 
+    def stretch(self, at: int) -> Window | None:
+        """Return a stretch of time around an instant, all elements of which are in the same windows.
+
+        Engines ask for windows once a stretch, not once an element. None: windows depend on more than time.
+        """
+        return None
+
     def merge(self, windows: Sequence[Window]) -> Iterable[tuple[Window, Sequence[Window]]]:
         """Return the groups of windows that join: what they become, and the members.
 
@@ -99,6 +106,9 @@ class Global(WindowFn):
     def assign(self, at: int, value: Any, windows: Sequence[Window]) -> Iterable[Window]:
         return (GLOBAL,)
 
+    def stretch(self, at: int) -> Window | None:
+        return GLOBAL
+
     def __str__(self) -> str:
         return "whole()"
 
@@ -113,6 +123,10 @@ class Fixed(WindowFn):
     def assign(self, at: int, value: Any, windows: Sequence[Window]) -> Iterable[Window]:
         start = at - (at - self.offset) % self.size
         return (Window(start, start + self.size),)
+
+    def stretch(self, at: int) -> Window | None:
+        start = at - (at - self.offset) % self.size
+        return Window(start, start + self.size)
 
     def __str__(self) -> str:
         return f"fixed({spell(self.size)}{_offset(self.offset)})"
@@ -129,6 +143,11 @@ class Sliding(WindowFn):
     def assign(self, at: int, value: Any, windows: Sequence[Window]) -> Iterable[Window]:
         last = at - (at - self.offset) % self.period
         return [Window(start, start + self.size) for start in range(last, at - self.size, -self.period)]
+
+    def stretch(self, at: int) -> Window | None:
+        start = (at - self.offset) % self.period  # since the last window has begun
+        end = (at - self.offset - self.size) % self.period  # since the last one has ended
+        return Window(at - min(start, end), at + self.period - max(start, end))
 
     def shift(self, window: Window, at: int) -> int:
         # The part of the window that no earlier one covers: else the pane of the last window that holds an element
@@ -189,7 +208,10 @@ class Calendar(WindowFn):
     day: int = 1
 
     def assign(self, at: int, value: Any, windows: Sequence[Window]) -> Iterable[Window]:
-        return (_period(self, (EPOCH + timedelta(microseconds=at)).astimezone(_zone(self.zone)).toordinal()),)
+        return (self.stretch(at),)
+
+    def stretch(self, at: int) -> Window:
+        return _period(self, (EPOCH + timedelta(microseconds=at)).astimezone(_zone(self.zone)).toordinal())
 
     def _first_day(self, number: int) -> int:
         """Return the ordinal of the first day of a period."""

@@ -16,6 +16,7 @@ from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import Element, Firing
 from flamestream_windows.model.aggregates import LEFT, RIGHT, Aggregate, Cogroup, Joined, named
 from flamestream_windows.model.strategy import strategy
+from flamestream_windows.model.windows import Same
 
 INTS = st.lists(st.integers(-9, 9), max_size=8)
 
@@ -112,8 +113,6 @@ def test_retractions_of_one_grouping_are_taken_back_in_the_next() -> None:
 
 
 def test_panes_can_be_grouped_by_their_windows_again() -> None:
-    from flamestream_windows.model.windows import Same
-
     hours = Keys(Grouping(strategy(w.fixed(microseconds=10)), agg.count()))
     tops = Keys(Grouping(strategy(Same()), agg.top(2, lambda pair: pair[1])))
     for key, at in (("a", 1), ("b", 2), ("b", 3), ("c", 4), ("c", 5), ("c", 6), ("a", 11)):

@@ -1,0 +1,116 @@
+"""The grouping step, one call at a time: what is given decides, and what is not changed stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+from flamecore.errors import ConsistencyError
+from flamestream_windows import aggregates as agg
+from flamestream_windows import triggers as t
+from flamestream_windows.engine.grouping import Grouping
+from flamestream_windows.engine.keyed import Keys
+from flamestream_windows.engine.values import NOTHING, Clock, Drop, Element, Firing, Late, Moment, Timer, Watermark
+from flamestream_windows.model.strategy import Strategy, strategy
+from flamestream_windows.model.times import MAX, MIN
+from flamestream_windows.model.triggers import AfterProcessingTime, AfterWatermark, Never
+from flamestream_windows.model.windows import Fixed, Sliding, Window, WindowFn
+
+TEN = Fixed(10)
+
+
+def test_an_output_watermark_that_is_given_counts() -> None:
+    grouping = Grouping(Strategy(TEN, AfterWatermark(), time="earliest"), agg.collect())
+    own, _ = grouping.step(NOTHING, Element("a", 3), Moment(6))
+    shared, _ = grouping.step(NOTHING, Element("a", 3), Moment(6, output=1))
+    assert [grouping.hold(own), grouping.hold(shared)] == [9, 3]
+
+
+def test_steps_of_time_that_lead_nowhere_change_nothing() -> None:
+    grouping = Grouping(strategy(TEN, emit=t.at_watermark(early=t.every(seconds=1)), panes="discarding"), agg.count())
+    record, _ = grouping.step(NOTHING, Element("a", 3), Moment(5, clock=50))
+    for given in (Watermark(5), Watermark(MIN), Watermark(9), Clock(60), Timer(Window(0, 10)), Timer(Window(10, 20))):
+        assert grouping.step(record, given, Moment(5, clock=50)) == (record, [])
+    assert grouping.due(record, Moment(5, clock=50)) == (10, 1_000_050)
+
+
+def test_a_trigger_that_is_ready_again_at_once_is_looked_at_with_the_next_watermark() -> None:
+    twice = Strategy(TEN, t.at_watermark() >> t.at_watermark(), "accumulating", lateness=100)
+    keys = Keys(Grouping(twice, agg.count()))
+    keys.element("k", Element("a", 3))
+    ((_, first),) = keys.advance(10)
+    assert isinstance(first, Firing)
+    assert not first.last
+    assert keys.work.due(keys.record("k"), keys.moment)[0] == 11
+    assert keys.advance(11) == []
+    assert keys.record("k").closed == (Window(0, 10),)
+    assert [type(output) for _, output in keys.element("k", Element("b", 3))] == [Drop]
+
+
+def test_a_target_of_processing_time_is_met_once() -> None:
+    keys = Keys(Grouping(Strategy(TEN, AfterProcessingTime(5) & Never()), agg.count()), clock=0)
+    keys.element("k", Element("a", 3))
+    assert keys.work.due(keys.record("k"), keys.moment)[1] == 5
+    assert keys.tick(5) == []
+    assert keys.work.due(keys.record("k"), keys.moment)[1] is None
+
+
+def test_outputs_of_several_windows_come_in_the_order_of_their_ends() -> None:
+    keys = Keys(Grouping(strategy(Sliding(10, 2), emit="updates", panes="accumulating"), agg.count()))
+    found = [output.window for _, output in keys.element("k", Element("a", 9)) if isinstance(output, Firing)]
+    assert found == [(0, 10), (2, 12), (4, 14), (6, 16), (8, 18)]
+
+
+def test_late_is_told_once_and_dropped_for_each_window() -> None:
+    keys = Keys(Grouping(strategy(Sliding(10, 2), lateness=2), agg.count()))
+    keys.advance(15)
+    found = [output for _, output in keys.element("k", Element("a", 9))]
+    assert found == [
+        Drop("a", 9, "lateness", Window(0, 10)),
+        Drop("a", 9, "lateness", Window(2, 12)),
+        Late("a", 9),
+    ]
+
+
+@dataclass(frozen=True)
+class Halves(WindowFn):
+    """Windows of two ticks that join with those of their ten: a window function of one's own."""
+
+    merging: ClassVar[bool] = True
+
+    def assign(self, at: int, value: Any, windows: Any) -> list[Window]:
+        start = at - at % 2
+        return [Window(start, start + 2)]
+
+    def merge(self, windows: Any) -> Any:
+        groups: dict[int, list[Window]] = {}
+        for window in windows:
+            groups.setdefault(window.start // 10, []).append(window)
+        return [
+            (Window(members[0].start, max(member.end for member in members)), members) for members in groups.values()
+        ]
+
+
+def test_windows_of_ones_own_may_join() -> None:
+    keys = Keys(Grouping(strategy(Halves()), agg.collect()))
+    for value, at in (("a", 1), ("b", 8), ("c", 11), ("d", 5)):
+        keys.element("k", Element(value, at))
+    found = {output.window: output.value for _, output in keys.advance(MAX) if isinstance(output, Firing)}
+    assert found == {(0, 10): ["a", "b", "d"], (10, 12): ["c"]}
+
+
+@dataclass(frozen=True)
+class Wrong(Halves):
+    """Joins what is not there."""
+
+    def merge(self, windows: Any) -> Any:
+        return [(Window(0, 99), [Window(50, 99)])]
+
+
+def test_windows_that_join_wrongly_leave_the_record_as_it_was() -> None:
+    keys = Keys(Grouping(strategy(Wrong()), agg.count()))
+    with pytest.raises(ConsistencyError, match="not all among"):
+        keys.element("k", Element("a", 1))
+    assert keys.records == {}

@@ -1,9 +1,13 @@
-"""Fixtures of the windows' tests: cases as data, those of the plugin and those beside the checkout."""
+"""Fixtures of the windows' tests: seeds of drawn runs, and cases, those of the plugin and those beside the checkout.
+
+FLAMESTREAM_FIRST_SEED=1000 FLAMESTREAM_SEEDS=50 plays fifty times as many runs, from another seed on.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +39,16 @@ def own_cases() -> list[dict[str, Any]]:
     """All cases of the plugin."""
     cases: list[dict[str, Any]] = json.loads((HERE / "cases.json").read_text("utf-8"))["cases"]
     return cases
+
+
+@pytest.fixture(scope="session")
+def seeds() -> Callable[..., range]:
+    """Return the seeds of so many runs, or of the part of that number among parts of so many."""
+    first = int(os.environ.get("FLAMESTREAM_FIRST_SEED", "0"))
+    scale = float(os.environ.get("FLAMESTREAM_SEEDS", "1"))
+
+    def drawn(count: int, part: int = 0) -> range:
+        count = max(1, int(count * scale))
+        return range(first + part * count, first + (part + 1) * count)
+
+    return drawn

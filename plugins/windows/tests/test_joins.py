@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from flamestream_windows.model.times import MAX, MIN
 from flamestream_windows.model.windows import Fixed
 
 RUNS = 300
+Seeds = Callable[..., range]
 Event = tuple[str, Any, int]
 """A key, a value and a timestamp; or `WATERMARK`, None and a watermark."""
 
@@ -64,8 +66,8 @@ def _play(function: Any, events: list[Event], *, sides: bool = True) -> tuple[li
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "outer"])
-def test_an_interval_join_finds_all_pairs_that_are_near(how: How) -> None:
-    for seed in range(RUNS):
+def test_an_interval_join_finds_all_pairs_that_are_near(how: How, seeds: Seeds) -> None:
+    for seed in seeds(RUNS):
         rng = random.Random(seed)
         before, after = rng.randint(0, 6), rng.randint(0, 6)
         events = _draw(rng, late=0)
@@ -87,8 +89,8 @@ def test_an_interval_join_finds_all_pairs_that_are_near(how: How) -> None:
         assert sorted(outputs, key=repr) == sorted(pairs, key=repr), f"seed {seed}"
 
 
-def test_late_elements_of_an_interval_join_do_not_make_others_late() -> None:
-    for seed in range(RUNS):
+def test_late_elements_of_an_interval_join_do_not_make_others_late(seeds: Seeds) -> None:
+    for seed in seeds(RUNS):
         rng = random.Random(seed)
         events = [(key, value, at) for key, value, at in _draw(rng, late=20)]
         keys = Keys(Function(interval_join(3, 9, "outer")))
@@ -103,8 +105,8 @@ def test_late_elements_of_an_interval_join_do_not_make_others_late() -> None:
                     assert output.at >= before, f"seed {seed}: {output} at {before}"
 
 
-def test_an_as_of_join_finds_the_last_one_before() -> None:
-    for seed in range(RUNS):
+def test_an_as_of_join_finds_the_last_one_before(seeds: Seeds) -> None:
+    for seed in seeds(RUNS):
         rng = random.Random(seed)
         keep = rng.randint(0, 12)
         events = _draw(rng, late=0)
@@ -122,8 +124,8 @@ def test_an_as_of_join_finds_the_last_one_before() -> None:
         assert sorted(outputs, key=repr) == sorted(wanted, key=repr), f"seed {seed}"
 
 
-def test_distinct_elements_are_apart_and_nothing_else_is_left_out() -> None:
-    for seed in range(RUNS):
+def test_distinct_elements_are_apart_and_nothing_else_is_left_out(seeds: Seeds) -> None:
+    for seed in seeds(RUNS):
         rng = random.Random(seed)
         within = rng.randint(1, 12)
         events = _draw(rng, late=rng.choice([0, 10, 30]))
@@ -141,8 +143,8 @@ def test_distinct_elements_are_apart_and_nothing_else_is_left_out() -> None:
         assert (outputs, dropped) == (wanted, late), f"seed {seed}"
 
 
-def test_silence_is_told_of_once_by_the_last_element() -> None:
-    for seed in range(RUNS):
+def test_silence_is_told_of_once_by_the_last_element(seeds: Seeds) -> None:
+    for seed in seeds(RUNS):
         rng = random.Random(seed)
         after = rng.randint(1, 10)
         events = _draw(rng, late=0)

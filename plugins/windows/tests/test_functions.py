@@ -450,6 +450,51 @@ def test_a_timer_may_be_set_for_later_in_its_own_time() -> None:
     assert driven.clock(1007) == [(("wall", 1007), 3)]
 
 
+class InOrder(Drawn):
+    """Does the same in the order of time."""
+
+    ordered = True
+
+
+class Times(w.StatefulFn[str, str, Any]):
+    """Tells of its elements and timers in the order of time."""
+
+    ordered = True
+    count = w.Value(int)
+    tick = w.Timer("event")
+
+    def on_element(self, key: str, value: str, at: int) -> Iterable[Any]:
+        self.count.set(self.count.get(0) + 1)
+        self.tick.set(at + 5)
+        yield value, self.count.get()
+
+    def on_tick(self, key: str, at: int) -> Iterable[Any]:
+        yield "tick", at
+
+
+@pytest.mark.parametrize("steps", [[30], [5, 6, 11, 12, 30], list(range(31))])
+def test_ordered_elements_come_in_the_order_of_time_however_the_watermark_moves(steps: list[int]) -> None:
+    driven = Driven(Times)
+    for value, at in (("c", 11), ("a", 5), ("d", 20), ("b", 5), ("e", 10)):
+        assert driven.add(value, at) == []
+    assert driven.keys.output == MIN
+    said = [each for to in steps for each in driven.watermark(to)]
+    assert [value for value, _ in said] == [
+        ("a", 1),
+        ("b", 2),
+        ("tick", 10),
+        ("e", 3),
+        ("c", 4),
+        ("tick", 16),
+        ("d", 5),
+        ("tick", 25),
+    ]
+    assert [at for _, at in said] == [5, 5, 10, 10, 11, 16, 20, 25]
+    assert [type(each) for each in driven.add("late", 29)] == [Drop]
+    assert driven.add("now", 30) == []
+    assert (driven.keys.output, driven.watermark(31)) == (30, [(("now", 6), 30)])
+
+
 def _drawn(seed: int) -> tuple[Function, list[tuple[str, Any]]]:
     rng = random.Random(seed)
     windows = rng.choice([w.whole(), Fixed(10), Fixed(25), w.sliding(microseconds=8, every=timedelta(microseconds=3))])
@@ -466,7 +511,8 @@ def _drawn(seed: int) -> tuple[Function, list[tuple[str, Any]]]:
         else:
             clock += rng.randint(0, 30)
             events.append(("", Clock(clock)))
-    return Function(Drawn, windows, rng.choice([0, 5, 30])), [*events, ("", Watermark(MAX))]
+    function = rng.choice([Drawn, Drawn, InOrder])
+    return Function(function, windows, rng.choice([0, 5, 30])), [*events, ("", Watermark(MAX))]
 
 
 def _check_drawn(seed: int) -> int:
@@ -523,7 +569,9 @@ def test_drawn_stories_of_a_key_do_not_depend_on_other_keys(seeds: Callable[...,
 # Mistakes: a text of the step, and what it is replaced by.
 
 MISTAKES = {
-    "windows that end before their timers": ("yield scope.limit + 1, True", "yield scope.limit - 40, True"),
+    "windows that end before their timers": ("yield scope.limit + 1, _ENDS", "yield scope.limit - 40, _ENDS"),
+    "elements out of order": ("insort(scope.waiting, ", "(lambda line, each, key: line.append(each))(scope.waiting, "),
+    "elements that come too soon": ("scope.waiting[0][0] < self.input:", "scope.waiting[0][0] <= self.input:"),
     "timers that hold nothing": ("for alarm in cell.alarms if alarm.holds)", "for alarm in cell.alarms if False)"),
     "timers out of order": ("due := min(self._due(), default=None)", "due := max(self._due(), default=None)"),
     "timers of processing time that run too soon": ("alarm.at <= self.now and", "alarm.at <= self.now + 1 and"),
@@ -553,6 +601,7 @@ def test_a_mistake_in_the_step_is_caught(mistake: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys.modules[__name__], "Function", mutant.Function)
     checks: list[Callable[[], object]] = [
         test_cells_hold_what_was_put_in,
+        lambda: test_ordered_elements_come_in_the_order_of_time_however_the_watermark_moves([5, 6, 11, 12, 30]),
         test_a_timer_runs_when_the_watermark_is_there,
         test_a_timer_holds_the_output_watermark_until_it_has_run,
         test_due_timers_run_in_the_order_of_time_and_what_they_set_joins_the_queue,

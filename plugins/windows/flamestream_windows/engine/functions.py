@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from flamecore.errors import ConsistencyError, GraphError
@@ -17,6 +19,10 @@ LIMIT: Final = 1_000_000
 """Most timers of a key that run in one step. One that sets itself for a time that is over runs for ever."""
 
 
+_WAITING, _ALARM, _ENDS = range(3)
+"""What may be due at a time, in this order: an element of the time before it, a timer, the end of a window."""
+
+
 class FnCell(NamedTuple):
     """The state of one window.
 
@@ -24,11 +30,13 @@ class FnCell(NamedTuple):
         window: The window.
         contents: Name and contents of each cell that is not empty, by name.
         alarms: Timers that are set, in the order of time, name and tag.
+        waiting: Timestamps and values of elements that wait to be put in order, in the order of time.
     """
 
     window: Window
     contents: tuple[tuple[str, Any], ...]
     alarms: tuple[Alarm, ...]
+    waiting: tuple[tuple[int, Any], ...] = ()
 
 
 class FnRecord(NamedTuple):
@@ -120,6 +128,7 @@ class Function:
 
     def hold(self, record: FnRecord) -> int | None:
         """Return where a key holds the output watermark, or None."""
+        # Elements that wait to be put in order are not behind the input watermark: they hold nothing.
         return min((alarm.output for cell in record.open for alarm in cell.alarms if alarm.holds), default=None)
 
     def due(self, record: FnRecord, moment: Moment) -> tuple[int | None, int | None]:
@@ -127,6 +136,7 @@ class Function:
         alarms = [alarm for cell in record.open for alarm in cell.alarms]
         at = [alarm.at for alarm in alarms if alarm.domain == "event"]
         at += [self.expiry(cell.window) + 1 for cell in record.open]
+        at += [cell.waiting[0][0] + 1 for cell in record.open if cell.waiting]
         clocks = [alarm.at for alarm in alarms if alarm.domain == "processing"]
         return min(at, default=None), min(clocks, default=None)
 
@@ -146,9 +156,10 @@ class _Step:
             self.output = moment.output
         self.scopes: dict[Window, Scope] = {}
         for cell in record.open:
-            self._open(cell.window, dict(cell.contents), {(each.name, each.tag): each for each in cell.alarms})
+            alarms = {(each.name, each.tag): each for each in cell.alarms}
+            self._open(cell.window, dict(cell.contents), alarms).waiting = list(cell.waiting)
         self.outputs: list[Output] = []
-        self.time = -MAX
+        self.place: Place = ()
         self.ran = 0
 
     def _open(self, window: Window, frozen: dict[str, Any], alarms: dict[tuple[str, str], Alarm]) -> Scope:
@@ -164,8 +175,8 @@ class _Step:
             scope = self.scopes[window]
             frozen = scope.frozen | {name: cells[name].freeze(held) for name, held in scope.contents.items()}
             contents = tuple((name, frozen[name]) for name in sorted(frozen) if frozen[name])
-            if contents or scope.alarms:
-                kept.append(FnCell(window, contents, tuple(sorted(scope.alarms.values()))))
+            if contents or scope.alarms or scope.waiting:
+                kept.append(FnCell(window, contents, tuple(sorted(scope.alarms.values())), tuple(scope.waiting)))
         return FnRecord(tuple(kept)) if kept else _NOTHING
 
     def element(self, element: Element) -> None:
@@ -178,7 +189,8 @@ class _Step:
         windows = ordered(set(self.function.windows.assign(element.at, element.value, element.windows)))
         if not windows:
             self.outputs.append(Drop(element.value, element.at, "no window", None))
-        patience = self.function.function.lateness
+        ordered_input = self.function.function.ordered
+        patience = 0 if ordered_input else self.function.function.lateness
         behind = None if patience is None else element.at + duration(patience)
         late = element.at < self.input
         for window in windows:
@@ -189,6 +201,9 @@ class _Step:
                 self.outputs.append(Late(element.value, element.at))
                 late = False
             scope = self.scopes.get(window) or self._open(window, {}, {})
+            if ordered_input:
+                insort(scope.waiting, (element.at, element.value), key=itemgetter(0))
+                continue
             scope.present = element.at
             self._call(scope, "on_element", element.at, (), self.key, element.value, element.at)
             self._run_due()
@@ -210,7 +225,7 @@ class _Step:
     def _run_due(self, *, placed: bool = False) -> None:
         """Run what is due until nothing is: what is set meanwhile, and is due, joins the queue."""
         while due := min(self._due(), default=None):
-            time, ends, end, start, *own = due
+            time, kind, end, start, *own = due
             window = Window(start, end)
             scope = self.scopes[window]
             self.ran += 1
@@ -220,9 +235,15 @@ class _Step:
                     hint=f"Let {self.function.function.__name__} set a timer for a later time than that at which it "
                     "runs, or not at all.",
                 )
-            self.time = max(self.time, time)  # what is set for a time that is over comes behind what has set it
-            place = (self.time, ends, end, start) if placed else ()
-            if ends:
+            # What is set for a time that is over comes behind what has set it.
+            self.place = max(self.place, (time, kind, end, start))
+            place = self.place if placed else ()
+            if kind == _WAITING:
+                at, value = scope.waiting.pop(0)
+                scope.present = at
+                self._call(scope, "on_element", at, place, self.key, value, at)
+                continue
+            if kind == _ENDS:
                 self._call(scope, "on_expiry", window.end - 1, place, self.key, window.end - 1)
                 del self.scopes[window]
                 continue
@@ -233,15 +254,17 @@ class _Step:
             if self.input == MAX and alarm.domain == "event":
                 scope.alarms.pop((name, tag), None)  # the input is over: one that sets itself again would run for ever
 
-    def _due(self) -> Iterable[tuple[int, bool, int, int, str, str]]:
-        """Yield what is due: time, whether a window ends, its end and start, name and tag of a timer."""
+    def _due(self) -> Iterable[tuple[int, int, int, int, str, str]]:
+        """Yield what is due: its time, its kind, the window's end and start, and name and tag of a timer."""
         for window, scope in self.scopes.items():
+            if scope.waiting and scope.waiting[0][0] < self.input:
+                yield scope.waiting[0][0] + 1, _WAITING, window.end, window.start, "", ""
             expired = scope.limit < self.input
             for alarm in scope.alarms.values():
                 if alarm.at <= self.input if alarm.domain == "event" else alarm.at <= self.now and not expired:
-                    yield alarm.at, False, window.end, window.start, alarm.name, alarm.tag
+                    yield alarm.at, _ALARM, window.end, window.start, alarm.name, alarm.tag
             if expired:
-                yield scope.limit + 1, True, window.end, window.start, "", ""
+                yield scope.limit + 1, _ENDS, window.end, window.start, "", ""
 
     def _call(self, scope: Scope, method: str, at: int, place: Place, *args: Any) -> None:
         instance = self.function.function()

@@ -67,6 +67,7 @@ class Scope:
         contents: What is in each cell, thawed when it is first asked for.
         alarms: Timers that are set.
         at: Timestamp of what is being worked on: that of outputs.
+        waiting: Elements that wait to be put in order.
         present: The event time of the present call: that of the element, or for which the timer was set.
         now: Processing time.
         limit: The latest time of an event timer: the expiry of the window.
@@ -74,7 +75,7 @@ class Scope:
         output: The output watermark.
     """
 
-    __slots__ = ("alarms", "at", "contents", "frozen", "input", "limit", "now", "output", "present")
+    __slots__ = ("alarms", "at", "contents", "frozen", "input", "limit", "now", "output", "present", "waiting")
 
     def __init__(
         self, frozen: dict[str, Any], alarms: dict[tuple[str, str], Alarm], limit: int, input: int, output: int
@@ -84,6 +85,7 @@ class Scope:
         self.contents: dict[str, Any] = {}
         self.alarms = alarms
         self.at = self.present = self.now = 0
+        self.waiting: list[tuple[int, Any]] = []
         self.limit = limit
         self.output = output
 
@@ -418,9 +420,12 @@ class StatefulFn(Generic[K, T, U]):
 
     Attributes:
         lateness: How far an element may be behind the watermark; later ones are dropped. None: any way.
+        ordered: Whether elements come in the order of time, each once the watermark has passed it. Late ones are
+            dropped then.
     """
 
     lateness: ClassVar[timedelta | int | None] = None
+    ordered: ClassVar[bool] = False
 
     @property
     def watermark(self) -> int:

@@ -1,1 +1,4 @@
-"""Windows, triggers and watermarks: what happens in event time, cut into panes, the same in every run."""
+"""Windows, triggers and watermarks: event time cut into panes.
+
+The same in every run, with any number of workers.
+"""

@@ -55,11 +55,11 @@ def top(n: int, by: Function) -> Aggregate:
 
 
 def fold(initial: Any, step: Callable[[Any, Any], Any], *, merge: Callable[[Any, Any], Any] | None = None) -> Aggregate:
-    """Return the elements folded into a value: `step(value, element)` returns the next one, and changes none.
+    """Return the elements folded into a value. `step` changes none in place.
 
     Args:
         initial: The value of no element.
-        step: Its step.
+        step: Value, element → next value.
         merge: Value of two, for windows that join.
     """
     return Fold(initial, step, merge)

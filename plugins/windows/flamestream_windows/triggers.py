@@ -44,11 +44,11 @@ def count(elements: int) -> Trigger:
 
 
 def every(*, aligned: bool = False, **units: Any) -> Trigger:
-    """Return the trigger that fires so long after the first element of a pane, in processing time.
+    """Return the trigger that fires a time after the first element of a pane.
 
     Args:
         aligned: Whether it fires at multiples of that time instead: on the minute, for `minutes=1`.
-        units: The time, as the keywords of a timedelta.
+        units: The processing time, as the keywords of a timedelta.
 
     Raises:
         ValueError: It is not positive.

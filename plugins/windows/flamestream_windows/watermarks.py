@@ -1,4 +1,4 @@
-"""Watermark strategies in the words of flows: `watermark=watermarks.bounded_disorder(seconds=5)`."""
+"""Watermark strategies in the words of flows: `bounded_disorder(seconds=5)`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def monotonic() -> WatermarkStrategy:
 
 
 def bounded_disorder(**units: Any) -> WatermarkStrategy:
-    """Return the strategy of records that are at most so late: `bounded_disorder(seconds=5)`.
+    """Return the strategy of records that are at most so late: `seconds=5`.
 
     Raises:
         ValueError: The time is negative.
@@ -34,16 +34,20 @@ def bounded_disorder(**units: Any) -> WatermarkStrategy:
 
 
 def from_records(function: Callable[[Any], Any]) -> WatermarkStrategy:
-    """Return the strategy of records of which some say a watermark: `function` returns it, or None."""
+    """Return the strategy of records of which some say a watermark.
+
+    Args:
+        function: Returns it, or None, for a record.
+    """
     return FromRecords(function)
 
 
 def fold(initial: Any, step: Callable[[Any, Any, int], tuple[Any, Any]]) -> WatermarkStrategy:
-    """Return a strategy of one's own: `step(state, record, timestamp)` returns the next state and a watermark or None.
+    """Return a strategy of one's own.
 
     Args:
         initial: The state before the first record.
-        step: Its step.
+        step: State, record, timestamp → next state, and a watermark or None.
     """
     return Folded(initial, step)
 

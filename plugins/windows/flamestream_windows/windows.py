@@ -1,4 +1,4 @@
-"""Windows in the words of flows: `from flamestream_windows import windows as w`, then `w.fixed(minutes=1)`."""
+"""Windows in the words of flows: `w.fixed(minutes=1)`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def calendar(
     month: int = 1,
     day: int = 1,
 ) -> WindowFn:
-    """Return days, weeks, months or years of a zone: `calendar(months=1, tz="Europe/Berlin")`.
+    """Return days, weeks, months or years of a zone, such as `months=1`.
 
     Args:
         tz: Name of the zone.

@@ -1,4 +1,4 @@
-"""The step of a stateful function: its cells and timers, key by key and window by window."""
+"""The step of a stateful function: cells and timers by key and window."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT: Final = 1_000_000
 
 
 _WAITING, _ALARM, _ENDS = range(3)
-"""What may be due at a time, in this order: an element of the time before it, a timer, the end of a window."""
+"""Kinds of what is due at a time, in order: an element of the instant before, a timer, the end of a window."""
 
 
 class FnCell(NamedTuple):
@@ -132,7 +132,7 @@ class Function:
         return min((alarm.output for cell in record.open for alarm in cell.alarms if alarm.holds), default=None)
 
     def due(self, record: FnRecord, moment: Moment) -> tuple[int | None, int | None]:
-        """Return the least watermark and the least clock, above those of now, at which a step may do anything."""
+        """Return the next watermark and clock at which a step may do anything."""
         alarms = [alarm for cell in record.open for alarm in cell.alarms]
         at = [alarm.at for alarm in alarms if alarm.domain == "event"]
         at += [self.expiry(cell.window) + 1 for cell in record.open]
@@ -209,7 +209,7 @@ class _Step:
             self._run_due()
 
     def watermark(self, to: int) -> None:
-        """Run the timers of event time that are due, and end windows that have expired, in the order of time."""
+        """Run due timers of event time and end windows, in the order of time."""
         if to <= self.input:
             return
         self.input = to
@@ -223,7 +223,7 @@ class _Step:
         self._run_due(placed=True)
 
     def _run_due(self, *, placed: bool = False) -> None:
-        """Run what is due until nothing is: what is set meanwhile, and is due, joins the queue."""
+        """Run everything that is due, with what is set meanwhile."""
         while due := min(self._due(), default=None):
             time, kind, end, start, *own = due
             window = Window(start, end)
@@ -235,7 +235,7 @@ class _Step:
                     hint=f"Let {self.function.function.__name__} set a timer for a later time than that at which it "
                     "runs, or not at all.",
                 )
-            # What is set for a time that is over comes behind what has set it.
+            # A timer that is set for a time that is over comes behind its cause.
             self.place = max(self.place, (time, kind, end, start))
             place = self.place if placed else ()
             if kind == _WAITING:
@@ -255,7 +255,7 @@ class _Step:
                 scope.alarms.pop((name, tag), None)  # the input is over: one that sets itself again would run for ever
 
     def _due(self) -> Iterable[tuple[int, int, int, int, str, str]]:
-        """Yield what is due: its time, its kind, the window's end and start, and name and tag of a timer."""
+        """Yield time, kind, window's end and start, name and tag of all that is due."""
         for window, scope in self.scopes.items():
             if scope.waiting and scope.waiting[0][0] < self.input:
                 yield scope.waiting[0][0] + 1, _WAITING, window.end, window.start, "", ""

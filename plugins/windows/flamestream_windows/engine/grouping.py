@@ -68,9 +68,11 @@ class Grouping:
         return step.result()
 
     def _quietly(self, record: Record, element: Element, moment: Moment) -> Record | None:
-        """Return the record after an element of one window that nothing comes of; None: take the long way.
+        """Return the record after an element that has no outputs, or None.
 
-        Most elements are such. The long way says the same of them, and what comes of the others.
+        None: take the long way, as for one of several windows, or a late one.
+
+        Most elements have none. The long way says the same of them.
         """
         strategy = self.strategy
         windows = strategy.windows.assign(element.at, element.value, element.windows)
@@ -95,7 +97,10 @@ class Grouping:
         return Record(tuple(sorted((*cells, cell), key=_rank)))
 
     def bundle(self, record: Record, elements: Iterable[Element], moment: Moment) -> tuple[Record, list[Output]]:
-        """Take several elements, and look at the triggers once. A flow takes one element at a time."""
+        """Take several elements, and look at the triggers once.
+
+        A flow takes one element at a time.
+        """
         step = _Step(self, record, moment)
         touched: set[Window] = set()
         for element in elements:
@@ -110,7 +115,7 @@ class Grouping:
         return min(found, default=None)
 
     def due(self, record: Record, moment: Moment) -> tuple[int | None, int | None]:
-        """Return the least watermark and the least clock, above those of now, at which a step may do anything."""
+        """Return the next watermark and clock at which a step may do anything."""
         expiry, trigger = self.strategy.expiry, self.strategy.trigger
         look = Look(True, moment.clock, self.strategy.windows.merging)
         at = [expiry(window) + 1 for window in record.closed[:1]]
@@ -222,7 +227,7 @@ class _Step:
     # Windows that join
 
     def _join(self, windows: Sequence[Window]) -> list[Window]:
-        """Join open windows as new ones ask for it, and return the windows that take the element."""
+        """Join open windows with new ones; return those that take the element."""
         new = [window for window in windows if window not in self.cells]
         if not new:
             return list(windows)
@@ -277,7 +282,7 @@ class _Step:
         self.closed = {window for window in self.closed if self.strategy.expiry(window) >= to}
 
     def clock(self, to: int) -> None:
-        """Look at the windows that wait for a processing time which has come since the step before."""
+        """Look at the windows whose processing time has come since the last step."""
         before, self.now = self.now, to
         due = []
         for window, cell in self.cells.items():

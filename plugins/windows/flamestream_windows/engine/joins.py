@@ -1,4 +1,7 @@
-"""Joins in time and verbs by key, as stateful functions. An element of two streams is a pair: its side, its value."""
+"""Joins in time and verbs by key, as stateful functions.
+
+An element of two streams is a pair: its side, its value.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ Both = tuple[Any, Any]
 
 
 class IntervalJoin(StatefulFn[Hashable, tuple[int, Any], Both]):
-    """Pairs of a left and a right element whose timestamps are close: `left − before ≤ right ≤ left + after`.
+    """Pairs of a left and a right element whose timestamps are close.
+
+    That is, `left − before ≤ right ≤ left + after`.
 
     A pair has the later timestamp of both; an element without another its own, which it holds until none can come.
     """
@@ -56,7 +61,10 @@ class IntervalJoin(StatefulFn[Hashable, tuple[int, Any], Both]):
                 yield Stamped((None, value), time)
 
     def _set(self, side: int, at: int) -> None:
-        """Set the end of the entries of a timestamp, which hold the output watermark while one may come out alone."""
+        """Set the end of the entries of a timestamp.
+
+        They hold the output watermark while one may come out alone.
+        """
         if side == LEFT:
             entries, over, end, alone = self.left, self.left_over, at + self.after + 1, self.how != "inner"
         else:
@@ -100,7 +108,7 @@ class AsOf(StatefulFn[Hashable, tuple[int, Any], Both]):
 
 
 class Distinct(StatefulFn[Hashable, Any, Any]):
-    """The first element of a key within a time, on either side of it; the others are left out."""
+    """The first element of a key within a time, on either side of it."""
 
     within: ClassVar[int]
 
@@ -152,10 +160,18 @@ def as_of(keep: int) -> type[AsOf]:
 
 
 def distinct(within: int) -> type[Distinct]:
-    """Return the function that lets the first element of a key within so many microseconds pass."""
+    """Return the function that lets one element of a key in a time pass.
+
+    Args:
+        within: Microseconds.
+    """
     return type("Distinct", (Distinct,), {"within": within, "lateness": within - 1})
 
 
 def inactive(after: int) -> type[Inactive]:
-    """Return the function that tells of keys that have been silent for so many microseconds."""
+    """Return the function that tells of keys that have been silent.
+
+    Args:
+        after: For how many microseconds.
+    """
     return type("Inactive", (Inactive,), {"after": after})

@@ -1,4 +1,4 @@
-"""Many keys: the records of an operation, what is due when, and the output watermark of all."""
+"""Many keys: records, what is due when, and the output watermark of all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Keys(Generic[R]):
         self.records: dict[Hashable, R] = {}
         self.watermark = watermark
         self.clock = clock
-        # What is due, and what is held, by time. An entry counts if it is still what is noted of its key.
+        # Times at which something is due or held. An entry counts if it is still noted of its key.
         self._due: dict[Hashable, tuple[int | None, int | None, int | None]] = {}
         self._heaps: tuple[list[tuple[int, int, Hashable]], ...] = ([], [], [])
         self._entries = 0
@@ -64,7 +64,7 @@ class Keys(Generic[R]):
         return self.give(key, element)
 
     def advance(self, to: int) -> list[Keyed]:
-        """Move the input watermark; return what comes of it, by place, then by the hash of the key."""
+        """Move the input watermark; return outputs by place and hash of the key."""
         if to <= self.watermark:
             return []
         found = self._pass(Watermark(to), self._up_to(0, to))
@@ -72,7 +72,7 @@ class Keys(Generic[R]):
         return self._noted(found)
 
     def tick(self, to: int) -> list[Keyed]:
-        """Move the clock; return what comes of it, by place, then by the hash of the key."""
+        """Move the clock; return outputs by place and hash of the key."""
         if to <= self.clock:
             return []
         found = self._pass(Clock(to), self._up_to(1, to))

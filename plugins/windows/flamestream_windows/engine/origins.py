@@ -1,4 +1,4 @@
-"""Origins: fronts, or partitions of an operation before, and the watermark that they agree on."""
+"""Origins: fronts or partitions before, and the watermark they agree on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Standing = Literal["running", "idle", "ended"]
 
 
 class Origin(NamedTuple):
-    """What an origin has said.
+    """The last words of an origin.
 
     Attributes:
         mark: Its last watermark.

@@ -1,7 +1,8 @@
-"""Shorter ways for `emit="final"` and `emit="updates"`, where the time of panes is the end of their windows.
+"""Shorter ways for `emit="final"` and `emit="updates"`.
 
-They give what a grouping gives, pane for pane, and keep little more than an accumulator for each window and key: there
-is no trigger to look at, and nothing to take back. Elements come in columns.
+For strategies whose panes have the end of their windows as time. They give what a grouping gives, pane for pane, and
+keep little more than an accumulator for each window and key: there is no trigger to look at, and nothing to take back.
+Elements come in columns.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from flamestream_windows.model.windows import GLOBAL, Sessions, Window, ordered
 
 
 class Interrupted(Exception):
-    """A function of the user has raised on one of several elements; its error is the cause.
+    """A function has raised on one of several elements; its error is the cause.
 
     Args:
         number: The number of that element, which is not taken; those before it are.
-        outputs: What has come of those.
+        outputs: The outputs of those.
     """
 
     def __init__(self, number: int, outputs: list[Numbered]) -> None:
@@ -69,7 +70,7 @@ def is_sessions(strategy: Strategy) -> bool:
 
 
 def _open(strategy: Strategy, at: int, value: Any, watermark: int, outputs: list[Output]) -> list[Window]:
-    """Return the windows that take an element; tell of those that do not, and of whether it is late."""
+    """Return the windows that take an element; tell of drops and lateness."""
     windows = ordered(set(strategy.windows.assign(at, value, (GLOBAL,))))
     if not windows:
         outputs.append(Drop(value, at, "no window", None))
@@ -89,7 +90,7 @@ class ShortWay(ABC):
 
     Args:
         strategy: The strategy.
-        aggregate: What elements come to.
+        aggregate: The aggregate of the elements.
         watermark: The input watermark.
     """
 
@@ -99,7 +100,12 @@ class ShortWay(ABC):
         self.watermark = watermark
 
     def elements(self, keys: Sequence[Hashable], times: Sequence[int], values: Sequence[Any]) -> list[Numbered]:
-        """Take elements, given by their keys, timestamps and values, and return what comes of them, by their numbers.
+        """Take elements, and return their outputs with their numbers.
+
+        Args:
+            keys: Key of each.
+            times: Timestamp of each.
+            values: Value of each.
 
         Raises:
             Interrupted: A function of the user has raised.
@@ -118,7 +124,7 @@ class ShortWay(ABC):
 
     @abstractmethod
     def advance(self, to: int) -> list[Keyed]:
-        """Move the input watermark. Return the panes that come of it, in the order of a grouping."""
+        """Move the input watermark; return panes in the order of a grouping."""
 
     @property
     @abstractmethod
@@ -143,8 +149,8 @@ class FinalKeys(ShortWay):
 
     def __init__(self, strategy: Strategy, aggregate: Aggregate, *, watermark: int = MIN) -> None:
         super().__init__(strategy, aggregate, watermark=watermark)
-        # By window, and then by key: an accumulator, and how many elements are in it. What holds the output watermark
-        # at the end of its window is apart from what came behind it and is to be late.
+        # By window, and then by key: an accumulator, and how many elements are in it. Those that hold the
+        # output watermark at the end of their window are apart from those that came behind it.
         self._on_time: dict[Window, dict[Hashable, tuple[Any, int]]] = {}
         self._late: dict[Window, dict[Hashable, tuple[Any, int]]] = {}
 
@@ -188,7 +194,7 @@ class FinalKeys(ShortWay):
         return outputs
 
     def advance(self, to: int) -> list[Keyed]:
-        """Move the input watermark. Return the panes of the windows that expire, in the order of a grouping."""
+        """Move the input watermark; return the panes of windows that expire."""
         if to <= self.watermark:
             return []
         expiry, result = self.strategy.expiry, self.aggregate.result
@@ -201,7 +207,7 @@ class FinalKeys(ShortWay):
                 keys.sort(key=lambda key: (stable_hash(key), canonical(key)))
             place = (window.end, window.start)
             for key in keys:
-                # What came behind its window is on time only where another window of the key still holds.
+                # A key that came behind its window is on time only where another window of it still holds.
                 timing = Timing.ON_TIME if key in on_time or self._held(key, window.end) else Timing.LATE
                 value = result((on_time.get(key) or late[key])[0])
                 outputs.append((key, Firing(value, window, window.end - 1, int(timing), 0, 0, True, False, place)))
@@ -328,7 +334,9 @@ class UpdateKeys(ShortWay):
 
 
 class SessionKeys(ShortWay):
-    """The keys of sessions that give one pane each, at their end: without lateness all of it is on time.
+    """The keys of sessions that give one pane each, at their end.
+
+    Without lateness all of it is on time.
 
     Its strategies are those of which `is_sessions` is true.
     """
@@ -389,7 +397,7 @@ class SessionKeys(ShortWay):
         heappush(self._ends, (end, self._entries, key))
 
     def advance(self, to: int) -> list[Keyed]:
-        """Move the input watermark. Return the panes of the sessions that end, in the order of a grouping."""
+        """Move the input watermark; return the panes of sessions that end."""
         if to <= self.watermark:
             return []
         entries: list[tuple[int, int, Hashable]] = []

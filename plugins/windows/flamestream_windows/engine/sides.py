@@ -1,6 +1,6 @@
-"""Side inputs: the panes of one stream that elements of another look at, which wait until they are there.
+"""Side inputs: panes of one stream that elements of another wait for and see.
 
-What is known of the side is one record, which all keys share; what waits is a record for each key.
+All keys share one record of the side; the elements that wait are a record for each key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SideRecord(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """An element that waits for its window of the side, and whether it holds the output watermark."""
+    """An element that waits, and whether it holds the output watermark."""
 
     at: int
     value: Any
@@ -54,9 +54,9 @@ class Side:
 
     Attributes:
         windows: Windows of the side, of which an element of the main input looks at one.
-        shape: What it looks at: the value of the last pane, a list of the values of all keys, or a dict by key.
+        shape: Its form: the value of the last pane, a list of the values of all keys, or a dict by key.
         panes: Whether a pane takes the place of the one before it of its key, or is put behind it.
-        default: What there is of a singleton whose window has none.
+        default: The value of a singleton whose window has none.
     """
 
     windows: WindowFn
@@ -84,7 +84,7 @@ class Side:
         return side._replace(watermark=max(to, side.watermark))
 
     def forget(self, side: SideRecord, before: int) -> SideRecord:
-        """Return the side without the windows that end at or before a time: no element will look at them."""
+        """Return the side without the windows that end at or before a time."""
         return side._replace(contents=tuple(pair for pair in side.contents if pair[0].end > before))
 
     def is_ready(self, side: SideRecord, window: Window) -> bool:

@@ -1,4 +1,4 @@
-"""Values of the engine: what comes into a step, what comes out, and the records between. All of them plain data."""
+"""Values of the engine: inputs and outputs of steps, and records. Plain data."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Firing(NamedTuple):
     """A pane, or a retraction of one.
 
     Attributes:
-        value: What it holds.
+        value: The aggregate of its elements.
         window: Its window.
         at: Its timestamp.
         timing: A `Timing`, as a number.
@@ -122,7 +122,7 @@ class Cell(NamedTuple):
 
     Attributes:
         window: The window.
-        accumulator: That of its elements; with discarding panes of those since the last pane.
+        accumulator: The accumulator of its elements; with discarding panes, of those since the last pane.
         fresh: How many elements have come since the last pane.
         hold: Where its elements hold the output watermark, or None.
         expiry_hold: Where data holds it that is too late for that, or None (`gc_hold`).

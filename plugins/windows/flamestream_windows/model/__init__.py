@@ -1,4 +1,5 @@
-"""The model: times, windows, triggers, strategies, aggregates and panes, as values that print and compare.
+"""The model: times, windows, triggers, strategies, aggregates and panes.
 
-Nothing here keeps state: a trigger or an aggregate is given its state and returns the next one.
+Values that print and compare. Nothing here keeps state: a trigger or an aggregate is given its state and returns the
+next one.
 """

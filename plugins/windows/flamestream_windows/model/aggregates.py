@@ -14,7 +14,9 @@ Function = Callable[[Any], Any]
 
 
 class Aggregate(ABC):
-    """An aggregate. Subclass it for one of your own: a frozen dataclass, so that flows compare.
+    """An aggregate.
+
+    Subclass it for one of your own: a frozen dataclass, so that flows compare.
 
     Attributes:
         invertible: Whether `remove` takes an element back, so that retractions may come.
@@ -155,7 +157,10 @@ class Extreme(Aggregate):
 
 @dataclass(frozen=True)
 class Top(Aggregate):
-    """The n greatest elements by a function, the greatest first; of equal ones those that came first."""
+    """The n greatest elements by a function, the greatest first.
+
+    Among equal ones those that came first.
+    """
 
     count: int
     by: Function
@@ -297,7 +302,10 @@ class Cogroup(Aggregate):
 
 @dataclass(frozen=True)
 class Joined(Cogroup):
-    """The pairs of the elements of two streams in one window; of an element without another, by `how`, with None."""
+    """The pairs of the elements of two streams in one window.
+
+    By `how` an element without another is paired with None.
+    """
 
     how: How = "inner"
 

@@ -1,4 +1,4 @@
-"""Stateful functions, as users write them: a class with cells and timers, and a method for each thing that happens.
+"""Stateful functions, as users write them: classes with cells and timers.
 
     class Silent(StatefulFn):
         latest = Value()
@@ -46,8 +46,8 @@ class Alarm(NamedTuple):
     Attributes:
         at: When it is due.
         name: Name of the timer.
-        tag: What tells it from others of that name.
-        domain: Of which time.
+        tag: A name that tells it from others of that timer.
+        domain: The time that it waits for.
         output: Timestamp of what comes of it.
         holds: Whether it holds the output watermark there until it has run.
     """
@@ -61,10 +61,10 @@ class Alarm(NamedTuple):
 
 
 class Scope:
-    """What the functions of one key and window see during a call: contents of cells, and timers. Changed in place.
+    """The cells and timers of one key and window, during a call. Changed in place.
 
     Attributes:
-        contents: What is in each cell, thawed when it is first asked for.
+        contents: Contents of each cell, thawed when it is first asked for.
         alarms: Timers that are set.
         at: Timestamp of what is being worked on: that of outputs.
         waiting: Elements that wait to be put in order.
@@ -118,7 +118,9 @@ class CellView:
 
 
 class Cell(Generic[V]):
-    """A cell of a stateful function; a class attribute. Its frozen contents are tuples, the empty one if it is empty.
+    """A cell of a stateful function; a class attribute.
+
+    Its frozen contents are a tuple, the empty one if it is empty.
 
     Args:
         *types: Types of what it holds, for the codec.
@@ -332,13 +334,15 @@ class TimerView:
         self._scope = scope
 
     def set(self, at: datetime | float, *, output: datetime | float | None = None, tag: str = "") -> None:
-        """Set it; a time that was set before is forgotten. One that is over already runs after the present call.
+        """Set it; a time that was set before is forgotten.
+
+        One that is over already runs after the present call.
 
         Args:
             at: When it is due: when the watermark, or processing time, is there.
             output: Timestamp of what comes of it; it holds the output watermark until then. By default `at`, and that
                 of the present element where the timer is of processing time.
-            tag: What tells it from other timers of its name, which are set beside it.
+            tag: A name that tells it from others of this timer, which are set beside it.
 
         Raises:
             ValueError: A timer of event time is behind the expiry of its window, or `output` is behind it.
@@ -357,12 +361,14 @@ class TimerView:
         self._put(Alarm(due, self._timer.name, tag, self._timer.domain, time, time >= self._scope.output))
 
     def after(self, delay: timedelta, *, tag: str = "") -> None:
-        """Set it for so long from now, in its own time; one of event time at most for the expiry of the window.
+        """Set it for so long from now, in its own time.
+
+        One of event time is set for the expiry of its window at most.
 
         Args:
             delay: How long after the element, or after the time for which the timer was set that runs now; a timer of
                 processing time, how long after the present moment.
-            tag: What tells it from other timers of its name.
+            tag: A name that tells it from others of this timer.
         """
         if self._timer.domain == "event":
             self.set(min(self._scope.present + duration(delay), self._scope.limit, END_OF_GLOBAL_WINDOW), tag=tag)
@@ -383,13 +389,15 @@ class TimerView:
 
 
 class Timer:
-    """A timer of a stateful function; a class attribute `x`, whose method is `on_x(self, key, at)`.
+    """A timer of a stateful function; a class attribute.
+
+    A timer `x` has the method `on_x(self, key, at)`.
 
     Give each of several things that it waits for a tag of its own. When the input is over all timers that are set run;
     one that sets itself again then, under the same tag, does not, for it would run for ever.
 
     Args:
-        domain: Of event time, as the watermark tells it, or of processing time.
+        domain: The time that it waits for: event time, as the watermark tells it, or processing time.
     """
 
     name: str = ""
@@ -416,7 +424,7 @@ class Timer:
 
 
 class StatefulFn(Generic[K, T, U]):
-    """A function with state by key and window. Subclass it; a timer `x` needs a method `on_x(self, key, at)`.
+    """A function with state by key and window, to be subclassed.
 
     Attributes:
         lateness: How far an element may be behind the watermark; later ones are dropped. None: any way.
@@ -433,11 +441,14 @@ class StatefulFn(Generic[K, T, U]):
         return _scope_of(self).input
 
     def on_element(self, key: K, value: T, at: int) -> Iterable[U | Stamped[U]]:
-        """Yield what comes of an element. `at` is its timestamp, and by default that of what comes of it."""
+        """Yield the outputs of an element.
+
+        `at` is its timestamp, and by default that of the outputs.
+        """
         raise NotImplementedError
 
     def on_expiry(self, key: K, at: int) -> Iterable[U | Stamped[U]]:
-        """Yield what comes of the end of a window. Cells can still be read."""
+        """Yield the outputs at the end of a window. Cells can still be read."""
         return ()
 
     def __setattr__(self, name: str, value: object) -> None:

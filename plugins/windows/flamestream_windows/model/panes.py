@@ -14,7 +14,7 @@ E = TypeVar("E")
 
 
 class Timing(IntEnum):
-    """When a pane came: before the watermark passed the end of its window, first after that, or later."""
+    """Whether a pane came before the end of its window, first after it, or later."""
 
     EARLY = 0
     ON_TIME = 1
@@ -30,7 +30,7 @@ class Pane(Generic[K, V]):
 
     Attributes:
         key: The key.
-        value: What the window's elements came to.
+        value: The aggregate of the window's elements.
         window: The window.
         timing: Whether it is early, on time or late.
         index: Number of the pane among those of its window, from 0.

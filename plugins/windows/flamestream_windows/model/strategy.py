@@ -1,4 +1,4 @@
-"""Strategies: everything that decides when a window gives which pane, and what is refused when one is made."""
+"""Strategies: everything that decides when a window gives which pane."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Strategy:
     Attributes:
         windows: Which windows elements are in.
         trigger: When a window gives a pane, before it expires.
-        panes: What a pane holds: all of the window, what is new, or all, with the pane before it taken back.
+        panes: Contents of a pane: all of the window, what is new, or all, with the pane before it taken back.
         time: The timestamp of a pane: the window's end, that of its first or last element, or the first as the windows
             shift it.
         lateness: How long behind its end a window still takes elements, in microseconds.
@@ -51,7 +51,7 @@ class Strategy:
         return min(window.end - 1 + self.lateness, MAX - 1)
 
     def hold(self, window: Window, at: int) -> int:
-        """Return the time at which an element holds the output watermark, and takes part in the pane's (`t_out`)."""
+        """Return the time at which an element holds the watermark (`t_out`)."""
         if self.time == "end":
             return window.end - 1
         time = self.windows.shift(window, at) if self.time == "shifted" else at
@@ -89,7 +89,7 @@ def strategy(
         windows: Which windows elements are in.
         lateness: How long behind its end a window still takes elements.
         emit: When a window gives a pane: once, when it expires (`final`), with each element (`updates`), or a trigger.
-        panes: What a pane holds; needed where a window may give several.
+        panes: Contents of a pane; needed where a window may give several.
         time: The timestamp of a pane.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Instants and durations: integers of microseconds inside, dates and numbers of seconds at the door."""
+"""Instants and durations, as microseconds."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def duration(value: timedelta | int, name: str = "a duration") -> int:
 
 
 def spell(micros: int) -> str:
-    """Return a duration as the keyword arguments of a timedelta, in the largest unit that divides it.
+    """Return a duration as the keyword of a timedelta, in its largest unit.
 
     >>> spell(90_000_000), spell(7_200_000_000), spell(5)
     ('seconds=90', 'hours=2', 'microseconds=5')

@@ -1,4 +1,6 @@
-"""Triggers: when a window gives a pane. A tree of values; the state of each node is a plain tuple beside it.
+"""Triggers: when a window gives a pane.
+
+A tree of values; the state of each node is a plain tuple beside it.
 
 A grouping calls them, for each key and window, in this way: `start` once, `on_element` for each element, then `ready`,
 and `fire` where that is true. Where windows join, `merge` makes one state of several. The first member of a state is
@@ -69,11 +71,11 @@ class Trigger(ABC):
         return state
 
     def merge(self, states: Sequence[State], look: Look) -> State:
-        """Return the state of a window that several, or one, become. `look` is at the new window."""
+        """Return the state of a window that others become. `look` is at the new one."""
         return self.start()
 
     def clear(self, state: State) -> State:
-        """Return the state without what belongs to the present pane; what has finished stays finished."""
+        """Return the state without the present pane; finished parts stay finished."""
         return state
 
     def targets(self, state: State) -> Sequence[int]:
@@ -135,7 +137,7 @@ def _inner(trigger: Trigger) -> str:
 
 @dataclass(frozen=True)
 class Default(Trigger):
-    """Fires when the watermark passes the end of the window, and then with each late element."""
+    """Fires when the watermark passes the end, then with each late element."""
 
     def ready(self, state: State, look: Look) -> bool:
         return look.ended
@@ -328,11 +330,11 @@ class AfterCount(Trigger):
 
 @dataclass(frozen=True)
 class AfterProcessingTime(Trigger):
-    """Fires so long after the first element of the pane, or at the next multiple of `align_to` then.
+    """Fires so long after the first element of the pane, perhaps rounded up.
 
     Attributes:
         delay: Microseconds.
-        align_to: Microseconds; None: to no multiple.
+        align_to: Microseconds, to a multiple of which the time is rounded up; None: it is not.
     """
 
     delay: int
@@ -386,7 +388,7 @@ class AfterProcessingTime(Trigger):
 
 @dataclass(frozen=True)
 class AfterSynchronizedProcessingTime(Trigger):
-    """Fires once all that had arrived with the pane's first element is through everything before.
+    """Fires once all that came before the pane's first element is through.
 
     A grouping only runs behind that moment, so it fires with the element.
     """
@@ -596,7 +598,7 @@ class AfterAll(_Several):
 
 @dataclass(frozen=True)
 class AfterEach(_Several):
-    """Fires as the first of several until that has finished, then as the second, and so on."""
+    """Fires as the first of several until it has finished, then as the next."""
 
     sign: ClassVar[str] = ">>"
 

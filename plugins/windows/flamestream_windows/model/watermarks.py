@@ -1,4 +1,4 @@
-"""Watermark strategies: what a front says about the timestamps to come. Folds over its records, in order.
+"""Watermark strategies: folds over the records of a front, in order.
 
 A strategy is told each record's timestamp and value and says a watermark: timestamps below it are believed complete.
 """
@@ -68,7 +68,7 @@ class FromRecords(WatermarkStrategy):
 
 @dataclass(frozen=True)
 class Folded(WatermarkStrategy):
-    """A fold of the user's: state, record, timestamp → next state, and a watermark or None."""
+    """A fold of the user's: its function returns a state, and a watermark or None."""
 
     initial: Any
     function: Callable[[Any, Any, int], tuple[Any, Any]]
@@ -110,7 +110,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimator:
-    """A strategy at a front, which says marks: a mark when the watermark has grown by a step of event time.
+    """A strategy at a front, which says a mark when it has grown by a step.
 
     Attributes:
         strategy: The strategy.
@@ -128,7 +128,7 @@ class Estimator:
         return Estimate(self.strategy.start())
 
     def observe(self, estimate: Estimate, value: Any, at: int, wall: int | None = None) -> tuple[Estimate, int | None]:
-        """Return the record after a record of the front's, and the mark to say behind it, or None.
+        """Return the record after a front's record, and the mark behind it, or None.
 
         Args:
             estimate: The record before.
@@ -150,9 +150,9 @@ class Estimator:
 
 
 def default_step(*sizes: int) -> int:
-    """Return the step for windows whose smallest sizes, periods or gaps are these: a tenth of the least.
+    """Return the step for windows of these sizes: a tenth of the least.
 
-    A step that divides the size costs no delay.
+    The sizes are sizes, periods or gaps. A step that divides the size costs no delay.
     """
     least = min(sizes, default=10)
     return next((least // parts for parts in range(10, 0, -1) if least % parts == 0 and least >= parts), 1)

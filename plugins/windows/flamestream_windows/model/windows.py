@@ -1,4 +1,4 @@
-"""Window functions: which windows an element belongs to, and which of a key's windows join."""
+"""Window functions: the windows of an element, and those that join."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ GLOBAL: Final = Window(MIN, END_OF_GLOBAL_WINDOW + 1)
 
 
 class WindowFn(ABC):
-    """A window function. Subclass it for windows of your own: a frozen dataclass, so that strategies compare.
+    """A window function.
+
+    Subclass it for windows of your own: a frozen dataclass, so that strategies compare.
 
     Attributes:
         merging: Whether windows of a key may join; then `merge` says which.
@@ -62,7 +64,7 @@ class WindowFn(ABC):
         """
 
     def stretch(self, at: int) -> Window | None:
-        """Return a stretch of time around an instant, all elements of which are in the same windows.
+        """Return a stretch around an instant whose elements share their windows.
 
         Engines ask for windows once a stretch, not once an element. None: windows depend on more than time.
         """
@@ -79,11 +81,14 @@ class WindowFn(ABC):
         return ()
 
     def shift(self, window: Window, at: int) -> int:
-        """Return the time at which an element holds the output watermark, if panes take the earliest time."""
+        """Return the time at which an element holds the output watermark.
+
+        Used where panes take the earliest time.
+        """
         return at
 
     def side(self, window: Window) -> Window:
-        """Return the window of this function, as that of a side input, which an element of `window` looks at.
+        """Return the window of a side input that an element of `window` looks at.
 
         Raises:
             ConsistencyError: No single window holds the last instant of `window`.
@@ -115,7 +120,7 @@ class Global(WindowFn):
 
 @dataclass(frozen=True)
 class Fixed(WindowFn):
-    """Windows of one size, one after another: `[k · size + offset, (k + 1) · size + offset)`."""
+    """Windows of one size, one after another, from `offset` on."""
 
     size: int
     offset: int = 0
@@ -134,7 +139,10 @@ class Fixed(WindowFn):
 
 @dataclass(frozen=True)
 class Sliding(WindowFn):
-    """Windows of one size, a new one every period. With a period above the size some elements are in none."""
+    """Windows of one size, a new one every period.
+
+    With a period above the size some elements are in none.
+    """
 
     size: int
     period: int
@@ -160,7 +168,10 @@ class Sliding(WindowFn):
 
 @dataclass(frozen=True)
 class Sessions(WindowFn):
-    """Windows that last until nothing has come for the gap. Sessions that touch do not join."""
+    """Windows that last until nothing has come for the gap.
+
+    Sessions that touch do not join.
+    """
 
     gap: int
     merging: ClassVar[bool] = True
@@ -192,7 +203,7 @@ class Calendar(WindowFn):
     A day on which clocks are put forward or back is shorter or longer.
 
     Attributes:
-        unit: What is counted.
+        unit: The unit that is counted.
         count: How many of them make a window, counted from 1970-01-01, or from the first `weekday` on or after it.
         zone: Name of the zone.
         weekday: First day of a week: 0 is Monday.

@@ -1,4 +1,4 @@
-"""The test kit: scripts of elements, watermarks and clocks, cases as data, and an oracle that shares no engine."""
+"""The test kit: scripts, cases as data, laws on drawn runs, and an oracle."""
 
 from flamestream_windows.testing.script import Script, script
 

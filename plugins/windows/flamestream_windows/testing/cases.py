@@ -1,4 +1,4 @@
-"""Cases as data: events and the panes that they give, in plain JSON (`trigger-cases/1`).
+"""Cases as data: events and their panes, in JSON (`trigger-cases/1`).
 
 Events are `elements`, `watermark`, `clock`, `finish`, `manual`, `poke`; expectations are `expect`, `expect_total`,
 `expect_hold`, `expect_closed`, `expect_dropped`. Times are ticks on both clocks.
@@ -26,7 +26,10 @@ Case = Mapping[str, Any]
 
 
 class CaseError(AssertionError):
-    """A case that does not hold. `kind` is `unmatched_output` or `unexpected_output`, or what else was wrong."""
+    """A case that does not hold.
+
+    `kind` is `unmatched_output`, `unexpected_output`, or the expectation that was wrong.
+    """
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")

@@ -1,4 +1,6 @@
-"""The laws of a grouping, I0 to I9, checked on runs that a seed draws: strategies, elements of several keys, time.
+"""The laws of a grouping, I0 to I9, checked on drawn runs.
+
+A seed draws a strategy, elements of several keys, and steps of time.
 
 A run is played in one place for all keys, and once more for each key alone, step by step without an index. Values are
 numbers, each given once, so that every pane tells which elements it holds.
@@ -104,7 +106,7 @@ def draw_strategy(rng: random.Random) -> Strategy:
 
 
 def draw_events(rng: random.Random) -> list[Event]:
-    """Draw elements of up to three keys in disorder, and steps of watermark and clock; last the end."""
+    """Draw elements of up to three keys in disorder, and steps of time."""
     keys = rng.sample(["a", "b", "c"], rng.randint(1, 3))
     events: list[Event] = []
     now, clock, watermark, disorder = rng.randint(-20, 20), 0, MIN, rng.choice([0, 4, 15, 40])

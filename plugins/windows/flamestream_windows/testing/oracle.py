@@ -1,6 +1,6 @@
-"""An oracle: the panes of `emit="final"`, by plain loops that share nothing with the engine but the words.
+"""An oracle: the panes of `emit="final"`, by plain loops.
 
-It goes through all elements of a key again and again, and knows no triggers, indexes or records.
+It shares nothing with the engine but the words, and knows no triggers, indexes or records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Open:
 
 
 def final_panes(kind: Kind, size: int, period: int, lateness: int, events: Sequence[Given]) -> list[list[Expected]]:
-    """Return the panes that come of each event, those of an event in the order of (end, start), then in any order.
+    """Return the panes of each event, in the order of (end, start).
 
     Args:
         kind: Which windows.

@@ -18,13 +18,13 @@ from flamestream_windows.model.windows import Fixed, WindowFn
 
 
 class Script:
-    """A grouping, driven by hand. Instants are datetimes, microseconds or seconds, as in a flow.
+    """A grouping, driven by hand, with instants as in a flow.
 
     As a context manager it fails at the end if panes have come that nobody has asked for.
 
     Args:
         strategy: The strategy.
-        aggregate: What elements come to.
+        aggregate: The aggregate of the elements.
     """
 
     def __init__(self, strategy: Strategy, aggregate: Aggregate) -> None:
@@ -50,7 +50,7 @@ class Script:
             self._take(self.keys.element(key, Element(value, instant(at))))
 
     def watermark(self, to: datetime | float) -> None:
-        """Move the input watermark. What is below is complete; an earlier one says nothing."""
+        """Move the input watermark. One that does not rise says nothing."""
         self._take(self.keys.advance(instant(to)))
 
     def clock(self, to: float) -> None:
@@ -115,12 +115,12 @@ def script(
         windows: Windows; without any, fixed ones of 10 microseconds.
         lateness: How long behind its end a window takes elements.
         emit: When windows give panes.
-        panes: What a pane holds.
+        panes: Contents of a pane.
         time: The timestamp of a pane.
-        aggregate: What elements come to; by default a list of them.
+        aggregate: The aggregate of the elements; by default a list of them.
 
     Raises:
-        GraphError: What a flow refuses, too.
+        GraphError: A flow refuses it, too.
     """
     made = strategy(windows or Fixed(10), lateness=lateness, emit=emit, panes=panes, time=time)
     return Script(made, aggregate or Collect())

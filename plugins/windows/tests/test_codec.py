@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from datetime import timedelta
 
 import pytest
 
@@ -60,8 +61,8 @@ class Counting(w.StatefulFn[str, int, int]):
         self.value.set(value)
         self.line.add(at, value)
         self.table.put(str(at), value)
-        self.end.set(at + 10)
-        self.wall.set(at + 5, tag="t")
+        self.end.after(timedelta(microseconds=10))
+        self.wall.after(timedelta(microseconds=5), tag="t")
         return ()
 
     def on_end(self, key: str, at: int) -> Iterable[int]:

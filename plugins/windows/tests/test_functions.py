@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from flamestream_windows.engine import functions
 from flamestream_windows.engine.functions import FnRecord, Function
 from flamestream_windows.engine.keyed import Keys
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Late, Moment, Output, Timer, Watermark
-from flamestream_windows.model.times import MAX, MIN
+from flamestream_windows.model.times import MAX, MIN, date_of, instant
 from flamestream_windows.model.windows import Fixed, WindowFn
 
 
@@ -42,7 +42,13 @@ class Driven:
         return [(output.value, output.at) if isinstance(output, Emit) else output for _, output in outputs]
 
 
-class Everything(w.StatefulFn[str, tuple[Any, ...], Any]):
+class Fn(w.StatefulFn[Any, Any, Any]):
+    """A function that counts in microseconds, as its tests do."""
+
+    micros = True
+
+
+class Everything(Fn):
     """Does to its cells as the elements say."""
 
     value = w.Value(int)
@@ -122,7 +128,7 @@ def test_records_are_plain_data() -> None:
     )
 
 
-class Remembers(w.StatefulFn[str, int, Any]):
+class Remembers(Fn):
     """Puts something into itself."""
 
     count = w.Value(int)
@@ -150,7 +156,7 @@ def test_what_would_be_forgotten_is_refused() -> None:
         Remembers().count.get()
 
 
-class Silent(w.StatefulFn[str, int, str]):
+class Silent(Fn):
     """Tells of keys that say nothing for 15 ticks."""
 
     latest = w.Value(int)
@@ -188,7 +194,7 @@ def test_a_timer_holds_the_output_watermark_until_it_has_run() -> None:
     assert driven.keys.records == {}
 
 
-class Chain(w.StatefulFn[str, int, Any]):
+class Chain(Fn):
     """Timers that set timers."""
 
     seen = w.List(str)
@@ -234,7 +240,7 @@ def test_a_timer_for_a_time_that_is_over_runs_after_the_element() -> None:
     assert [value for value, _ in said] == ["element", ("first", 10), ("second", 12, 20)]
 
 
-class Looping(w.StatefulFn[str, int, int]):
+class Looping(Fn):
     """Ticks every 10 of event time."""
 
     tick = w.Timer("event")
@@ -276,7 +282,7 @@ def test_a_timer_that_runs_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) 
         driven.watermark(10)
 
 
-class PerWindow(w.StatefulFn[str, str, Any]):
+class PerWindow(Fn):
     """Gathers by window, and tells at the end."""
 
     seen = w.List(str)
@@ -306,7 +312,7 @@ def test_windows_expire_behind_their_timers_and_their_cells_can_still_be_read() 
     assert driven.keys.records == {}
 
 
-class TooFar(w.StatefulFn[str, int, Any]):
+class TooFar(Fn):
     """Sets a timer for where its elements say."""
 
     late = w.Timer("event")
@@ -337,7 +343,7 @@ def test_an_output_before_what_it_comes_of_is_refused() -> None:
         driven.watermark(5)
 
 
-class Patient(w.StatefulFn[str, int, int]):
+class Patient(Fn):
     """Takes elements that are at most 5 late."""
 
     lateness = 5
@@ -353,7 +359,7 @@ def test_elements_that_are_too_late_are_dropped() -> None:
     assert [type(each) for each in driven.add(2, 14)] == [Drop]
 
 
-class NoMethod(w.StatefulFn[str, int, int]):
+class NoMethod(Fn):
     """Has a timer that nobody hears."""
 
     alarm = w.Timer("processing")
@@ -362,7 +368,7 @@ class NoMethod(w.StatefulFn[str, int, int]):
         return ()
 
 
-class NoElement(w.StatefulFn[str, int, int]):
+class NoElement(Fn):
     """Hears of no element."""
 
 
@@ -381,13 +387,46 @@ def test_functions_that_cannot_work_are_refused() -> None:
         Function(Silent).step(FnRecord(), Element(1, 1, retraction=True), Moment())
 
 
+class Dated(w.StatefulFn[str, str, Any]):
+    """Counts in dates, as functions do by default."""
+
+    line = w.OrderedList(str)
+    quiet = w.Timer("event")
+
+    def on_element(self, key: str, value: str, at: datetime) -> Iterable[Any]:
+        self.line.add(at, value)
+        self.quiet.set(at + timedelta(minutes=15))
+        if value == "look":
+            yield w.Stamped((at, self.quiet.due(), self.line.between(at - timedelta(hours=1), at)), at)
+
+    def on_quiet(self, key: str, at: datetime) -> Iterable[Any]:
+        yield at, self.watermark, list(self.line)
+        self.line.remove(datetime.min.replace(tzinfo=UTC), at)
+
+
+def test_functions_are_given_dates() -> None:
+    noon = datetime(2024, 3, 31, 12, tzinfo=UTC)
+    driven = Driven(Dated)
+    driven.add("a", instant(noon - timedelta(minutes=30)))
+    quarter = noon + timedelta(minutes=15)
+    look = (noon, quarter, [(noon - timedelta(minutes=30), "a")])
+    assert driven.add("look", instant(noon)) == [(look, instant(noon))]
+    line = [(noon - timedelta(minutes=30), "a"), (noon, "look")]
+    assert driven.watermark(instant(quarter)) == [((quarter, quarter, line), instant(quarter))]
+    assert driven.keys.records == {}
+
+
+def test_an_instant_beyond_all_years_is_shown_as_the_last() -> None:
+    assert [date_of(MAX).year, date_of(MIN).year, date_of(0)] == [9999, 1, datetime(1970, 1, 1, tzinfo=UTC)]
+
+
 def test_a_watermark_that_does_not_rise_changes_nothing() -> None:
     work = Function(Silent)
     record, _ = work.step(FnRecord(), Element(1, 1), Moment(input=100), "k")
     assert work.step(record, Watermark(100), Moment(input=100), "k") == (record, [])
 
 
-class Drawn(w.StatefulFn[str, tuple[str, int], Any]):
+class Drawn(Fn):
     """Sets timers as its elements say, and tells of all that happens."""
 
     history = w.List(str)
@@ -422,7 +461,7 @@ class Drawn(w.StatefulFn[str, tuple[str, int], Any]):
         yield key, "expiry", at, list(self.history)
 
 
-class Relative(w.StatefulFn[str, int, Any]):
+class Relative(Fn):
     """Sets timers for later, in both times."""
 
     soon = w.Timer("event")
@@ -456,7 +495,7 @@ class InOrder(Drawn):
     ordered = True
 
 
-class Times(w.StatefulFn[str, str, Any]):
+class Times(Fn):
     """Tells of its elements and timers in the order of time."""
 
     ordered = True

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from flamecore.errors import ConsistencyError, GraphError
 from flamestream_windows.engine.values import Clock, Drop, Element, Emit, Input, Late, Moment, Output, Place, Watermark
 from flamestream_windows.model.cells import SCOPE, Alarm, Cell, Scope, Stamped, StatefulFn, Timer
-from flamestream_windows.model.times import MAX, duration
+from flamestream_windows.model.times import MAX, date_of, duration, instant
 from flamestream_windows.model.windows import Global, Window, WindowFn, ordered
 
 LIMIT: Final = 1_000_000
@@ -163,7 +163,8 @@ class _Step:
         self.ran = 0
 
     def _open(self, window: Window, frozen: dict[str, Any], alarms: dict[tuple[str, str], Alarm]) -> Scope:
-        scope = Scope(frozen, alarms, self.function.expiry(window), self.input, self.output)
+        show = int if self.function.function.micros else date_of
+        scope = Scope(frozen, alarms, self.function.expiry(window), self.input, self.output, show)
         self.scopes[window] = scope
         return scope
 
@@ -205,7 +206,7 @@ class _Step:
                 insort(scope.waiting, (element.at, element.value), key=itemgetter(0))
                 continue
             scope.present = element.at
-            self._call(scope, "on_element", element.at, (), self.key, element.value, element.at)
+            self._call(scope, "on_element", element.at, (), self.key, element.value, scope.show(element.at))
             self._run_due()
 
     def watermark(self, to: int) -> None:
@@ -241,16 +242,16 @@ class _Step:
             if kind == _WAITING:
                 at, value = scope.waiting.pop(0)
                 scope.present = at
-                self._call(scope, "on_element", at, place, self.key, value, at)
+                self._call(scope, "on_element", at, place, self.key, value, scope.show(at))
                 continue
             if kind == _ENDS:
-                self._call(scope, "on_expiry", window.end - 1, place, self.key, window.end - 1)
+                self._call(scope, "on_expiry", window.end - 1, place, self.key, scope.show(window.end - 1))
                 del self.scopes[window]
                 continue
             name, tag = own
             alarm = scope.alarms.pop((name, tag))
             scope.present = alarm.at if alarm.domain == "event" else alarm.output
-            self._call(scope, f"on_{alarm.name}", alarm.output, place, self.key, alarm.at)
+            self._call(scope, f"on_{alarm.name}", alarm.output, place, self.key, scope.show(alarm.at))
             if self.input == MAX and alarm.domain == "event":
                 scope.alarms.pop((name, tag), None)  # the input is over: one that sets itself again would run for ever
 
@@ -274,7 +275,7 @@ class _Step:
         for value in called(*args) or ():
             time = at
             if isinstance(value, Stamped):
-                value, time = value
+                value, time = value.value, instant(value.at)
                 if time < at:
                     raise ValueError(f"{value!r} has the timestamp {time}, before {at}, that of what it comes of")
             self.outputs.append(Emit(value, time, place))

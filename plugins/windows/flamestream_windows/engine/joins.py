@@ -6,19 +6,27 @@ An element of two streams is a pair: its side, its value.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from flamestream_windows.model.aggregates import LEFT, RIGHT, How
 from flamestream_windows.model.cells import OrderedList, Stamped, StatefulFn, Timer, Value
 from flamestream_windows.model.times import MIN
 
 Both = tuple[Any, Any]
+T = TypeVar("T")
+U = TypeVar("U")
 
 
-class IntervalJoin(StatefulFn[Hashable, tuple[int, Any], Both]):
+class _ByTime(StatefulFn[Hashable, T, U]):
+    """A function that counts in microseconds."""
+
+    micros = True
+
+
+class IntervalJoin(_ByTime[tuple[int, Any], Both]):
     """Pairs of a left and a right element whose timestamps are close.
 
-    That is, `left − before ≤ right ≤ left + after`.
+    Namely `left − before ≤ right ≤ left + after`.
 
     A pair has the later timestamp of both; an element without another its own, which it holds until none can come.
     """
@@ -73,7 +81,7 @@ class IntervalJoin(StatefulFn[Hashable, tuple[int, Any], Both]):
         over.set(end, output=at if alone else end, tag=str(at))
 
 
-class AsOf(StatefulFn[Hashable, tuple[int, Any], Both]):
+class AsOf(_ByTime[tuple[int, Any], Both]):
     """Each left element with the last right one that is not after it, or None.
 
     It waits until the watermark has passed it, so that the right one is known.
@@ -107,7 +115,7 @@ class AsOf(StatefulFn[Hashable, tuple[int, Any], Both]):
         return ()
 
 
-class Distinct(StatefulFn[Hashable, Any, Any]):
+class Distinct(_ByTime[Any, Any]):
     """The first element of a key within a time, on either side of it."""
 
     within: ClassVar[int]
@@ -128,7 +136,7 @@ class Distinct(StatefulFn[Hashable, Any, Any]):
         return ()
 
 
-class Inactive(StatefulFn[Hashable, Any, tuple[Any, Any]]):
+class Inactive(_ByTime[Any, tuple[Any, Any]]):
     """The key and its last element, once nothing has come for a time."""
 
     after: ClassVar[int]

@@ -86,7 +86,7 @@ def _open(strategy: Strategy, at: int, value: Any, watermark: int, outputs: list
 
 
 class ShortWay(ABC):
-    """A shorter way.
+    """A shorter way. Elements are no retractions.
 
     Args:
         strategy: The strategy.

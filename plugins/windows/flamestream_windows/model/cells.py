@@ -6,7 +6,7 @@
 
         def on_element(self, key, reading, at):
             self.latest.set(reading)
-            self.quiet.set(at + 900_000_000)
+            self.quiet.set(at + timedelta(minutes=15))
             return ()
 
         def on_quiet(self, key, at):
@@ -37,7 +37,7 @@ class Stamped(NamedTuple, Generic[T]):
     """An output with a timestamp of its own, not before that of what it comes of."""
 
     value: T
-    at: int
+    at: datetime | float
 
 
 class Alarm(NamedTuple):
@@ -71,15 +71,23 @@ class Scope:
         present: The event time of the present call: that of the element, or for which the timer was set.
         now: Processing time.
         limit: The latest time of an event timer: the expiry of the window.
+        show: Makes a timestamp of microseconds what the function is given.
         input: The input watermark.
         output: The output watermark.
     """
 
-    __slots__ = ("alarms", "at", "contents", "frozen", "input", "limit", "now", "output", "present", "waiting")
+    __slots__ = ("alarms", "at", "contents", "frozen", "input", "limit", "now", "output", "present", "show", "waiting")
 
     def __init__(
-        self, frozen: dict[str, Any], alarms: dict[tuple[str, str], Alarm], limit: int, input: int, output: int
+        self,
+        frozen: dict[str, Any],
+        alarms: dict[tuple[str, str], Alarm],
+        limit: int,
+        input: int,
+        output: int,
+        show: Callable[[int], Any],
     ) -> None:
+        self.show = show
         self.frozen = frozen
         self.input = input
         self.contents: dict[str, Any] = {}
@@ -261,28 +269,33 @@ class OrderedListView(CellView, Generic[T]):
             place -= 1
         held.insert(place, (time, value))
 
-    def between(self, start: int, end: int) -> list[tuple[int, T]]:
+    def between(self, start: datetime | int, end: datetime | int) -> list[tuple[Any, T]]:
         """Return timestamps and values in `[start, end)`."""
-        return [pair for pair in self._thawed() if start <= pair[0] < end]
+        first, last, show = _bound(start), _bound(end), self._scope.show
+        return [(show(at), value) for at, value in self._thawed() if first <= at < last]
 
-    def remove(self, start: int, end: int) -> list[tuple[int, T]]:
+    def remove(self, start: datetime | int, end: datetime | int) -> list[tuple[Any, T]]:
         """Remove those in `[start, end)`, and return them."""
-        held = self._thawed()
-        gone = [pair for pair in held if start <= pair[0] < end]
+        gone = self.between(start, end)
         if gone:
-            held[:] = [pair for pair in held if not start <= pair[0] < end]
+            held, first, last = self._thawed(), _bound(start), _bound(end)
+            held[:] = [(at, value) for at, value in held if not first <= at < last]
         return gone
 
-    def update(self, start: int, end: int, function: Callable[[T], T]) -> None:
+    def update(self, start: datetime | int, end: datetime | int, function: Callable[[T], T]) -> None:
         """Replace the values in `[start, end)` by what a function makes of them."""
-        held = self._thawed()
-        held[:] = [(at, function(value)) if start <= at < end else (at, value) for at, value in held]
+        held, first, last = self._thawed(), _bound(start), _bound(end)
+        held[:] = [(at, function(value)) if first <= at < last else (at, value) for at, value in held]
 
-    def __iter__(self) -> Iterator[tuple[int, T]]:
-        return iter(tuple(self._thawed()))
+    def __iter__(self) -> Iterator[tuple[Any, T]]:
+        return iter([(self._scope.show(at), value) for at, value in self._thawed()])
 
     def __len__(self) -> int:
         return len(self._thawed())
+
+
+def _bound(value: datetime | int) -> int:
+    return value if isinstance(value, int) else instant(value)
 
 
 class Value(Cell[ValueView[Any]]):
@@ -379,10 +392,10 @@ class TimerView:
         """Forget it."""
         self._scope.alarms.pop((self._timer.name, tag), None)
 
-    def due(self, *, tag: str = "") -> int | None:
+    def due(self, *, tag: str = "") -> Any:
         """Return the time that it is set for, or None."""
         alarm = self._scope.alarms.get((self._timer.name, tag))
-        return None if alarm is None else alarm.at
+        return None if alarm is None else self._scope.show(alarm.at)
 
     def _put(self, alarm: Alarm) -> None:
         self._scope.alarms[alarm.name, alarm.tag] = alarm
@@ -430,24 +443,27 @@ class StatefulFn(Generic[K, T, U]):
         lateness: How far an element may be behind the watermark; later ones are dropped. None: any way.
         ordered: Whether elements come in the order of time, each once the watermark has passed it. Late ones are
             dropped then.
+        micros: Whether it is given timestamps as integers of microseconds, rather than as datetimes in UTC.
     """
 
     lateness: ClassVar[timedelta | int | None] = None
     ordered: ClassVar[bool] = False
+    micros: ClassVar[bool] = False
 
     @property
-    def watermark(self) -> int:
-        """The input watermark, in microseconds. It does not depend on how fast anything runs."""
-        return _scope_of(self).input
+    def watermark(self) -> Any:
+        """The input watermark. It does not depend on how fast anything runs."""
+        scope = _scope_of(self)
+        return scope.show(scope.input)
 
-    def on_element(self, key: K, value: T, at: int) -> Iterable[U | Stamped[U]]:
+    def on_element(self, key: K, value: T, at: Any) -> Iterable[U | Stamped[U]]:
         """Yield the outputs of an element.
 
         `at` is its timestamp, and by default that of the outputs.
         """
         raise NotImplementedError
 
-    def on_expiry(self, key: K, at: int) -> Iterable[U | Stamped[U]]:
+    def on_expiry(self, key: K, at: Any) -> Iterable[U | Stamped[U]]:
         """Yield the outputs at the end of a window. Cells can still be read."""
         return ()
 

@@ -54,6 +54,14 @@ def instant(value: Any) -> int:
     return micros
 
 
+def date_of(micros: int) -> datetime:
+    """Return a timestamp as a datetime in UTC; beyond the years that there are, the nearest."""
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return (datetime.min if micros < 0 else datetime.max).replace(tzinfo=UTC)
+
+
 def duration(value: timedelta | int, name: str = "a duration") -> int:
     """Return a duration in microseconds; an int is one already.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import struct
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from itertools import repeat
 from numbers import Number
 from typing import Any, Final, NamedTuple, get_origin
 from uuid import UUID
@@ -35,8 +35,11 @@ def _number(value: object) -> bytes:
 
 
 def _sequence(tag: bytes, parts: Iterable[bytes]) -> bytes:
-    encoded = list(parts)
-    return tag + b"".join(struct.pack(">I", len(part)) + part for part in encoded)
+    return tag + b"".join(map(_with_length, parts))
+
+
+def _with_length(part: bytes) -> bytes:
+    return len(part).to_bytes(4, "big") + part
 
 
 def _moment(value: datetime) -> bytes:
@@ -77,6 +80,9 @@ _PLAIN: Final[Mapping[type, _Encoder]] = {
     timedelta: lambda value: b"D" + repr((value.days, value.seconds, value.microseconds)).encode(),
     UUID: lambda value: b"u" + value.bytes,
 }
+
+_ALWAYS_KEYS: Final = frozenset({type(None), str, bytes, int, bool, Fraction, date, timedelta, UUID})
+"""Plain types whose every value can be a key. Of the others NaN cannot, or a part may be anything."""
 
 _USABLE: Final = "use text, bytes, numbers, dates, enums, or tuples and frozen dataclasses of these"
 _INSTEAD: Final[Mapping[type, str]] = {
@@ -150,7 +156,11 @@ def check_key(value: Hashable) -> None:
         TypeError: A key of this type has no process-independent hash; the text says what to use instead.
     """
     kind = type(value)
-    if kind is not str and kind is not int:
+    if kind is tuple:
+        for part in value:  # type: ignore[attr-defined]  # a tuple
+            if type(part) not in _ALWAYS_KEYS:
+                check_key(part)
+    elif kind not in _ALWAYS_KEYS:
         canonical(value)
 
 
@@ -195,14 +205,32 @@ def key_group(hashed: int) -> int:
 
 
 def key_groups(keys: Sequence[Hashable]) -> list[int]:
-    """Return `key_group(stable_hash(key))` for each key, in C loops for texts."""
-    if set(map(type, keys)) == {str}:
+    """Return `key_group(stable_hash(key))` for each key, in C loops for texts and tuples of one length.
+
+    Raises:
+        TypeError: As `stable_hash`, for any of the keys.
+    """
+    kinds = set(map(type, keys))
+    encoded: Iterable[bytes]
+    if kinds == {str}:
         try:
-            encoded = map(b"s".__add__, map(str.encode, keys))  # type: ignore[arg-type]  # all are texts
-            return [(digest & 0xFFFFFFFF) * KEY_GROUPS >> 32 for digest in map(xxhash.xxh3_64_intdigest, encoded)]
+            encoded = list(map(b"s".__add__, map(str.encode, keys)))  # type: ignore[arg-type]  # all are texts
         except UnicodeEncodeError:  # a lone surrogate
-            pass
-    return [key_group(stable_hash(key)) for key in keys]
+            encoded = map(canonical, keys)
+    elif kinds == {tuple} and len(lengths := set(map(len, keys))) == 1 and lengths != {0}:  # type: ignore[arg-type]
+        encoded = map(b"".join, zip(repeat(b"t"), *map(_column, zip(*keys, strict=True)), strict=False))
+    else:
+        encoded = map(canonical, keys)
+    return [(digest & 0xFFFFFFFF) * KEY_GROUPS >> 32 for digest in map(xxhash.xxh3_64_intdigest, encoded)]
+
+
+def _column(parts: Sequence[Hashable]) -> Iterator[bytes]:
+    """Return each part as it stands in the encoding of a tuple.
+
+    Columns of keys repeat themselves, and equal parts have equal bytes: each different one is encoded once.
+    """
+    encoded = {part: _with_length(canonical(part)) for part in set(parts)}
+    return map(encoded.__getitem__, parts)
 
 
 def owners(workers: int, owning: int | None = None) -> tuple[int, ...]:

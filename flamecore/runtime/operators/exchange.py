@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from flamecore.abc.operator import Fail, Run, Step, Way, each
 from flamecore.model.batch import Orders, concat, joined, materialise
-from flamecore.model.hashing import key_group, stable_hash
+from flamecore.model.hashing import key_group, key_groups, stable_hash
 from flamecore.model.messages import Piece
 from flamecore.model.meta import decode_time, encode_child
 from flamecore.model.vertices import ByHash, ByKey, ByTime, Route, ToAll, Vertex
@@ -120,7 +120,7 @@ def routed(
     elif isinstance(route, ByTime):
         parted = DealingByTime(workers)
     elif isinstance(route, ByKey):
-        parted = _PartingTexts(place, fail, workers)
+        parted = _PartingByKey(route.key, owners, place, fail, workers)
     else:
         parted = _Parting(place, fail, workers)
     step = _to_place(vertex.index, here, worker, outboxes, fail, place)
@@ -220,27 +220,68 @@ class _Parting:
         return parts
 
 
-class _PartingTexts(_Parting):
-    """A partition of runs by key that caches the places of texts.
+class _PlaceCache:
+    """The places of names, in C loops, while they repeat themselves.
 
-    Equal texts have equal keys: a flow that counts words calls the key function once for each word. Arguments as for
-    `_Parting`.
+    Attributes:
+        helps: Whether names have repeated themselves so far.
     """
 
-    def __init__(self, place: Place, fail: Fail, workers: int) -> None:
-        super().__init__(place, fail, workers)
-        self._places: dict[str, int] = {}
+    def __init__(self) -> None:
+        self.helps = True
+        self._places: dict[object, int] = {}
         self._asked = 0  # lookups since the cache was last cleared
-        self._helps = True
+
+    def find(self, names: Sequence[object], places_of: Callable[[Sequence[object]], Sequence[int]]) -> Sequence[int]:
+        """Return the place of each name.
+
+        Args:
+            names: Hashable names.
+            places_of: Function that returns the places of new names; what it raises is raised.
+        """
+        places = self._places
+        self._asked += len(names)
+        found = list(map(places.get, names))
+        if None in found:
+            new = list(dict.fromkeys(compress(names, [place is None for place in found])))
+            fresh = dict(zip(new, places_of(new), strict=True))
+            found = [fresh[name] if place is None else place for name, place in zip(names, found, strict=True)]
+            places.update(
+                (name, place) for name, place in fresh.items() if type(name) is not str or len(name) <= _LONGEST_TEXT
+            )
+            if len(places) >= _PLACES_KEPT:
+                self.helps = self._asked > 2 * len(places)
+                self._asked = 0
+                places.clear()
+        return found  # type: ignore[return-value]  # none is None any more
+
+
+class _PartingByKey(_Parting):
+    """A partition of runs by key, in C loops.
+
+    Equal texts have equal keys: a flow that counts words calls the key function once for each word. Keys that do not
+    repeat themselves are hashed by columns, since looking for them costs as much.
+
+    Args:
+        key: The key function.
+        owners: Owner of each key group.
+        place, fail, workers: As for `_Parting`.
+    """
+
+    def __init__(
+        self, key: Callable[[Any], Any], owners: Sequence[int], place: Place, fail: Fail, workers: int
+    ) -> None:
+        super().__init__(place, fail, workers)
+        self._key, self._owners = key, owners
+        self._texts, self._keys = _PlaceCache(), _PlaceCache()
 
     def __call__(self, orders: Orders, trace: int, payloads: Sequence[Any]) -> Sequence[Part]:
-        if not self._helps or type(payloads[0]) is not str or set(map(type, payloads)) != {str}:
+        texts = self._texts.helps and type(payloads[0]) is str and set(map(type, payloads)) == {str}
+        try:
+            found = self._texts.find(payloads, self._places_of) if texts else self._find(payloads)
+        except Exception:  # noqa: BLE001 - the item-by-item path repeats the call, and reports it
             return super().__call__(orders, trace, payloads)
-        self._asked += len(payloads)
         orders = materialise(orders)
-        found: list[Any] = list(map(self._places.get, payloads))
-        if None in found and not self._find(found, orders, payloads):
-            return super().__call__(orders, trace, payloads)
         if self.workers == 2:  # one pass of C for each list
             other = list(map(not_, found))
             return [
@@ -255,27 +296,16 @@ class _PartingTexts(_Parting):
             add_payload(payload)
         return parts
 
-    def _find(self, found: list[object], orders: Orders, payloads: Sequence[str]) -> bool:
-        """Find the missing places; return False if a payload has none."""
-        places, place = self._places, self.place
-        at = -1
-        for _ in range(found.count(None)):
-            at = found.index(None, at + 1)
-            payload = payloads[at]
-            owner = places.get(payload)
-            if owner is None:
-                try:
-                    owner = place(orders[at], payload)
-                except Exception:  # noqa: BLE001 - the item-by-item path repeats the call, and reports it
-                    return False
-                if len(payload) <= _LONGEST_TEXT:
-                    places[payload] = owner
-            found[at] = owner
-        if len(places) >= _PLACES_KEPT:
-            self._helps = self._asked > 2 * len(places)
-            self._asked = 0
-            places.clear()
-        return True
+    def _find(self, payloads: Sequence[object]) -> Sequence[int]:
+        """Return the places of payloads by their keys."""
+        keys = list(map(self._key, payloads))
+        return self._keys.find(keys, self._owners_of) if self._keys.helps else self._owners_of(keys)
+
+    def _places_of(self, payloads: Sequence[object]) -> Sequence[int]:
+        return self._owners_of(list(map(self._key, payloads)))
+
+    def _owners_of(self, keys: Sequence[Any]) -> Sequence[int]:
+        return list(map(self._owners.__getitem__, key_groups(keys)))
 
 
 Parting = _Parting | DealingByTime | DealingByLoad

@@ -25,8 +25,10 @@ from flamecore.model.hashing import (
     INT32_MIN,
     KEY_GROUPS,
     canonical,
+    check_key,
     covering,
     key_group,
+    key_groups,
     owned_ranges,
     owners,
     refuse_unhashable,
@@ -289,6 +291,36 @@ def test_nan_is_no_key() -> None:
     for nan in (float("nan"), Decimal("nan"), (1, float("nan"))):
         with pytest.raises(TypeError, match="NaN"):
             stable_hash(nan)
+        with pytest.raises(TypeError, match="NaN"):
+            check_key(nan)
+        with pytest.raises(TypeError, match="NaN"):
+            key_groups([("a", 1.0), ("b", nan)])
+
+
+# -- many at once -----------------------------------------------------------------------------------------------------
+
+
+def groups_one_by_one(keys: list[Any]) -> list[int]:
+    return [key_group(stable_hash(key)) for key in keys]
+
+
+def test_groups_of_all_kinds_of_keys_are_those_of_each() -> None:
+    assert key_groups(KEYS) == groups_one_by_one(KEYS)
+    for key in KEYS:
+        for keys in ([key], [(key,)] * 2, [(key, "x"), ("x", key)], [("x", key), ("x", key, key)]):
+            assert key_groups(keys) == groups_one_by_one(keys)
+    assert key_groups([]) == []
+
+
+@given(st.lists(NESTED), st.lists(st.tuples(SCALARS, NESTED)), st.lists(st.text()))
+def test_groups_of_drawn_keys_are_those_of_each(mixed: list[Any], pairs: list[Any], texts: list[Any]) -> None:
+    for keys in (mixed, pairs, texts):
+        assert key_groups(keys) == groups_one_by_one(keys)
+
+
+@given(NESTED)
+def test_what_has_a_hash_is_a_key(key: Any) -> None:
+    check_key(key)
 
 
 class Plain:
@@ -316,9 +348,13 @@ NO_KEYS = [Plain(), object(), Plain, len, Mutable("x"), Itself("x"), ItselfStruc
 
 @pytest.mark.parametrize("key", NO_KEYS, ids=repr)
 def test_keys_without_a_hash_that_lasts_are_refused(key: Any) -> None:
-    with pytest.raises(TypeError) as caught:
-        stable_hash(key)
-    assert "same in every process" in str(caught.value)
+    among: list[list[Any]] = [[key], [("a", 1), key], [("a", 1), ("b", key)]]
+    for refuses in (lambda: stable_hash(key), lambda: check_key(key), lambda: check_key(("a", key))):
+        with pytest.raises(TypeError, match="same in every process"):
+            refuses()
+    for keys in among:
+        with pytest.raises(TypeError):
+            key_groups(keys)
 
 
 @pytest.mark.parametrize("first", [0, 1])

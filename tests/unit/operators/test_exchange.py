@@ -109,22 +109,33 @@ def first_letter(payload: Any) -> Any:
     return payload[0]  # of an empty text, or a number, there is none
 
 
+def letters_and_length(payload: Any) -> Any:
+    return payload[:2], len(payload)  # of a number there is neither
+
+
 payloads = st.lists(st.one_of(st.sampled_from(["", "a", "b", "bb", "c", "x" * 100]), st.integers(0, 3)), min_size=1)
 
 
-@given(st.lists(payloads, max_size=4), st.sampled_from((1, 2, 3)), st.booleans())
-def test_runs_go_where_their_items_would(lists: list[list[Any]], workers: int, texts: bool) -> None:
-    for route in (ByKey(first_letter), ByKey(str), ByHash(lambda payload: len(payload) - 2**31), ByTime()):
-        one, other = Ends(route, workers, workers - 1), Ends(route, workers, workers - 1)
-        time = 1000
-        for some in lists:
-            values = [str(value) for value in some] if texts else some
-            places = [GlobalTime(time + 3 * at, 1).encode() for at in range(len(values))]
-            time += 3 * len(values)
-            one.run(places, 7, values)
-            for place, value in zip(places, values, strict=True):
-                other.step(place, 7, True, value)
-        assert one.all() == other.all()
+@given(st.lists(payloads, max_size=4), st.sampled_from((1, 2, 3)), st.booleans(), st.sampled_from((1, 5, 65_536)))
+def test_runs_go_where_their_items_would(lists: list[list[Any]], workers: int, texts: bool, kept: int) -> None:
+    by_key = map(ByKey, (first_letter, str, len, letters_and_length, lambda payload: [payload]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(routing, "_PLACES_KEPT", kept)
+        for route in (*by_key, ByHash(lambda payload: len(payload) - 2**31), ByTime()):
+            check_runs_go_where_their_items_would(route, lists, workers, texts=texts)
+
+
+def check_runs_go_where_their_items_would(route: Route, lists: list[list[Any]], workers: int, *, texts: bool) -> None:
+    one, other = Ends(route, workers, workers - 1), Ends(route, workers, workers - 1)
+    time = 1000
+    for some in lists:
+        values = [str(value) for value in some] if texts else some
+        places = [GlobalTime(time + 3 * at, 1).encode() for at in range(len(values))]
+        time += 3 * len(values)
+        one.run(places, 7, values)
+        for place, value in zip(places, values, strict=True):
+            other.step(place, 7, True, value)
+    assert one.all() == other.all()
 
 
 def test_keys_are_not_computed_where_one_worker_owns_all() -> None:

@@ -3,6 +3,9 @@
 A driver may hang: on a server that does not answer, on a disk that is gone. The job then warns, and later fails. A call
 that timed out is not retried: its effect is unknown. This is safe: a sink that stores a batch and its time in one step
 tells the next run what it holds, and accepts nothing more from the former run.
+
+`asyncio.timeout` does not do: it cancels the waiting task, and takes effect when the driver heeds that. A driver that
+does not, in a write to a dead disk, would hold the job for ever. It also says nothing before the limit.
 """
 
 from __future__ import annotations
@@ -25,14 +28,26 @@ _WARN_S: Final = 30.0
 """Time until the first warning, at most a quarter of the limit; later warnings come after twice the time each."""
 
 
+class _Call:
+    """A call under way: its description, its start, and the time at which it fails."""
+
+    __slots__ = ("_doing", "_size", "due", "shortened", "since")
+
+    def __init__(self, doing: str, size: int, since: float, due: float) -> None:
+        self._doing, self._size, self.since, self.due, self.shortened = doing, size, since, due, False
+
+    def __str__(self) -> str:
+        return f"{self._doing} of {self._size} payloads" if self._size else self._doing
+
+
 class CallDeadline:
     """The deadline of the calls of one sink or reader, one at a time.
 
     Args:
         job: Name of the job, for the log.
-        error: Function that makes the error of a call that takes too long, from a description.
         who: Description of the source or sink.
         limit_s: Longest time of a call, in seconds.
+        error: Function that makes the error of a call that takes too long, from a description.
 
     Attributes:
         known: Function that describes its known output.
@@ -42,58 +57,52 @@ class CallDeadline:
 
     def __init__(self, job: str, who: str, limit_s: float, error: Callable[[str], FlameError]) -> None:
         self.known: Callable[[], str] = str
-        self.overdue: Callable[[FlameError], None] = _nobody_hears
+        self.overdue: Callable[[FlameError], None] = _ignore
         self.error: FlameError | None = None
         self._job, self._who, self._make_error = job, who, error
         self._configured_s = self._limit_s = limit_s
-        self._warn_s = min(_WARN_S, limit_s / 4)
-        self._doing, self._size = "", 0
-        self._since: float | None = None
-        self._due = 0.0
-        self._more = ""
+        self._call: _Call | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._given_up: asyncio.Future[None] | None = None
+        self._failed: asyncio.Future[None] | None = None
 
-    def begin(self, doing: str, size: int = 0) -> None:
-        """Start the clock of a call; cheap, since every batch does it.
+    def during(self, doing: str, size: int = 0) -> CallDeadline:
+        """Limit the time of a block, `with deadline.during(…):`, which is a call of the driver.
 
         Args:
             doing: Description of the call, in words that follow "to".
-            size: Number of payloads, if any.
+            size: Number of its payloads, if any.
         """
         loop = asyncio.get_running_loop()
-        self._doing, self._size, self._since = doing, size, loop.time()
-        self._due, self._more = self._since + self._limit_s, ""
+        now = loop.time()
+        self._call = _Call(doing, size, now, now + self._limit_s)
+        # The timer outlives the call, and then looks at a later one: a timer for each batch costs more than the rest.
         if self._timer is None:
             self._timer = loop.call_later(self._warn_s, self._look)
+        return self
 
-    def end(self) -> None:
-        """Stop the clock of the call."""
-        self._since = None
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *exc: object) -> None:
+        self._call = None
 
     def shorten(self, limit_s: float) -> None:
         """Limit all further calls to `limit_s`, and the current one to as much from now."""
-        self._limit_to(min(self._limit_s, limit_s))
-        if self._since is None:
-            return
-        now = asyncio.get_running_loop().time()
-        if (due := now + self._limit_s) < self._due:
-            self._due, self._more = due, " more"
-        self._look_by(now + self._warn_s)
+        self._limit_s = min(self._limit_s, limit_s)
+        self.aclose()
+        if (call := self._call) is not None:
+            now = asyncio.get_running_loop().time()
+            if (due := now + self._limit_s) < call.due:
+                call.due, call.shortened = due, True
+            self._look_at(now + self._warn_s, call)
 
     def restore(self) -> None:
         """Restore the configured limit, also for the current call."""
-        self._limit_to(self._configured_s)
-        if self._since is not None:
-            self._due, self._more = self._since + self._limit_s, ""
-            self._look_by(self._since)
-
-    def _limit_to(self, limit_s: float) -> None:
-        self._limit_s, self._warn_s = limit_s, min(_WARN_S, limit_s / 4)
+        self._limit_s = self._configured_s
         self.aclose()
-
-    def _look_by(self, time: float) -> None:
-        self._timer = asyncio.get_running_loop().call_at(min(time, self._due), self._look)
+        if (call := self._call) is not None:
+            call.due, call.shortened = call.since + self._limit_s, False
+            self._look_at(call.since, call)
 
     def aclose(self) -> None:
         """Cancel the timer."""
@@ -104,14 +113,10 @@ class CallDeadline:
     @property
     def pending(self) -> str:
         """Return a description of the current call and its duration; empty if none."""
-        if self._since is None:
+        if (call := self._call) is None:
             return ""
-        waited_s = asyncio.get_running_loop().time() - self._since
-        return f"{self._who} has been asked for {waited_s:.1f} s to {self._asked}"
-
-    @property
-    def _asked(self) -> str:
-        return f"{self._doing} of {self._size} payloads" if self._size else self._doing
+        waited_s = asyncio.get_running_loop().time() - call.since
+        return f"{self._who} has been asked for {waited_s:.1f} s to {call}"
 
     async def call(self, work: Coroutine[object, object, T], doing: str) -> T:
         """Await a driver's call, and return its result, before the deadline.
@@ -120,36 +125,22 @@ class CallDeadline:
 
         Args:
             work: The call of the driver.
-            doing: See `begin`.
+            doing: See `during`.
 
         Raises:
             SinkError, SourceError: The call takes too long.
         """
         task = asyncio.ensure_future(work)
-        self.begin(doing)
-        try:
-            await self.wait_done(task)
-        except BaseException as error:
-            task.cancel()
-            if isinstance(error, asyncio.CancelledError):
-                with suppress(FlameError):
-                    await self.wait_done(task)
-            raise
-        finally:
-            self.end()
+        with self.during(doing):
+            try:
+                await self.wait_done(task)
+            except BaseException as error:
+                task.cancel()
+                if isinstance(error, asyncio.CancelledError):
+                    with suppress(FlameError):
+                        await self.wait_done(task)
+                raise
         return task.result()
-
-    async def wait_cancelled(self, task: asyncio.Future[Any], doing: str) -> None:
-        """Wait for a cancelled task to end.
-
-        Raises:
-            SinkError, SourceError: The task takes too long.
-        """
-        self.begin(doing)
-        try:
-            await self.wait_done(task)
-        finally:
-            self.end()
 
     async def wait_done(self, done: asyncio.Future[Any]) -> None:
         """Wait for a future that may depend on the current call; ignore its outcome.
@@ -157,39 +148,43 @@ class CallDeadline:
         Raises:
             SinkError, SourceError: The call takes too long.
         """
-        if self._given_up is None:
-            self._given_up = asyncio.get_running_loop().create_future()
+        if self._failed is None:
+            self._failed = asyncio.get_running_loop().create_future()
         if self.error is None:
-            await asyncio.wait((done, self._given_up), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((done, self._failed), return_when=asyncio.FIRST_COMPLETED)
         if self.error is not None and not done.done():
             raise self.error
 
-    def _look(self) -> None:
-        self._timer = None
-        if self._since is None:
-            return None
-        loop = asyncio.get_running_loop()
-        now = loop.time() + 0.001  # timers may be early by as much as the clock ticks
-        if now >= self._due:
-            return self._give_up()
-        waited_s = now - self._since
-        due_s = self._warn_s
-        while due_s <= waited_s:
-            due_s *= 2
-        if due_s > self._warn_s:
-            facts = {"waited_s": round(waited_s, 1), "limit_s": self._limit_s, "known": self.known()}
-            logger().warning(events.EDGE_WAITED, job=self._job, edge=self._who, to=self._asked, **facts)
-        self._timer = loop.call_at(min(self._since + due_s, self._due), self._look)
-        return None
+    @property
+    def _warn_s(self) -> float:
+        return min(_WARN_S, self._limit_s / 4)
 
-    def _give_up(self) -> None:
+    def _look_at(self, time: float, call: _Call) -> None:
+        self._timer = asyncio.get_running_loop().call_at(min(time, call.due), self._look)
+
+    def _look(self) -> None:
+        self._timer, call = None, self._call
+        if call is None:
+            return None
+        now = asyncio.get_running_loop().time() + 0.001  # timers may be early by as much as the clock ticks
+        if now >= call.due:
+            return self._fail(call)
+        waited_s, next_s = now - call.since, self._warn_s
+        if waited_s >= next_s:
+            facts = {"waited_s": round(waited_s, 1), "limit_s": self._limit_s, "known": self.known()}
+            logger().warning(events.EDGE_WAITED, job=self._job, edge=self._who, to=str(call), **facts)
+        while next_s <= waited_s:
+            next_s *= 2
+        return self._look_at(call.since + next_s, call)
+
+    def _fail(self, call: _Call) -> None:
         known = self.known()
-        given_s = self._limit_s if self._more or self._since is None else self._due - self._since
-        what = f"{self._who} was given {given_s:g} s{self._more} to {self._asked}, and has not done it"
+        given = f"{self._limit_s:g} s more" if call.shortened else f"{call.due - call.since:g} s"
+        what = f"{self._who} was given {given} to {call}, and has not done it"
         self.error = self._make_error(f"{what}; {known}" if known else what)
         give_up()
-        if self._given_up is not None and not self._given_up.done():
-            self._given_up.set_result(None)
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_result(None)
         self.overdue(self.error)
 
 
@@ -206,8 +201,7 @@ class Deadlines:
     def __init__(self, job: str = "", sink_s: float = 1800.0, source_s: float = 60.0, grace_s: float = 30.0) -> None:
         self.grace_s = grace_s
         self._job, self._sink_s, self._source_s = job, sink_s, source_s
-        self._sinks: dict[str, CallDeadline] = {}
-        self._readers: dict[FrontId, CallDeadline] = {}
+        self._shared: dict[str, CallDeadline] = {}
         self._deadlines: list[CallDeadline] = []
         self._shortened = False
 
@@ -242,6 +236,11 @@ class Deadlines:
         self._deadlines.append(deadline)
         return deadline
 
+    def _share(self, who: str, limit_s: float, error: Callable[[str], FlameError]) -> CallDeadline:
+        if who not in self._shared:
+            self._shared[who] = self._deadline(who, limit_s, error)
+        return self._shared[who]
+
     def _hint(self, look: str, key: str, usual_s: float) -> str:
         limit = f"job.{key} says how long it may take"
         if self._shortened and self.grace_s < usual_s:
@@ -258,9 +257,7 @@ class Deadlines:
             )
             return SinkError(what, hint=self._hint(look, "sink_timeout_s", self._sink_s), sink=name)
 
-        if name not in self._sinks:
-            self._sinks[name] = self._deadline(f"sink {name!r}", self._sink_s, error)
-        return self._sinks[name]
+        return self._share(f"sink {name!r}", self._sink_s, error)
 
     def source(self, front: FrontId, *, apart: bool = False) -> CallDeadline:
         """Return the deadline of a reader.
@@ -272,13 +269,8 @@ class Deadlines:
             hint = self._hint("Look at what it reads from.", "source_timeout_s", self._source_s)
             return SourceError(what, hint=hint, source=front.source, position=None)
 
-        if front not in self._readers or apart:
-            who = f"source {front.source!r}" + (f", partition {front.partition}," if front.partition else "")
-            deadline = self._deadline(who, self._source_s, error)
-            if apart:
-                return deadline
-            self._readers[front] = deadline
-        return self._readers[front]
+        who = f"source {front.source!r}" + (f", partition {front.partition}," if front.partition else "")
+        return (self._deadline if apart else self._share)(who, self._source_s, error)
 
     def store(self, name: str, limit_s: float) -> CallDeadline:
         """Return a deadline for the store of snapshots."""
@@ -302,5 +294,5 @@ class Deadlines:
         deadline.aclose()
 
 
-def _nobody_hears(error: FlameError) -> None:
+def _ignore(error: FlameError) -> None:
     return

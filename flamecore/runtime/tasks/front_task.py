@@ -157,7 +157,9 @@ class FrontTask:
             stopping.cancel()
             if not reading.done():
                 reading.cancel()
-                await self._current.deadline.wait_cancelled(reading, "leave off reading")
+                deadline = self._current.deadline
+                with deadline.during("leave off reading"):
+                    await deadline.wait_done(reading)
             elif not reading.cancelled():
                 reading.exception()  # reported by the canceller, as after a second Ctrl-C
             for each in self._left:

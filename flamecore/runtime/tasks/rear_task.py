@@ -132,18 +132,16 @@ class RearTask:
         # Not held back for a snapshot, and not committed together with one: latency would be the interval of snapshots.
         # After a fault the same outputs come again under the same times, so the time that the sink stores with its
         # batch is enough to leave them out.
-        self.deadline.begin("write a batch", len(payloads))
         try:
-            if orders is None:
-                await self._store(time, payloads)
-            else:
-                await self.sink.write_ordered(time, orders, payloads)
-            self.delivered_up_to = max(self.delivered_up_to, time)
+            with self.deadline.during("write a batch", len(payloads)):
+                if orders is None:
+                    await self._store(time, payloads)
+                else:
+                    await self.sink.write_ordered(time, orders, payloads)
         except Exception as error:
             self._failed = error
             raise
-        finally:
-            self.deadline.end()
+        self.delivered_up_to = max(self.delivered_up_to, time)
 
     def _known(self) -> str:
         return f"its output is stored below time {self.reached}" if self.reached > MIN_TIME else "it has stored nothing"

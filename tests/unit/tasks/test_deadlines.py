@@ -98,17 +98,16 @@ def test_each_call_has_the_time_for_itself() -> None:
     async def body(deadline: CallDeadline) -> None:
         with capture_logs() as said, overdue(deadline) as told:
             for _ in range(20):
-                deadline.begin("write a batch", 3)
-                await asyncio.sleep(0.03)
-                deadline.end()
+                with deadline.during("write a batch", 3):
+                    await asyncio.sleep(0.03)
         assert (said, told) == ([], [])
-        deadline.begin("write a batch", 3)
-        with overdue(deadline) as told:
+        with overdue(deadline) as told, deadline.during("write a batch", 3):
             waiting = asyncio.get_running_loop().create_future()
             with pytest.raises(SinkError, match="to write a batch of 3 payloads, and has not done it"):
                 await deadline.wait_done(waiting)
-        assert len(told) == 1
-        assert "write a batch of 3 payloads" in deadline.pending
+            assert len(told) == 1
+            assert "write a batch of 3 payloads" in deadline.pending
+        assert deadline.pending == ""
 
     played(body, limit_s=0.4)
 
@@ -241,7 +240,11 @@ def test_a_reader_is_named_with_its_partition() -> None:
     async def body(deadline: CallDeadline) -> None:
         deadlines = Deadlines("job", 60, 0.05)
         reading = asyncio.create_task(stubborn())
-        with pytest.raises(SourceError, match=r"source 'lines', partition 2, was given 0.05 s to leave off reading"):
-            await deadlines.source(FrontId("lines", 2)).wait_cancelled(reading, "leave off reading")
+        reader = deadlines.source(FrontId("lines", 2))
+        with (
+            reader.during("leave off reading"),
+            pytest.raises(SourceError, match=r"source 'lines', partition 2, was given 0.05 s to leave off reading"),
+        ):
+            await reader.wait_done(reading)
 
     played(body)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from flamecore.errors import FlameError
+from flamecore.errors import FlameError, SendTimeout
 
 T = TypeVar("T")
 
@@ -48,6 +48,31 @@ class WaitQueue(Generic[T]):
         finally:
             if waiting in self._queue:
                 self._queue.remove(waiting)
+
+    async def send(self, message: T, limit_s: float, *, sender: str, receiver: str, unread: Callable[[], str]) -> None:
+        """Wait until a message has been handed over.
+
+        Args:
+            message: The message.
+            limit_s: Most seconds to wait: the option `send_timeout_s` of the transport.
+            sender: Address of its sender.
+            receiver: Address of its receiver.
+            unread: Function that describes the messages that take up the room.
+
+        Raises:
+            SendTimeout: There is no room within the limit.
+            FlameError: As for `wait`.
+        """
+        try:
+            await self.wait(message, limit_s)
+        except TimeoutError:
+            raise SendTimeout(
+                f"{receiver} has given {sender} no room for {limit_s:g} s: {unread()}",
+                hint="What keeps the receiver? send_timeout_s says how long to wait.",
+                address=sender,
+                peer=receiver,
+                timeout_s=limit_s,
+            ) from None
 
     def admit(self, fits: Callable[[], bool], take: Callable[[T], None]) -> None:
         """Hand over things in order, as long as there is room.

@@ -52,7 +52,7 @@ class GrpcEndpoint(Endpoint):
         self._transport = transport
         self._closed = False
         self._arrived: deque[Arrived] = deque()
-        self._reader: asyncio.Future[None] | None = None
+        self._ready = asyncio.Event()  # set when a message arrives, or none can any more
         self._waiting: WaitQueue[Delivery] = WaitQueue()  # senders of this process
 
     # -- sending -----------------------------------------------------------------------------------------------------
@@ -94,17 +94,13 @@ class GrpcEndpoint(Endpoint):
             PeerGoneError: This endpoint was closed.
         """
         limit_s = self._transport.options.send_timeout_s
-        try:
-            await self._waiting.wait(delivery, limit_s)
-        except TimeoutError:
-            raise SendTimeout(
-                f"{self.address} has given {delivery.sender} no room for {limit_s:g} s: "
-                f"{len(self._arrived)} messages are unread",
-                hint="What keeps the receiver? send_timeout_s under [transport.grpc] says how long to wait.",
-                address=delivery.sender,
-                peer=self.address,
-                timeout_s=limit_s,
-            ) from None
+        await self._waiting.send(
+            delivery,
+            limit_s,
+            sender=delivery.sender,
+            receiver=self.address,
+            unread=lambda: f"{len(self._arrived)} messages are unread",
+        )
 
     def withdraw(self, sender: str, error: TransportClosedError) -> None:
         """Fail the messages of a closing sender that wait for room."""
@@ -118,8 +114,7 @@ class GrpcEndpoint(Endpoint):
 
     def _put(self, arrived: Arrived) -> None:
         self._arrived.append(arrived)
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        self._ready.set()
 
     def receive_nowait(self) -> Delivery | None:
         self._check_open("receive")
@@ -137,11 +132,8 @@ class GrpcEndpoint(Endpoint):
 
     async def receive(self) -> Delivery:
         while (delivery := self.receive_nowait()) is None:
-            self._reader = asyncio.get_running_loop().create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
+            self._ready.clear()
+            await self._ready.wait()
         return delivery
 
     # -- closing -----------------------------------------------------------------------------------------------------
@@ -158,8 +150,7 @@ class GrpcEndpoint(Endpoint):
             return
         self._closed = True
         self._transport.endpoints.pop(self.address, None)
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        self._ready.set()
         while self._arrived:
             arrived = self._arrived.popleft()
             if arrived.channel is not None:

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from flamecore.errors import FlameError, PeerGoneError, SendTimeout
+from flamecore.errors import FlameError, PeerGoneError
 from flamecore.toolkit.frames import Frame, Framing
 from flamecore.toolkit.wait_queue import WaitQueue
 from flamestream_grpc.options import Options
@@ -103,18 +103,13 @@ class Outgoing:
             TransportError: There is no receiver, or no longer.
             FrameError: The message is larger than a receiver accepts.
         """
-        limit_s = self._line.options.send_timeout_s
-        try:
-            await self._waiting.wait(body, limit_s)
-        except TimeoutError:
-            raise SendTimeout(
-                f"{self.receiver} has given {self.sender} no room for {limit_s:g} s: "
-                f"{len(self._unread)} messages, {self._unread_bytes} bytes are on their way or unread",
-                hint="What keeps the receiver? send_timeout_s under [transport.grpc] says how long to wait.",
-                address=self.sender,
-                peer=self.receiver,
-                timeout_s=limit_s,
-            ) from None
+        await self._waiting.send(
+            body,
+            self._line.options.send_timeout_s,
+            sender=self.sender,
+            receiver=self.receiver,
+            unread=lambda: f"{len(self._unread)} messages, {self._unread_bytes} bytes are on their way or unread",
+        )
 
     def admit(self) -> None:
         """Push waiting messages for which there is room now."""

@@ -38,7 +38,7 @@ class InprocEndpoint(Endpoint):
         self._transport = transport
         self._queue: deque[Delivery] = deque()
         self._closed = False
-        self._receiver: asyncio.Future[None] | None = None
+        self._ready = asyncio.Event()  # set when a message arrives, or none can any more
         self._senders: WaitQueue[Delivery] = WaitQueue()
 
     def _peer(self, to: str) -> InprocEndpoint:
@@ -66,8 +66,7 @@ class InprocEndpoint(Endpoint):
 
     def _take(self, delivery: Delivery) -> None:
         self._queue.append(delivery)
-        if self._receiver is not None and not self._receiver.done():
-            self._receiver.set_result(None)
+        self._ready.set()
 
     def receive_nowait(self) -> Delivery | None:
         if self._closed:
@@ -84,11 +83,8 @@ class InprocEndpoint(Endpoint):
 
     async def receive(self) -> Delivery:
         while (delivery := self.receive_nowait()) is None:
-            self._receiver = asyncio.get_running_loop().create_future()
-            try:
-                await self._receiver
-            finally:
-                self._receiver = None
+            self._ready.clear()
+            await self._ready.wait()
         return delivery
 
     async def aclose(self) -> None:
@@ -97,8 +93,7 @@ class InprocEndpoint(Endpoint):
         self._closed = True
         self._transport.endpoints.pop(self.address, None)
         self._queue.clear()
-        if self._receiver is not None and not self._receiver.done():
-            self._receiver.set_result(None)
+        self._ready.set()
         self._senders.refuse(self._gone)
 
     def _gone(self, delivery: Delivery) -> PeerGoneError:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from flamecore.errors import PeerGoneError
+from flamecore.errors import PeerGoneError, SendTimeout
 from flamecore.toolkit.wait_queue import WaitQueue
 
 GONE = PeerGoneError("gone", address="a", peer="b")
@@ -88,5 +88,19 @@ def test_a_wait_has_a_limit() -> None:
     async def work(room: Room, tasks: list[asyncio.Task[None]]) -> None:
         with pytest.raises(TimeoutError):
             await room.waiting.wait(1, 0.01)
+
+    run(work)
+
+
+def test_a_message_for_which_there_is_no_room_tells_what_takes_it_up() -> None:
+    async def work(room: Room, tasks: list[asyncio.Task[None]]) -> None:
+        with pytest.raises(SendTimeout) as raised:
+            await room.waiting.send(1, 0.01, sender="a", receiver="b", unread=lambda: "7 messages are unread")
+        error = raised.value
+        assert error.what == "b has given a no room for 0.01 s: 7 messages are unread"
+        assert (error.address, error.peer, error.timeout_s) == ("a", "b", 0.01)
+        assert not room.waiting, "it is not handed over any more"
+        room.make(1)
+        assert room.taken == []
 
     run(work)

@@ -39,7 +39,7 @@ class NatsEndpoint(Endpoint):
         self._queue: deque[Arrived] = deque()
         self._local = 0  # messages of this process in the queue
         self._senders: WaitQueue[Delivery] = WaitQueue()
-        self._receiver: asyncio.Future[None] | None = None
+        self._ready = asyncio.Event()  # set when a message arrives, or none can any more
         self._closed: asyncio.Future[None] | None = None
 
     # -- sending -----------------------------------------------------------------------------------------------------
@@ -113,26 +113,20 @@ class NatsEndpoint(Endpoint):
 
     async def _wait(self, delivery: Delivery, limit_s: float) -> None:
         """Wait until there is room for a message of another endpoint of this process."""
-        try:
-            await self._senders.wait(delivery, limit_s)
-        except TimeoutError:
-            raise SendTimeout(
-                f"{self.address} has given {delivery.sender} no room for {limit_s:g} s: {self._local} messages unread",
-                hint="What keeps the receiver? send_timeout_s says how long to wait.",
-                address=delivery.sender,
-                peer=self.address,
-                timeout_s=limit_s,
-            ) from None
+        await self._senders.send(
+            delivery,
+            limit_s,
+            sender=delivery.sender,
+            receiver=self.address,
+            unread=lambda: f"{self._local} messages are unread",
+        )
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     async def receive(self) -> Delivery:
         while (delivery := self.receive_nowait()) is None:
-            self._receiver = asyncio.get_running_loop().create_future()
-            try:
-                await self._receiver
-            finally:
-                self._receiver = None
+            self._ready.clear()
+            await self._ready.wait()
         return delivery
 
     def receive_nowait(self) -> Delivery | None:
@@ -158,8 +152,7 @@ class NatsEndpoint(Endpoint):
     def _take(self, arrived: Arrived) -> None:
         self._queue.append(arrived)
         self._local += arrived.channel is None
-        if self._receiver is not None and not self._receiver.done():
-            self._receiver.set_result(None)
+        self._ready.set()
 
     def letter(self, letter: Letter, reply: str) -> None:
         """Handle a letter that has arrived for this address.
@@ -239,8 +232,7 @@ class NatsEndpoint(Endpoint):
         """Release all waiting senders and receivers with an error."""
         self._queue.clear()
         self._local = 0
-        if self._receiver is not None and not self._receiver.done():
-            self._receiver.set_result(None)
+        self._ready.set()
         self._senders.refuse(self._gone)
         for channel in self.outgoing.values():
             channel.give_up_waiting(self._is_closed("sends nothing more", channel.receiver))

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from flamecore.errors import FlameError, FrameError, PeerGoneError, SendTimeout
+from flamecore.errors import FlameError, FrameError, PeerGoneError
 from flamecore.toolkit.frames import Frame, Sequences
 from flamecore.toolkit.wait_queue import WaitQueue
 from flamestream_nats.channels.envelope import ASK, MORE, TELL, Kind, Letter, refused
@@ -99,18 +99,13 @@ class Outgoing:
             SendTimeout: There is no room within `send_timeout_s`.
             PeerGoneError: There is no receiver any more.
         """
-        limit_s = self._line.options.send_timeout_s
-        try:
-            await self._waiting.wait(body, limit_s)
-        except TimeoutError:
-            raise SendTimeout(
-                f"{self.receiver} has given {self.sender} no room for {limit_s:g} s: "
-                f"{len(self._unread)} messages, {self._unread_bytes} bytes are on their way or unread",
-                hint="What keeps the receiver? send_timeout_s says how long to wait.",
-                address=self.sender,
-                peer=self.receiver,
-                timeout_s=limit_s,
-            ) from None
+        await self._waiting.send(
+            body,
+            self._line.options.send_timeout_s,
+            sender=self.sender,
+            receiver=self.receiver,
+            unread=lambda: f"{len(self._unread)} messages, {self._unread_bytes} bytes are on their way or unread",
+        )
 
     def probe(self) -> None:
         """Ask the receiver which frames have arrived."""

@@ -7,26 +7,19 @@ have it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
-from nats import errors
-from nats.js.errors import (
-    APIError,
-    BucketNotFoundError,
-    KeyNotFoundError,
-    KeyWrongLastSequenceError,
-    ServiceUnavailableError,
-)
+from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.registry import Entry, JobRegistry, RegistryCapabilities, RegistryContext
-from flamecore.errors import ConnectError, FlameError, RegistryError
-from flamestream_nats.connection import Connection
-from flamestream_nats.explain import reason
-from flamestream_nats.options import SCHEMES, RegistryOptions, check, exposed, warn
+from flamecore.errors import RegistryError
+from flamestream_nats.access import Access, needs
+from flamestream_nats.options import SCHEMES, RegistryOptions, check
 
 T = TypeVar("T")
 
@@ -44,10 +37,14 @@ class NatsRegistry(JobRegistry):
     def __init__(self, options: Any, context: RegistryContext) -> None:
         super().__init__(options or RegistryOptions(), context)
         check(self.options)
-        name = context.node or "registry"
-        self._connection = Connection(self.options, name, up=lambda: None, failed=self._given_up, waits=context.waits)
-        self._is_open = False
-        self._error: FlameError | None = None
+        self._access = Access(
+            self.options,
+            context.node or "registry",
+            self.options.request_timeout_s,
+            who=f"the registry at {self.options.shown}",
+            keeps="jobs",
+            waits=context.waits,
+        )
 
     @classmethod
     def address_of(cls, url: str) -> Mapping[str, Any]:
@@ -58,17 +55,9 @@ class NatsRegistry(JobRegistry):
         return RegistryCapabilities(durable=True, shared=True)
 
     async def open(self) -> None:
-        if missing := exposed(self.options, None):
-            warn(self.options, missing)
-        try:
-            await self._connection.open()
-        except ConnectError as error:
-            raise self._failed(error.what, error.hint) from error
-        self._is_open = True
-        with self._answers(
-            "", f"Does it run with JetStream (nats-server -js)? May this user {self.options.permissions}?"
-        ):
-            self._jetstream = self._connection.jetstream(self.options.request_timeout_s)
+        await self._access.open(self._failed)
+        with self._access.answers(self._failed, needs(self.options)):
+            self._jetstream = self._access.connection.jetstream(self.options.request_timeout_s)
             self._bucket = await self._find_bucket()
 
     async def _find_bucket(self) -> KeyValue:
@@ -102,15 +91,14 @@ class NatsRegistry(JobRegistry):
 
     async def keys(self, prefix: str = "") -> list[str]:
         before = f"$KV.{self.options.bucket}."
-        with self._answers(""):
+        with self._answers():
             info = await self._jetstream.stream_info(f"KV_{self.options.bucket}", subjects_filter=f"{before}>")
         found = (subject.removeprefix(before) for subject in info.state.subjects or ())
         # Deleted keys are among them.
         return [key for key in sorted(found) if key.startswith(prefix) and await self.get(key) is not None]
 
     async def aclose(self) -> None:
-        if self._is_open:
-            await self._connection.aclose()
+        await self._access.aclose()
 
     # -- answers of the server ----------------------------------------------------------------------------------------
 
@@ -124,26 +112,12 @@ class NatsRegistry(JobRegistry):
                     return None
                 raise
 
-    @contextmanager
-    def _answers(self, key: str, hint: str = "Look into the server's log.") -> Iterator[None]:
+    def _answers(self, key: str = "") -> AbstractContextManager[None]:
         """Raise every error of a request as RegistryError."""
-        try:
-            yield
-        except (errors.Error, OSError, TimeoutError) as error:
-            if self._error is not None:
-                raise self._failed(self._error.what, self._error.hint, key) from error
-            if isinstance(error, ServiceUnavailableError) and not self._connection.has_jetstream:
-                raise self._failed(
-                    f"the registry at {self.options.shown} cannot keep jobs: it runs without JetStream", hint, key
-                ) from error
-            what = "gives no answer" if isinstance(error, TimeoutError) else f"refuses: {reason(error)}"
-            raise self._failed(f"the registry at {self.options.shown} {what}", hint, key) from error
+        return self._access.answers(partial(self._failed, key=key))
 
     def _failed(self, what: str, hint: str, key: str = "") -> RegistryError:
         return RegistryError(what, hint=hint, registry=self.name, key=key)
-
-    def _given_up(self, error: FlameError) -> None:
-        self._error = error
 
 
 @hookimpl

@@ -13,25 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
-
-from nats import errors
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.sink import Guarantee, Sink, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
-from flamecore.errors import ConnectError, FlameError, SinkError, TimeRegressionError
+from flamecore.errors import SinkError, TimeRegressionError
 from flamecore.model.meta import MIN_TIME
 from flamecore.toolkit.records.plain import Unencodable
+from flamestream_nats.access import Access, needs
 from flamestream_nats.client import Heard
-from flamestream_nats.connection import Connection
-from flamestream_nats.explain import reason
 from flamestream_nats.jetstream.edge_options import SinkOptions, encoder, placed
 from flamestream_nats.jetstream.outstream import Last, Letter, Mark, OutStream
-from flamestream_nats.jetstream.stream import Changed, NoJetStream, OtherStream, Refused, checked
-from flamestream_nats.options import exposed, warn
+from flamestream_nats.jetstream.stream import Changed, OtherStream, Refused, checked
 
 _WINDOW_MESSAGES: Final = 1024
 _WINDOW_BYTES: Final = 2**20
@@ -50,7 +46,16 @@ class NatsSink(Sink):
         super().__init__(options, context)
         self._encode = encoder(context, options.format)
         name = options.stream or context.name
-        self._connection = Connection(options, f"sink {context.name}"[:200], up=self._renew, failed=self._given_up)
+        self._access = Access(
+            options,
+            f"sink {context.name}",
+            options.request_timeout_s,
+            who=options.shown,
+            keeps="outputs",
+            up=self._renew,
+            broken=self._give_up,
+        )
+        self._connection = self._access.connection
         self._stream = OutStream(self._connection, name, options.subject or name, options.request_timeout_s)
         self._owner = secrets.token_hex(8)
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
@@ -60,8 +65,6 @@ class NatsSink(Sink):
         self._turn = asyncio.Lock()
         self._answer: asyncio.Future[bytes | None] | None = None
         self._asked = 0
-        self._is_open = False
-        self._error: FlameError | None = None
         self._broken: SinkError | None = None
 
     @property
@@ -69,16 +72,9 @@ class NatsSink(Sink):
         return "exactly_once"
 
     async def open(self) -> int:
-        if missing := exposed(self.options, None):
-            warn(self.options, missing)
+        await self._access.open(self._failed)
         try:
-            await self._connection.open()
-        except ConnectError as error:
-            raise self._failed(error.what, error.hint) from error
-        self._is_open = True
-        hint = f"Does it run with JetStream (nats-server -js)? May this user {self.options.permissions}?"
-        try:
-            async with self._answers(hint):
+            with self._answers(needs(self.options)):
                 await self._connection.subscribe(f"{self._inbox}.*", self._heard)
                 await self._stream.make(self.options.replicas)
                 await self._claim()
@@ -167,7 +163,7 @@ class NatsSink(Sink):
             raise self._broken
         try:
             start = 0
-            async with self._answers():
+            with self._answers():
                 while start < len(letters):
                     window = self._window(letters, start)
                     if await self._is_stored(window):
@@ -240,9 +236,7 @@ class NatsSink(Sink):
         return self._failed(what, f"Nobody else may publish to {self._stream.subject}: give the sink one of its own.")
 
     async def aclose(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            await self._connection.aclose()
+        await self._access.aclose()
 
     # -- answers of the server ----------------------------------------------------------------------------------------
 
@@ -255,8 +249,7 @@ class NatsSink(Sink):
         self._resolve(None)
         self._stream.renew()
 
-    def _given_up(self, error: FlameError) -> None:
-        self._error = error
+    def _give_up(self) -> None:
         self._resolve(None)
         self._stream.give_up()
 
@@ -264,22 +257,9 @@ class NatsSink(Sink):
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 
-    @asynccontextmanager
-    async def _answers(self, hint: str = "Look into the server's log.") -> AsyncIterator[None]:
+    def _answers(self, hint: str = "Look into the server's log.") -> AbstractContextManager[None]:
         """Raise every error of a request as SinkError."""
-        try:
-            yield
-        except (Refused, errors.Error, OSError, TimeoutError) as error:
-            if self._error is not None:
-                raise self._failed(self._error.what, self._error.hint) from error
-            if isinstance(error, Refused):
-                what = f"stream {self._stream.name} of {self.options.shown} refuses: {reason(error)}"
-            elif isinstance(error, NoJetStream):
-                what = f"{self.options.shown} cannot keep outputs: {reason(error)}"
-            else:
-                limit_s = self.options.request_timeout_s
-                what = f"{self.options.shown} gives no answer within {limit_s:g} s: {reason(error)}"
-            raise self._failed(what, hint) from error
+        return self._access.answers(self._failed, hint, f"stream {self._stream.name} of {self.options.shown}")
 
     def _failed(self, what: str, hint: str) -> SinkError:
         return SinkError(f"sink {self.context.name!r}: {what}", hint=hint, sink=self.context.name)

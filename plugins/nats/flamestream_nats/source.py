@@ -13,12 +13,12 @@ from nats import errors
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.source import EdgeContext, Reader, Source, SourceCapabilities
-from flamecore.errors import ConfigError, ConnectError, SourceError
+from flamecore.errors import ConfigError, SourceError
+from flamestream_nats.access import connect, needs
 from flamestream_nats.explain import reason
 from flamestream_nats.jetstream.edge_options import SourceOptions, decoder, placed
 from flamestream_nats.jetstream.reader import StreamFacts, StreamReader, missed
 from flamestream_nats.jetstream.stream import NO_STREAM, Refused
-from flamestream_nats.options import exposed, warn
 
 
 class NatsSource(Source):
@@ -41,19 +41,13 @@ class NatsSource(Source):
 
     async def open(self, partition: str, position: Any = None) -> Reader:
         options = self.options
-        if missing := exposed(options, None):
-            warn(options, missing)
         reader = StreamReader(self.context.name, options, self._decode)
-        try:
-            await reader.connection.open()
-        except ConnectError as error:
-            raise self._failed(error.what, error.hint) from error
+        await connect(reader.connection, options, self._failed)
         try:
             await self._begin(reader, position)
         except (Refused, errors.Error, OSError, TimeoutError) as error:
             await reader.aclose()
-            hint = f"Does it run with JetStream (nats-server -js)? May this user {options.permissions}?"
-            raise self._failed(f"{options.shown}: {reason(error)}", hint) from error
+            raise self._failed(f"{options.shown}: {reason(error)}", needs(options)) from error
         except BaseException:
             await reader.aclose()
             raise

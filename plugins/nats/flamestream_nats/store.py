@@ -16,9 +16,10 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -26,11 +27,11 @@ from nats import errors
 
 from flamecore.abc.hooks import hookimpl
 from flamecore.abc.store import Store, StoreCapabilities, StoreContext, check_name
-from flamecore.errors import ConnectError, CorruptError, FlameError, StoreError
-from flamestream_nats.connection import Connection
+from flamecore.errors import CorruptError, StoreError
+from flamestream_nats.access import Access, needs
 from flamestream_nats.explain import reason
-from flamestream_nats.jetstream.stream import Changed, NoJetStream, OtherStream, Refused, Stream, Taken
-from flamestream_nats.options import StoreOptions, check, exposed, warn
+from flamestream_nats.jetstream.stream import Changed, OtherStream, Refused, Stream, Taken
+from flamestream_nats.options import StoreOptions, check
 
 T = TypeVar("T")
 
@@ -61,25 +62,26 @@ class NatsStore(Store):
         super().__init__(options or StoreOptions(), context)
         check(self.options)
         job, prefix = _token(context.job), self.options.prefix
-        self._connection = Connection(self.options, f"store of {context.job}"[:200], up=self._up, failed=self._given_up)
         limit_s = self.options.request_timeout_s
+        self._access = Access(
+            self.options,
+            f"store of {context.job}",
+            limit_s,
+            who=f"the NATS server at {self.options.shown}",
+            keeps="state",
+            up=lambda: self._stream.renew(),
+            broken=lambda: self._stream.give_up(),
+        )
+        self._connection = self._access.connection
         name = f"{prefix.replace('.', '_')}-state-{job}"
         self._stream = Stream(self._connection, name, f"{prefix}.state.{job}", limit_s)
-        self._is_open = False
-        self._error: FlameError | None = None
 
     @property
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(durable=True, shared=True)
 
     async def open(self) -> None:
-        if missing := exposed(self.options, None):
-            warn(self.options, missing)
-        try:
-            await self._connection.open()
-        except ConnectError as error:
-            raise self._failed(error.what, error.hint) from error
-        self._is_open = True
+        await self._access.open(self._failed)
         try:
             await self._find_stream()
         except BaseException:
@@ -91,8 +93,7 @@ class NatsStore(Store):
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST:
             what = f"the NATS server at {self.options.shown} is of version {version}"
             raise self._failed(what, f"Use version {_OLDEST[0]}.{_OLDEST[1]} or later.")
-        hint = f"Does it run with JetStream (nats-server -js)? May this user {self.options.permissions}?"
-        async with self._answers("", hint):
+        with self._answers(hint=needs(self.options)):
             try:
                 await self._stream.open(self.options.replicas)
             except OtherStream as error:
@@ -101,7 +102,7 @@ class NatsStore(Store):
 
     async def create(self, name: str, data: bytes) -> bool:
         check_name(name, self.name)
-        async with self._answers(name):
+        with self._answers(name):
             while True:
                 writer = secrets.token_hex(8)
                 try:
@@ -115,7 +116,7 @@ class NatsStore(Store):
 
     async def read(self, name: str) -> bytes | None:
         subject = f"blob.{_token_of(name)}"
-        async with self._answers(name):
+        with self._answers(name):
             while (found := await self._stream.get(subject)) is not None:
                 count = int(found.headers[_PIECES])
                 if not count:
@@ -129,13 +130,13 @@ class NatsStore(Store):
         return None
 
     async def names(self, prefix: str = "") -> list[str]:
-        async with self._answers(""):
+        with self._answers():
             found = (await self._stream.list("blob.*")).subjects
         names = (subject.removeprefix("blob.").replace("=", ".") for subject in found)
         return sorted(name for name in names if name.startswith(prefix))
 
     async def delete(self, names: Collection[str]) -> None:
-        async with self._answers(""):
+        with self._answers():
             await _some_at_once(self._delete(_token_of(name)) for name in names)
 
     async def _delete(self, token: str) -> None:
@@ -143,8 +144,7 @@ class NatsStore(Store):
         await self._stream.purge(f"piece.{token}.>")
 
     async def aclose(self) -> None:
-        if self._is_open:
-            await self._connection.aclose()
+        await self._access.aclose()
 
     # -- large blobs -------------------------------------------------------------------------------------------------
 
@@ -203,26 +203,17 @@ class NatsStore(Store):
 
     # -- answers of the server ----------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _answers(self, name: str, hint: str = "Look into the server's log.") -> AsyncIterator[None]:
+    @contextmanager
+    def _answers(self, name: str = "", hint: str = "Look into the server's log.") -> Iterator[None]:
         """Raise every error of a request as StoreError."""
-        if not self._is_open:
-            raise self._failed(f"the store at {self.options.shown} is not open", "Call open() first.", name)
-        try:
-            yield
-        except (Refused, errors.Error, OSError) as error:
-            if self._error is not None:
-                raise self._failed(self._error.what, self._error.hint, name) from error
-            text = reason(error)
-            if isinstance(error, Refused):
-                what = f"refuses: {text}"
-                if _FULL.search(text):
-                    hint = "Make room on the server's disk, or raise its limits; what is stored already is whole."
-            elif isinstance(error, NoJetStream):
-                what = f"cannot keep state: {text}"
-            else:
-                what = f"gives no answer within {self.options.request_timeout_s:g} s: {text}"
-            raise self._failed(f"the NATS server at {self.options.shown} {what}", hint, name) from error
+        with self._access.answers(partial(self._failed, name=name), hint):
+            try:
+                yield
+            except Refused as error:
+                if not _FULL.search(reason(error)):
+                    raise
+                hint = "Make room on the server's disk, or raise its limits; what is stored already is whole."
+                raise self._failed(self._access.explained(error), hint, name) from error
 
     def _failed(self, what: str, hint: str, name: str = "") -> StoreError:
         return StoreError(f"store {self.name!r}: {what}", hint=hint, store=self.name, blob=name)
@@ -234,13 +225,6 @@ class NatsStore(Store):
             store=self.name,
             blob=name,
         )
-
-    def _up(self) -> None:
-        self._stream.renew()
-
-    def _given_up(self, error: FlameError) -> None:
-        self._error = error
-        self._stream.give_up()
 
 
 def _token(job: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from flamecore.model.settings import JobTable, OnError, StateTable
+from flamecore.model.settings import DriverChoice, JobTable, OnError, StateTable
 
 AUTO: Final = "auto"
 HERE: Final = "here"
@@ -48,31 +48,18 @@ class DeployTable(msgspec.Struct, frozen=True, kw_only=True):
     restart_window_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 
 
-class State(StateTable, frozen=True, kw_only=True):
-    """[state], with the options of its driver."""
-
-    options: Mapping[str, Any] = {}
-
-
-class RegistryTable(msgspec.Struct, frozen=True, kw_only=True):
+class RegistryTable(DriverChoice, frozen=True, kw_only=True):
     """[registry]: the record of who runs the job, and where its parts are.
 
-    It is used when there are several processes.
+    It is used when there are several processes. Missing options are taken from the table of the transport of that name,
+    if there is one.
 
     Attributes:
-        use: The registry's driver; the table's other keys are its options. Missing ones are taken from the table of the
-            transport of that name, if there is one.
         lease_s: Time without a renewal after which a supervisor has lost the job, and another may take over.
     """
 
     use: str
     lease_s: Annotated[float, msgspec.Meta(ge=0.1, le=3600)] = 5.0
-
-
-class RegistryChoice(RegistryTable, frozen=True, kw_only=True):
-    """[registry], with the options of its driver."""
-
-    options: Mapping[str, Any] = {}
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,23 +74,16 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     tables: Mapping[str, Mapping[str, Any]] = {}
 
 
-Phase = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
-
-
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
+class Edge(DriverChoice, frozen=True, kw_only=True):
     """[source.X], [sink.X] and [dead_letter].
 
     Attributes:
-        use: The driver's name; None: not said.
         on_error: Sources: the fate of malformed records.
         phase: Which one in a series that take each other's place (`flamecore.runtime.state.fronts`).
-        options: The driver's options, references to the environment as written.
     """
 
-    use: str | None = None
     on_error: OnError = "fail"
-    phase: Phase = 1
-    options: Mapping[str, Any] = {}
+    phase: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +113,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     hooks: tuple[str, ...] = ()
     deploy: DeployTable
     hosts: Mapping[str, Mapping[str, Any]] = {}
-    state: State = State()
-    registry: RegistryChoice
+    state: StateTable = StateTable()
+    registry: RegistryTable
     folder: Path = Path()
     origins: Mapping[str, str] = {}

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from flamecore.abc.config import HERE, Choice, State
+from flamecore.abc.config import HERE, Choice
 from flamecore.abc.sink import Guarantee, Sink
 from flamecore.abc.source import Batch, Reader, Source, SourceCapabilities
 from flamecore.model.graph import Graph
 from flamecore.model.plan import DEAD_LETTERS
+from flamecore.model.settings import StateTable
 from flamecore.model.vertices import ByKey, user_name
 from flamecore.runtime.config import defaults
 from flamecore.runtime.config.job_spec import JobSpec
@@ -96,7 +97,7 @@ def run_sample(spec: JobSpec, count: int) -> Sample:
     config = msgspec.structs.replace(
         spec.config,
         transport=Choice(use=defaults.TRANSPORT),
-        state=State(),
+        state=StateTable(),
         deploy=msgspec.structs.replace(spec.config.deploy, on=HERE),
         job=msgspec.structs.replace(spec.config.job, workers=1, owners=None),
         hooks=[],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -62,14 +62,24 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
     check_mutation: bool = False
 
 
-class StateTable(msgspec.Struct, frozen=True, kw_only=True):
-    """[state]: the store of snapshots, from which a job goes on after a crash.
-
-    Off unless `use` is given.
+class DriverChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver of one part, and its options; subclasses add what else the part's table says.
 
     Attributes:
-        use: The store's driver; the table's other keys are its options. Missing ones are taken from the table of the
-            transport of that name, if there is one.
+        use: The driver's name; None: not said.
+        options: The other keys of the table, references to the environment as written.
+    """
+
+    use: str | None = None
+    options: Mapping[str, Any] = {}
+
+
+class StateTable(DriverChoice, frozen=True, kw_only=True):
+    """[state]: the store of snapshots, from which a job goes on after a crash.
+
+    Off unless `use` is given. Missing options are taken from the table of the transport of that name, if there is one.
+
+    Attributes:
         interval_s: Time between two snapshots.
         max_uncommitted: Most records admitted since the last snapshot, for the whole job: bounds what is kept to make
             the next one.
@@ -77,7 +87,6 @@ class StateTable(msgspec.Struct, frozen=True, kw_only=True):
         lease_s: Time without a renewal after which a run has lost its state, and another may take it.
     """
 
-    use: str | None = None
     interval_s: Annotated[float, msgspec.Meta(gt=0)] = 0.5
     max_uncommitted: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
     commit_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 100.0

@@ -27,41 +27,18 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from flamecore.abc.config import (
-    Choice,
-    DeployTable,
-    Edge,
-    JobConfig,
-    Phase,
-    RegistryChoice,
-    RegistryTable,
-    State,
-)
+from flamecore.abc.config import Choice, DeployTable, Edge, JobConfig, RegistryTable
 from flamecore.errors import ConfigError
-from flamecore.model.settings import JobTable, OnError, StateTable
+from flamecore.model.settings import DriverChoice, JobTable, StateTable
 from flamecore.runtime.config import defaults, layers
 from flamecore.runtime.config.options import workers_on
 from flamecore.runtime.config.validate import Problems, convert, expand, unknown_key
 
 S = TypeVar("S", bound=msgspec.Struct)
+D = TypeVar("D", bound=DriverChoice)
 Table = dict[str, Any]
 
 SECTIONS: Final = ("job", "transport", "acker", "source", "sink", "dead_letter", "hooks", "deploy", "state", "registry")
-
-
-class _UseKey(msgspec.Struct, frozen=True):
-    use: str | None = None
-
-
-class _SinkKeys(_UseKey, frozen=True):
-    phase: Phase = 1
-
-
-class _SourceKeys(_SinkKeys, frozen=True):
-    on_error: OnError = "fail"
-
-
-_EDGE_KEYS: Final[Mapping[str, type[_UseKey]]] = {"source": _SourceKeys, "sink": _SinkKeys, "dead_letter": _UseKey}
 
 
 class _HooksTable(msgspec.Struct, frozen=True):
@@ -161,14 +138,12 @@ class _Reading:
             acker=self._choice("acker", defaults.ACKER),
             source=self._edges("source"),
             sink=self._edges("sink"),
-            dead_letter=self._edge("dead_letter", self._section("dead_letter"))
-            if "dead_letter" in self._table
-            else None,
+            dead_letter=self._driver("dead_letter", Edge) if "dead_letter" in self._table else None,
             hooks=self._struct("hooks", self._section("hooks"), _HooksTable).use,
             deploy=self._struct("deploy", self._section("deploy"), DeployTable),
             hosts={key: self._section(key) for key in self._table if key in known and key not in SECTIONS},
-            state=State(**self._with_options("state", StateTable)),
-            registry=RegistryChoice(**self._with_options("registry", RegistryTable, {"use": defaults.REGISTRY})),
+            state=self._driver("state", StateTable),
+            registry=self._driver("registry", RegistryTable, default={"use": defaults.REGISTRY}),
             folder=folder,
             origins=self._origins,
         )
@@ -185,12 +160,13 @@ class _Reading:
             table = {**table, "workers": workers}
         return self._struct("job", table, JobTable)
 
-    def _with_options(self, section: str, keys: type[msgspec.Struct], default: Table | None = None) -> dict[str, Any]:
-        """Return the fields of a section, with the options of its driver apart."""
-        table = self._section(section)
-        own = {key: value for key, value in table.items() if key in keys.__struct_fields__}
+    def _driver(self, section: str, type_: type[D], name: str = "", default: Table | None = None) -> D:
+        """Read the driver of a part: the keys that are the job's own, and the driver's options apart from them."""
+        path = f"{section}.{name}" if name else section
+        table = self._as_table(path, self._section(section)[name]) if name else self._section(section)
+        own = {key: value for key, value in table.items() if key in layers.OWN_KEYS[section]}
         options = {key: value for key, value in table.items() if key not in own}
-        return {**msgspec.structs.asdict(self._struct(section, own, keys, default)), "options": options}
+        return msgspec.structs.replace(self._struct(path, own, type_, default), options=options)
 
     def _whence(self, path: str) -> str:
         under = (origin for key, origin in self._origins.items() if key == path or key.startswith(f"{path}."))
@@ -235,19 +211,8 @@ class _Reading:
                 hint = f"Options of {section} NAME stand in a table of their own: [{section}.NAME]."
                 path = f"{section}.{name}"
                 self._problems.append(ConfigError(f"{path} must be a table{self._whence(path)}", hint=hint, path=path))
-        keys = self._struct(section, {"use": table.get("use", default)}, _UseKey)
+        keys = self._struct(section, {"use": table.get("use", default)}, DriverChoice)
         return Choice(use=keys.use or default, tables=tables)
 
     def _edges(self, section: Literal["source", "sink"]) -> dict[str, Edge]:
-        tables = self._section(section)
-        return {
-            name: self._edge(section, self._as_table(f"{section}.{name}", table), name)
-            for name, table in tables.items()
-        }
-
-    def _edge(self, section: Literal["source", "sink", "dead_letter"], table: Table, name: str = "") -> Edge:
-        keys = _EDGE_KEYS[section]
-        own = {key: value for key, value in table.items() if key in keys.__struct_fields__}
-        options = {key: value for key, value in table.items() if key not in own}
-        read = self._struct(f"{section}.{name}" if name else section, own, keys)
-        return Edge(**msgspec.structs.asdict(read), options=options)
+        return {name: self._driver(section, Edge, name) for name in self._section(section)}

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from flamecore.abc.config import DeployTable, JobConfig, RegistryChoice, RegistryTable
+from flamecore.abc.config import DeployTable, Edge, JobConfig, RegistryTable
 from flamecore.errors import ConfigError, UnknownKeyError
-from flamecore.model.settings import JobTable, StateTable
+from flamecore.model.settings import DriverChoice, JobTable, StateTable
 from flamecore.runtime.config.layers import OWN_KEYS, Layer, from_command, parsed
 from flamecore.runtime.config.options import options_of
-from flamecore.runtime.config.read import _EDGE_KEYS, read_config
+from flamecore.runtime.config.read import read_config
 from flamecore.runtime.config.validate import Problems, expand, redacted
 
 Given = Mapping[str, str]
@@ -87,7 +87,7 @@ def test_an_empty_configuration_has_defaults(tmp_path: Path) -> None:
     config = read_config(environ={})
     assert config.job == JobTable()
     assert config.deploy == DeployTable()
-    assert config.registry == RegistryChoice(use="supervisor")
+    assert config.registry == RegistryTable(use="supervisor")
     assert config.state.use is None
     assert (config.transport.use, config.acker.use, config.job.workers) == ("", "centralized", 1)
     assert read(tmp_path).job == JobTable()
@@ -285,8 +285,10 @@ def test_a_registry_may_be_replaced(tmp_path: Path) -> None:
 
 
 def test_every_section_knows_its_own_keys() -> None:
-    tables: dict[str, Any] = {"state": StateTable, "registry": RegistryTable, **_EDGE_KEYS}
-    assert {name: table.__struct_fields__ for name, table in tables.items()} == OWN_KEYS
+    tables: dict[str, type[DriverChoice]] = {"source": Edge, "state": StateTable, "registry": RegistryTable}
+    for section, table in tables.items():
+        assert {*table.__struct_fields__} - {"options"} == {*OWN_KEYS[section]}
+    assert {*OWN_KEYS["dead_letter"]} < {*OWN_KEYS["sink"]} < {*OWN_KEYS["source"]}, "the others are options"
 
 
 def test_dead_letters_may_get_another_driver(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A job on several processes: nodes, with control and rears in the supervisor.
 
-It has the interface of `flamecore.runtime.engine.job.Job`. A job lives in epochs. In each the nodes are assigned their
+A job lives in epochs. In each the nodes are assigned their
 parts, open what they read, load the state they go on from, and say that they are ready; then the fronts begin. When a
 node dies or is lost, a job that keeps state ends the epoch, has the node replaced, and goes on in another from its last
 snapshot: the processes that are well stay, and so do the sinks. A job that keeps none ends, with an error that names
@@ -20,13 +20,13 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flamecore import events
-from flamecore.abc.hooks import Observers
 from flamecore.abc.registry import JobRegistry, RegistryContext
 from flamecore.abc.transport import Transport, TransportContext
-from flamecore.errors import FlameError, JobError
+from flamecore.errors import FlameError
 from flamecore.logs import logger
 from flamecore.model.messages import CONTROL, Begin, Halt, Join, Load, Rescale, Status, Stop, Upgrade
 from flamecore.runtime.cluster.context import JobContext
@@ -40,25 +40,23 @@ from flamecore.runtime.cluster.restart_policy import RestartPolicy
 from flamecore.runtime.cluster.status import MOVE_S, Downtime, JobStatus
 from flamecore.runtime.cluster.upgrade import FlowVersion
 from flamecore.runtime.codec.codec import Codec
-from flamecore.runtime.config.guard import blamed
 from flamecore.runtime.config.options import node_options
 from flamecore.runtime.engine.epoch import Epoch, FaultError, ReconfigureSignal
-from flamecore.runtime.engine.job import relaxed_gc
-from flamecore.runtime.engine.planning import check_importable, open_history
+from flamecore.runtime.engine.job import AnyJob
+from flamecore.runtime.engine.planning import acker_plan, check_importable, open_history
 from flamecore.runtime.parts.counters import JobStats
 from flamecore.runtime.state.format import Manifest
-from flamecore.runtime.tasks.deadlines import Deadlines
+from flamecore.runtime.tasks.epoch_transport import EpochTransport
 from flamecore.runtime.tasks.event_loop import BackgroundTasks
 from flamecore.runtime.tasks.sender import Sender
-from flamecore.runtime.tasks.shutdown import Shutdown
-from flamecore.runtime.tasks.stats import JobReport, check_left_out
+from flamecore.runtime.tasks.stats import JobReport
 from flamecore.toolkit.private_dir import private_folder
 
 if TYPE_CHECKING:
     from flamecore.runtime.config.job_spec import JobSpec
 
 
-class ClusterJob:
+class ClusterJob(AnyJob):
     """One run of a flow on several processes.
 
     Args:
@@ -67,33 +65,25 @@ class ClusterJob:
     """
 
     def __init__(self, spec: JobSpec, load_version: Callable[[JobSpec, Upgrade], FlowVersion]) -> None:
+        # A job that others are to reach goes by its name; any other may run several times at once.
+        reachable = spec.config.deploy.start == "join" or TOKEN in os.environ
+        self.id = spec.name if reachable else f"{spec.name}-{secrets.token_hex(4)}"
+        super().__init__(spec.settings, spec.observers, self.id)
         self._spec = spec  # of the job's first version; settings of the whole job never change
         self._deploy = spec.config.deploy
         self._codec = Codec.of(spec.checked_graph)
         self._load_version = load_version
-        # A job that others are to reach goes by its name; any other may run several times at once.
-        reachable = self._deploy.start == "join" or TOKEN in os.environ
-        self.id = spec.settings.name if reachable else f"{spec.settings.name}-{secrets.token_hex(4)}"
-        self.epoch: Epoch | None = None
         self._members = Membership(CONTROL)
         self._control_plane = ControlPlane(self._members, self)
-        self._observers = Observers(spec.observers)
         self._rendezvous = Rendezvous(
             self._deploy,
             lambda: self._nodes.describe_joined(self._context),
             lambda name: self._nodes.declare_dead(name),
         )
         self.wait_until = self._rendezvous.wait_until
-        self._draining = asyncio.Event()
-        self._started: float | None = None
-        self._ended: float | None = None
-        self.begun = False
         self._status = JobStatus(self.id, self._members)
         self._epochs = 0
         self._restart_policy = RestartPolicy(self._deploy.restarts, self._deploy.restart_window_s)
-        self._ruin: BaseException | None = None
-        self._deadlines = Deadlines.of(spec.settings)
-        self._shutdown = Shutdown(self.id, self._deadlines)
         self._background = BackgroundTasks()
         # From when it runs:
         self._context: JobContext
@@ -110,40 +100,13 @@ class ClusterJob:
 
         Raises as `Job.run`, and `JobError` when a node dies and the job keeps no state, or too many die.
         """
-        if self._started is not None:
-            raise JobError("a job runs once", hint="Make another one from the same flow.")
-        self._started = time.monotonic()
-        error: BaseException | None = None
-        try:
-            async with self._shutdown.scope() as stack:
-                stack.enter_context(relaxed_gc())
-                await self._start(stack)
-                await self._run()
-            check_left_out(self._spec.name, self.stats(), self._spec.settings.max_failed)
-        except BaseException as caught:
-            error = blamed(caught)
-            if isinstance(error, FlameError):
-                error.before_start = not self.begun
-            if error is not caught:
-                raise error  # noqa: B904 - its cause is set
-            raise
-        finally:
-            self._ended = time.monotonic()
-            self._observers.job_ended(self._spec.name, error)
+        report = await super().run()
         # Everything is delivered; not every node has heard of it before it ended.
-        return JobReport(self.stats().past(), drained=self._draining.is_set())
-
-    def drain(self) -> None:
-        """Read no more, finish what was admitted, and end.
-
-        May be called from a signal handler of the event loop.
-        """
-        self._draining.set()
-        self.wake()
+        return replace(report, stats=report.stats.past())
 
     def stats(self) -> JobStats:
         """Return a look at the job: the nodes report twice a second."""
-        return self._status.stats((self._ended or time.monotonic()) - (self._started or time.monotonic()))
+        return self._status.stats(self._elapsed_s)
 
     def described(self) -> dict[str, object]:
         """Return the nodes, what each hosts, and the progress; it holds no secret."""
@@ -251,19 +214,20 @@ class ClusterJob:
 
     # -- its epochs ------------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _run(self, stack: AsyncExitStack) -> None:
         """Run epoch after epoch, to the end of the job."""
+        await self._start(stack)
         while True:
             self._check()
             self._epochs += 1
+            # Where the registry ends with its supervisor, every start has incarnation 1, and an epoch of the state has
+            # no number before it begins. So chance tells the name from those of other starts.
+            name = f"{self._lease.incarnation}.{self._epochs}.{secrets.token_hex(3)}"
             epoch = self.epoch = Epoch(
-                # Where the registry ends with its supervisor, every start has incarnation 1, and an epoch of the state
-                # has no number before it begins. So chance tells the name from those of other starts.
-                f"{self._lease.incarnation}.{self._epochs}.{secrets.token_hex(3)}",
                 self._context.plan,
-                self._context.spec,
-                self._transport,
+                EpochTransport(self._transport, name),
                 self._observers,
+                name=name,
                 deadlines=self._deadlines,
                 failing=self._failing,
                 taken=self._taken,
@@ -311,7 +275,8 @@ class ClusterJob:
             await history.begin(context.delivered_up_to)
         for name in assigned:
             nodes.tell(name, Load(history.resume() if history is not None else None))
-        await epoch.open(context.sinks, context.delivered_up_to, history)
+        acker = context.spec.acker(acker_plan(context.plan)) if self._deploy.acker == "supervisor" else None
+        await epoch.open(context.sinks, context.delivered_up_to, history, acker=acker)
         await self.wait_until(
             lambda: members.ready >= assigned, epoch, "loaded their state", lambda: assigned - members.ready
         )
@@ -324,11 +289,9 @@ class ClusterJob:
         self.begun = True
         if self._epochs > 1:
             self._background.add(asyncio.create_task(self._downtime.tell_when_over(epoch)))
-        draining = asyncio.create_task(self._tell_when_draining())
-        try:
-            await epoch.outcome
-        finally:
-            await _cancelled(draining)
+        if self._draining.is_set():
+            self._stop_reading(epoch)
+        await epoch.outcome
         await epoch.aclose()
 
     async def _recover(self, epoch: Epoch, fault: FaultError) -> None:
@@ -371,12 +334,9 @@ class ClusterJob:
             for name in survivors - members.halted:
                 nodes.declare_dead(name)
 
-    async def _tell_when_draining(self) -> None:
-        await self._draining.wait()
-        self._stop_reading()
-
-    def _stop_reading(self, *, failing: bool = False) -> None:
-        self._nodes.tell_if_there(self._members.hosting("worker"), Stop(True, failing))
+    def _stop_reading(self, epoch: Epoch, *, failing: bool = False) -> None:
+        if epoch.begun and not epoch.outcome.done():
+            self._nodes.tell_if_there(self._members.hosting("worker"), Stop(True, failing))
 
     def _taken(self, manifest: Manifest) -> None:
         self._status.snapshot = manifest
@@ -400,15 +360,6 @@ class ClusterJob:
             self.epoch.fail(error)
         self.wake()
 
-    def _failing(self, error: FlameError) -> None:
-        """Stop reading, as a record is to end the job.
-
-        It ends once everything before the record is delivered. Until then the job may go on in another epoch, which
-        reads the record again: reading stops for this epoch alone.
-        """
-        self._shutdown.expect(error)
-        self._stop_reading(failing=True)
-
     def _lost(self, location: str, error: Exception) -> None:
         if not location:
             return self._end(error)
@@ -419,14 +370,8 @@ class ClusterJob:
             self._end(error)
 
     def _end(self, error: BaseException) -> None:
-        """End the job with an error that no other epoch can repair."""
-        self._ruin = self._ruin or error
-        self._shutdown.expect(self._ruin)
-        self.fail(self._ruin)
-
-    def _check(self) -> None:
-        if self._ruin is not None:
-            raise self._ruin
+        super()._end(error)
+        self.wake()
 
 
 async def _cancelled(task: asyncio.Task[object]) -> None:

@@ -1,31 +1,32 @@
-"""One epoch of a job on several processes, run by the supervisor."""
+"""One epoch of a job: the control loop, beside the parts in its process.
+
+An embedded job has all its parts there, and one epoch. Of a job on several processes the supervisor has the rears and
+perhaps the trackers, and a fault is followed by another epoch.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
+from flamecore.abc.acker import Acker
 from flamecore.abc.hooks import Observers
-from flamecore.abc.sink import Sink
-from flamecore.abc.transport import Transport
+from flamecore.abc.sink import Encode, Sink
 from flamecore.errors import FlameError, TransportError
 from flamecore.model.messages import CONTROL, Delivered, Failing, FrontEnded, Prepared, Reached
 from flamecore.model.plan import Plan
-from flamecore.runtime.engine.node import Node
-from flamecore.runtime.engine.planning import acker_plan
+from flamecore.model.settings import StateTable
+from flamecore.runtime.engine.node import Bindable, Node
 from flamecore.runtime.engine.snapshots.coordinator import SnapshotCoordinator
+from flamecore.runtime.operators.table import Operators
 from flamecore.runtime.parts.completion import Completion
 from flamecore.runtime.state.format import Manifest
 from flamecore.runtime.state.history import History
 from flamecore.runtime.tasks.deadlines import Deadlines
 from flamecore.runtime.tasks.door import Door, anything
-from flamecore.runtime.tasks.epoch_transport import EpochTransport
 from flamecore.runtime.tasks.sender import Sender
-
-if TYPE_CHECKING:
-    from flamecore.runtime.config.job_spec import JobSpec
 
 
 class FaultError(Exception):
@@ -47,31 +48,32 @@ class ReconfigureSignal(Exception):
 
 
 class Epoch:
-    """One epoch, as the supervisor runs it.
+    """One epoch, in the process that has the control.
 
     Args:
-        name: Name of the epoch, unique in this job.
         plan: The job's plan, from the start of this epoch.
-        spec: The job's specification.
-        transport: The started transport, which outlives the epoch.
+        transport: The started transport, with addresses of this epoch's own.
         observers: Observers of events.
+        name: Name of the epoch, unique in this job.
         deadlines: The job's deadlines.
         failing: Function called with the error when a record is known to end the job, so reading on is useless. It may
             be called twice: the second time with the error that ends the epoch.
         taken: Function called with every snapshot.
+        encoders, operators: Those of the workers in this process; see `flamecore.runtime.engine.node.Node`.
     """
 
     def __init__(
         self,
-        name: str,
         plan: Plan,
-        spec: JobSpec,
-        transport: Transport,
+        transport: Bindable,
         observers: Observers,
         *,
+        name: str = "",
         deadlines: Deadlines,
         failing: Callable[[FlameError], None],
-        taken: Callable[[Manifest], None],
+        taken: Callable[[Manifest], None] = lambda manifest: None,
+        encoders: Mapping[str, Encode] = MappingProxyType({}),
+        operators: Operators = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.plan = plan
@@ -81,10 +83,14 @@ class Epoch:
         self.moved = asyncio.Event()
         """Event set once an output has been delivered in this epoch."""
         self.node = Node(
-            plan, EpochTransport(transport, name), fail=self.fail, observers=observers, deadlines=deadlines
+            plan,
+            transport,
+            fail=self.fail,
+            observers=observers,
+            encoders=encoders,
+            operators=operators,
+            deadlines=deadlines,
         )
-        self._spec = spec
-        self._epoch_transport = EpochTransport(transport, name)
         self._completion = Completion(plan)
         self.door = _door(plan)
         self._failing, self._taken = failing, taken
@@ -96,26 +102,34 @@ class Epoch:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(
-        self, sinks: Mapping[str, Sink], delivered_up_to: Mapping[str, int], history: History | None
+        self,
+        sinks: Mapping[str, Sink],
+        delivered_up_to: Mapping[str, int],
+        history: History | None,
+        *,
+        acker: Acker | None = None,
+        workers: Sequence[int] = (),
     ) -> None:
-        """Bind the control, the rears and perhaps the trackers, and start listening.
+        """Bind the control and the parts of this process, and start listening.
 
         Args:
             sinks: The open sinks, by name.
             delivered_up_to: For each sink the time up to which it holds its outputs.
             history: History of the job's state; None: it keeps none.
+            acker: Strategy whose trackers are here; None: they are elsewhere.
+            workers: Workers that are here, with open sources, and an acker.
         """
-        spec, plan, node = self._spec, self.plan, self.node
-        sender = self._sender = Sender(await self._epoch_transport.bind(CONTROL), self.fail)
-        for name in plan.rears:
-            await node.add_rear(name, sinks[name], delivered_up_to[name])
-        if spec.config.deploy.acker == "supervisor":
-            acker = spec.acker(acker_plan(plan))
+        plan, node = self.plan, self.node
+        sender = self._sender = Sender(await node.transport.bind(CONTROL), self.fail)
+        if acker is not None:
             for index in range(acker.trackers):
                 await node.add_tracker(acker, index)
+            for index in workers:
+                await node.add_worker(acker, index)
+        for name in plan.rears:
+            await node.add_rear(name, sinks[name], delivered_up_to[name])
         if history is not None:
-            state = spec.settings.state
-            assert state is not None
+            state = plan.settings.state or StateTable()
             self._coordinator = SnapshotCoordinator(
                 plan, history, self._completion, state, sender, node.rears, self._taken
             )
@@ -123,10 +137,11 @@ class Epoch:
         node.listen()
 
     def begin(self) -> None:
-        """Begin to take snapshots, because the fronts have begun."""
+        """Begin to take snapshots, and start the fronts that are here; the others begin, too."""
         self.begun = True
         if self._coordinator is not None:
             self._start(self._coordinator.run())
+        self.node.begin()
 
     def _start(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -232,9 +247,11 @@ class Epoch:
     async def aclose(self) -> None:
         """End all parts, and close their endpoints."""
         await self._cancel()
-        await self.node.aclose()
-        if self._sender is not None:
-            await self._sender.aclose()
+        try:
+            await self.node.aclose()
+        finally:
+            if self._sender is not None:
+                await self._sender.aclose()
 
     async def _cancel(self) -> None:
         if not self.outcome.done():

@@ -85,8 +85,8 @@ class Run:
     def _watch_all(self) -> None:
         """Note the times given by fronts that have begun since the last call."""
         nodes = list(self._supervisor.nodes) if self._supervisor is not None else []
-        if self._job is not None and self._job._node is not None:
-            nodes.append(self._job._node)
+        if self._job is not None and self._job.epoch is not None:
+            nodes.append(self._job.epoch.node)
         for node in nodes:
             self._watch(node)
 

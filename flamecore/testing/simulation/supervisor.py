@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -78,15 +77,9 @@ class SimulatedSupervisor:
             edges = await stack.enter_async_context(AsyncExitStack())
             for number in range(1, 1000):
                 name = f"{self._start.name}.{number}"
+                transport = EpochTransport(SimulatedTransport(control, self._start.network), name)
                 epoch = self._epoch = Epoch(
-                    name,
-                    plan,
-                    self._spec(),
-                    SimulatedTransport(control, self._start.network),
-                    Observers(()),
-                    deadlines=Deadlines(),
-                    failing=lambda _: self.fail(),
-                    taken=lambda manifest: None,
+                    plan, transport, Observers(()), name=name, deadlines=Deadlines(), failing=lambda _: self.fail()
                 )
                 try:
                     await self._live(epoch, plan, history, sinks, edges)
@@ -98,12 +91,6 @@ class SimulatedSupervisor:
                     plan = replace(plan, start=history.start, settings=settings)
                 else:
                     return
-
-    def _spec(self) -> Any:
-        """Return the part of a job spec that an epoch uses."""
-        deploy = SimpleNamespace(acker=self._trackers)
-        config = SimpleNamespace(deploy=deploy)
-        return SimpleNamespace(config=config, acker=self._start.acker, settings=self._start.settings)
 
     async def _live(
         self, epoch: Epoch, plan: Plan, history: History, sinks: dict[str, Any], edges: AsyncExitStack
@@ -125,7 +112,8 @@ class SimulatedSupervisor:
         await history.begin(self._held)
         loading = [process.start(self._load(index, process, node, history)) for index, (process, node) in nodes.items()]
         await self._all(epoch, loading)
-        await epoch.open(sinks, self._held, history)
+        acker = self._start.acker(acker_plan(plan)) if self._trackers == "supervisor" else None
+        await epoch.open(sinks, self._held, history, acker=acker)
         for process, node in nodes.values():
             if self._draining:
                 node.stop.set()

@@ -45,8 +45,7 @@ def in_an_epoch(check: Callable[[Epoch], Awaitable[None]]) -> None:
 
     async def run() -> None:
         nobody: Any = None
-        told: Any = {"failing": lambda _: None, "taken": lambda _: None}
-        await check(Epoch("e", plan, nobody, nobody, Observers(()), deadlines=Deadlines(), **told))
+        await check(Epoch(plan, nobody, Observers(()), deadlines=Deadlines(), failing=lambda _: None))
 
     asyncio.run(run())
 

@@ -5,13 +5,14 @@
     spark.readStream.format("flamestream").option("path", FOLDER)   outputs of a job come: sink `spark`
     spark.read.format("flamestream").option("path", FOLDER)         outputs as far as there are any
 
+Spool and folder are places: folders, or URLs of object stores, which are reached by fsspec and not by Spark.
 What the offsets of outputs are, says `flamestream_spark.tables.outputs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow.parquet as pq
@@ -28,9 +29,11 @@ from pyspark.sql.datasource import (
 from flamecore.errors import ConfigError, SourceError
 from flamestream_spark.spool.parts import write_parts
 from flamestream_spark.spool.spool import Spool
-from flamestream_spark.storage.place import mounted
+from flamestream_spark.storage.hadoop import has_file_system
+from flamestream_spark.storage.place import Place
+from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.columns import check, types_of
-from flamestream_spark.tables.outputs import NAME, Offset, output_of
+from flamestream_spark.tables.outputs import NAME, Offset, Output, output_of
 
 BATCHES: Final = "df.write"
 """Whose the batches are that no query numbers."""
@@ -48,8 +51,8 @@ class FlamestreamDataSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def _path(self) -> Path:
-        return mounted(self._given(), "path")
+    def _place(self) -> Place:
+        return place_of(self._given(), "path")
 
     def _given(self) -> str:
         path = self.options.get("path", "")
@@ -58,21 +61,21 @@ class FlamestreamDataSource(DataSource):
         return str(path)
 
     def schema(self) -> Any:
-        folder = self._path()
-        if (known := output_of(folder).schema()) is not None:
+        place = self._place()
+        if (known := output_of(place).schema()) is not None:
             return known
         raise SourceError(
-            f"there is nothing in {folder} yet, so nobody knows its columns",
+            f"there is nothing in {place.url} yet, so nobody knows its columns",
             hint='Name them: .schema("word string, …"); or start when the job has written something.',
             source=NAME,
             position="",
         )
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return FolderReader(self._path())
+        return OutputReader(self._place().url)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return FolderStream(self._path())
+        return OutputStream(self._place().url)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
         spool = self._spool()
@@ -128,6 +131,21 @@ def register(spark: Any) -> None:
     spark.dataSource.register(FlamestreamDataSource)
 
 
+def read_output(spark: Any, url: str) -> Any:
+    """Return a DataFrame of the files of a job's output.
+
+    Spark reads them where its session has the file system; otherwise this data source does, by fsspec.
+
+    Args:
+        spark: The session.
+        url: A folder or a URL, with files.
+    """
+    if has_file_system(spark, url):
+        return spark.read.parquet(url)
+    register(spark)
+    return spark.read.format(NAME).load(url)
+
+
 # -- outputs of a job ------------------------------------------------------------------------------------------------
 
 
@@ -143,39 +161,45 @@ def _spread(paths: Sequence[str]) -> list[Files]:
     return [Files(paths[at : at + size]) for at in range(0, len(paths), size)]
 
 
+def _output(url: str) -> Output:
+    return output_of(place_of(url, "path"))
+
+
 def _read(partition: InputPartition) -> Iterator[Any]:
-    for path in partition.value:
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches()
+    for folder, paths in groupby(partition.value, key=lambda path: path.rpartition("/")[0]):
+        place = place_of(folder, "path")
+        for path in paths:
+            with place.open(path.rpartition("/")[2]) as opened, pq.ParquetFile(opened) as file:
+                yield from file.iter_batches()
 
 
-class FolderReader(DataSourceReader):
+class OutputReader(DataSourceReader):
     """A reader of the files that are there."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, url: str) -> None:
+        self._url = url
 
     def partitions(self) -> Sequence[InputPartition]:
-        return _spread(output_of(self._folder).files())
+        return _spread(_output(self._url).files())
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(partition)
 
 
-class FolderStream(DataSourceStreamReader):
+class OutputStream(DataSourceStreamReader):
     """A reader of the files that are there, and of those to come."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, url: str) -> None:
+        self._url = url
 
     def initialOffset(self) -> Offset:
         return {"run": "", "time": 0}
 
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
-        return output_of(self._folder).latest(start, getattr(limit, "maxFiles", None))
+        return _output(self._url).latest(start, getattr(limit, "maxFiles", None))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return _spread(output_of(self._folder).between(start, end))
+        return _spread(_output(self._url).between(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(partition)
@@ -265,4 +289,4 @@ def _complete(spool: Spool, number: int, messages: Sequence[WriterCommitMessage 
     return spool.complete(number, [(name, rows) for _, name, rows in parts], query)
 
 
-__all__ = ["NAME", "FlamestreamDataSource", "register"]
+__all__ = ["NAME", "FlamestreamDataSource", "read_output", "register"]

@@ -1,7 +1,7 @@
 """Flows over DataFrames: `run(flow, pages=df)`, and `df.transform(through(flow))`.
 
 The flow runs in this process. Executors read, order and pack the input; outputs are written as Parquet as they come,
-and are DataFrames over these files.
+and are DataFrames over these files, in a folder or an object store.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
+from secrets import token_hex
 from tempfile import mkdtemp
 from typing import Any, ClassVar, Final, TypedDict
 
@@ -36,7 +37,8 @@ from flamestream_spark.source import SparkSource, SparkSourceOptions
 from flamestream_spark.spool.feeding import Feeding
 from flamestream_spark.spool.ordering import ORDER_BY, has_stable_order
 from flamestream_spark.spool.spool import Spool
-from flamestream_spark.storage.place import mounted
+from flamestream_spark.storage.place import is_url
+from flamestream_spark.storage.places import made, place_of
 from flamestream_spark.tables.arrow import TIMES, Form
 from flamestream_spark.tables.columns import kept_types
 
@@ -79,9 +81,9 @@ def run(
         workers: How many workers share the work. The outputs do not depend on it.
         order_by: Columns that order the rows; for several sources, by name. Without them rows of files are in the order
             of their files; for everything else there is a warning, as a second run may see another order.
-        scratch: A folder for the outputs, which executors reach too; it must be kept for as long as the outputs are
-            used. By default a temporary one, removed when nothing reads it any more: only where Spark runs on this
-            machine.
+        scratch: A folder for the outputs, which executors reach too, or a URL of an object store; it must be kept for
+            as long as the outputs are used. By default a temporary one, removed when nothing reads it any more: only
+            where Spark runs on this machine.
         on_spark: Whether the workers are tasks of Spark too, and not in this process. They import the flow, so it must
             be a variable of a module. By default they are where Spark does not run on this machine.
         settings: More configuration, as dotted keys: {"source.pages.on_error": "skip"}. With `"dead_letter"` there,
@@ -116,20 +118,20 @@ def run(
         outputs = _run(flow, given, place, workers, order_by, on_spark, dict(settings or {}))
         undo.pop_all()
     if scratch is None:
-        remove_with(outputs.values(), place)
+        remove_with(outputs.values(), Path(place))
     return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
 def _run(
     flow: Flow,
     given: Mapping[str, Any],
-    place: Path,
+    place: str,
     workers: int,
     order_by: str | Sequence[str] | Mapping[str, str | Sequence[str]],
     on_spark: bool | None,
     extra: dict[str, Any],
 ) -> dict[str, Any]:
-    """Run a flow with outputs in a folder, and return DataFrames over these."""
+    """Run a flow with outputs in a place, and return DataFrames over these."""
     spark = next(iter(given.values())).sparkSession
     types: dict[str, Any] = {sink.name: sink.type for sink in flow.graph().sinks}
     chosen: dict[str, Any] = {f"source.{name}.use": _EDGE for name in given}
@@ -143,14 +145,17 @@ def _run(
     for name, type_ in written.items():
         if name != DEAD_LETTER:
             extra.setdefault(f"sink.{name}.types", kept_types(type_, schemas))
+    outputs = {name: f"{place}/{name}" for name in written}
     if is_local(_master(spark)) if on_spark is None else not on_spark:
+        if is_url(place):
+            chosen |= _written_to(outputs)
         with _edges({name: (given[name], orders[name]) for name in given}, place):
             flow.run(workers=workers, settings=chosen | extra)
     else:
         sources = {name: _as_source(flow, name, given[name], orders[name], place) for name in given}
-        run_on_spark(flow, sources, {name: place / name for name in written}, workers, extra)
+        run_on_spark(flow, sources, outputs, workers, extra)
     return {
-        name: _written(spark, place / name, type_, extra.get(f"sink.{name}.types")) for name, type_ in written.items()
+        name: _written(spark, outputs[name], type_, extra.get(f"sink.{name}.types")) for name, type_ in written.items()
     }
 
 
@@ -203,25 +208,37 @@ def _master(spark: Any) -> str:
     return str(spark.conf.get("spark.master", ""))
 
 
-def _as_source(flow: Flow, name: str, frame: Any, order_by: tuple[str, ...], place: Path) -> FrameSource:
+def _as_source(flow: Flow, name: str, frame: Any, order_by: tuple[str, ...], place: str) -> FrameSource:
     (vertex,) = (source for source in flow.graph().sources if source.name == name)
     frames = {name: (frame, order_by)}
     driver: type[FrameSource] = type("FrameSource", (FrameSource,), {"frames": frames, "place": place})
     return driver(None, EdgeContext(name, vertex.type, job=flow.name))
 
 
-def _written(spark: Any, folder: Path, type_: Any, types: Mapping[str, str] | None) -> Any:
+def _written_to(outputs: Mapping[str, str]) -> dict[str, Any]:
+    """Return configuration by which sinks write these places."""
+    chosen: dict[str, Any] = {}
+    for name, url in outputs.items():
+        where = name if name == DEAD_LETTER else f"sink.{name}"
+        chosen |= {f"{where}.use": "spark", f"{where}.path": url, f"{where}.times": True}
+    return chosen
+
+
+def _written(spark: Any, url: str, type_: Any, types: Mapping[str, str] | None) -> Any:
     """Return a DataFrame of what a sink has written, which may be nothing."""
-    if folder.is_file() or next(folder.glob("part-*"), None) is not None:
-        return spark.read.parquet(str(folder))
+    if any(name.startswith("part-") for name in place_of(url, "scratch").names()):
+        from flamestream_spark.datasource import read_output
+
+        return read_output(spark, url)
     return spark.createDataFrame(Form.of(type_, times=True, types=types).schema.empty_table())
 
 
-def _scratch(spark: Any, scratch: str | Path | None) -> Path:
+def _scratch(spark: Any, scratch: str | Path | None) -> str:
     if scratch is not None:
-        folder = mounted(scratch, "scratch")
-        folder.mkdir(parents=True, exist_ok=True)
-        return Path(mkdtemp(prefix="run-", dir=folder))
+        place = made(scratch, "scratch")
+        if is_url(place.url):
+            return place.at(f"run-{token_hex(8)}")
+        return mkdtemp(prefix="run-", dir=place.url)
     master = _master(spark)
     if not is_local(master):
         raise ConfigError(
@@ -229,11 +246,11 @@ def _scratch(spark: Any, scratch: str | Path | None) -> Path:
             hint='Name a folder that both reach: run(flow, …, scratch="/mnt/shared/tmp").',
             path="scratch",
         )
-    return make_temporary()
+    return str(make_temporary())
 
 
 @contextlib.contextmanager
-def _edges(frames: Mapping[str, tuple[Any, tuple[str, ...]]], place: Path) -> Iterator[None]:
+def _edges(frames: Mapping[str, tuple[Any, tuple[str, ...]]], place: str) -> Iterator[None]:
     """Provide the driver `spark-frame` for these DataFrames, and files in a folder."""
     source = type("FrameSource", (FrameSource,), {"frames": frames, "place": place})
     sink = type("FrameSink", (FrameSink,), {"place": place})
@@ -246,7 +263,7 @@ def _edges(frames: Mapping[str, tuple[Any, tuple[str, ...]]], place: Path) -> It
 def run_on_spark(
     flow: Flow,
     sources: Mapping[str, FrameSource],
-    outputs: Mapping[str, Path],
+    outputs: Mapping[str, str],
     workers: int,
     settings: Mapping[str, Any],
 ) -> None:
@@ -255,7 +272,7 @@ def run_on_spark(
     Args:
         flow: The flow.
         sources: The DataFrames, by name of the source.
-        outputs: A folder for each sink.
+        outputs: A folder or URL for each sink.
         workers: How many.
         settings: More configuration.
 
@@ -263,11 +280,9 @@ def run_on_spark(
     """
     chosen: dict[str, Any] = {"job.workers": workers, "deploy.on": "spark"}
     for name, source in sources.items():
-        chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": str(source.folder)}
+        chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": source.folder}
         chosen[f"source.{name}.order_by"] = list(source.options.order_by)
-    for name, folder in outputs.items():
-        where = name if name == DEAD_LETTER else f"sink.{name}"
-        chosen |= {f"{where}.use": "spark", f"{where}.path": str(folder), f"{where}.times": True}
+    chosen |= _written_to(outputs)
     config = make_config(from_program(chosen | dict(settings)))
     for name, source in sources.items():
         if config.job.guarantee == "exactly_once" and not source.capabilities.replayable:
@@ -290,7 +305,8 @@ def run_on_spark(
         for one in feeding:
             one.stop()
         for source in sources.values():
-            shutil.rmtree(source.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the outputs are there
+                place_of(source.folder, "scratch").clear()
 
 
 class FrameSource(SparkSource):
@@ -299,7 +315,7 @@ class FrameSource(SparkSource):
     name: ClassVar[str] = _EDGE
     Options: ClassVar[Any] = None
     frames: ClassVar[Mapping[str, tuple[Any, tuple[str, ...]]]]
-    place: ClassVar[Path]
+    place: ClassVar[str]
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         self._frame, order_by = self.frames[context.name]
@@ -320,9 +336,9 @@ class FrameSource(SparkSource):
         return self._frame
 
     @property
-    def folder(self) -> Path:
-        """Return the folder that the rows pass through."""
-        return self.place / f".spool-{self.context.name}"
+    def folder(self) -> str:
+        """Return the folder or URL that the rows pass through."""
+        return f"{self.place}/.spool-{self.context.name}"
 
     def _spool(self, spark: Any, stack: ExitStack) -> tuple[Spool, bool]:
         return Spool(self.folder, self.context.name, durable=False), True
@@ -354,7 +370,7 @@ class FrameSink(Sink):
     name: ClassVar[str] = _EDGE
     Options: ClassVar[Any] = FrameSinkOptions
     wants_orders = True
-    place: ClassVar[Path]
+    place: ClassVar[str]
 
     def __init__(self, options: Any, context: EdgeContext) -> None:
         super().__init__(options, context)
@@ -369,7 +385,7 @@ class FrameSink(Sink):
         return "at_least_once"
 
     async def open(self) -> int:
-        folder = self.place / self.context.name
+        folder = Path(self.place, self.context.name)
         folder.mkdir()
         self._writer = pq.ParquetWriter(folder / "part-0.parquet", self._form.schema)
         return await super().open()

@@ -1,11 +1,12 @@
 """Streaming DataFrames through a flow: `stream(flow, pages=streaming_df, checkpoint=…)`.
 
     CHECKPOINT/spool/SOURCE     what Spark has read, until a snapshot of the job covers it
-    CHECKPOINT/query/SOURCE     how far Spark is
+    CHECKPOINT/query/SOURCE     how far Spark is; written by Spark
     CHECKPOINT/state/           snapshots of the job
     CHECKPOINT/output/SINK/     its outputs: what `Streaming.output` gives
 
-The job runs on a thread of the program. Outputs come as soon as they are known, not with the batches of Spark.
+CHECKPOINT is a folder, or a URL of an object store. The job runs on a thread of the program. Outputs come as soon as
+they are known, not with the batches of Spark.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from flamestream_spark.queries import OutputMode, Query
 from flamestream_spark.source import SparkSource
 from flamestream_spark.spool.reader import RowsReader
 from flamestream_spark.spool.spool import Spool
-from flamestream_spark.storage.place import mounted
+from flamestream_spark.storage.hadoop import check_reach
+from flamestream_spark.storage.objects import check_url
+from flamestream_spark.storage.place import Place, is_url, local_path
+from flamestream_spark.storage.places import made, place_of
 from flamestream_spark.tables.columns import kept_types
 
 _LOOK_S: Final = 0.01
@@ -59,8 +63,9 @@ def stream(
     Args:
         flow: The flow.
         inputs: Streaming DataFrames by name of the source; or give them by keyword.
-        checkpoint: A folder that executors reach, too. Started again with the same, everything goes on where it was,
-            and nothing is lost or comes twice, however it ended.
+        checkpoint: A folder that executors reach, too, or a URL of an object store, whose file system the session needs
+            to have. Started again with the same, everything goes on where it was, and nothing is lost
+            or comes twice, however it ended.
         workers: Number of workers. The outputs do not depend on it.
         trigger: When Spark makes a batch, as `DataStreamWriter.trigger` takes it: {"processingTime": "1 second"};
             with {"availableNow": True} everything ends when what is there has been read.
@@ -94,18 +99,18 @@ def stream(
             "no DataFrame is given", hint=f"Give one: stream(flow, {names[0]}=df).", path=f"source.{names[0]}"
         )
     modes = {name: _output_mode(output_mode, name) for name in given}
-    place = mounted(checkpoint, "checkpoint").absolute()
-    (place / "output").mkdir(parents=True, exist_ok=True)
+    spark = next(iter(given.values())).sparkSession
+    place = _checkpoint(spark, checkpoint, next(iter(given)))
     chosen: dict[str, Any] = {"job.workers": workers, "job.guarantee": "exactly_once", "deploy.on": "here"}
-    chosen |= {"state.use": "sqlite", "state.path": str(place / "state")}
+    chosen |= {"state.use": "directory" if is_url(place.url) else "sqlite", "state.path": place.at("state")}
     for name in given:
-        chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": str(place / "spool" / name)}
+        chosen |= {f"source.{name}.use": "spark", f"source.{name}.spool": place.at(f"spool/{name}")}
     extra = dict(settings or {})
     outputs = {}
     for sink in graph.sinks:
         if f"sink.{sink.name}.use" not in extra:
-            outputs[sink.name] = place / "output" / sink.name
-            options = {"use": "spark", "path": str(outputs[sink.name]), "times": True}
+            outputs[sink.name] = place.at(f"output/{sink.name}")
+            options = {"use": "spark", "path": outputs[sink.name], "times": True}
             options["types"] = kept_types(sink.type, [frame.schema for frame in given.values()])
             chosen |= {f"sink.{sink.name}.{key}": value for key, value in options.items()}
     spec = resolve(make_config(from_program(chosen | extra)), flow)
@@ -113,16 +118,27 @@ def stream(
     queries = {
         name: Query(
             frame,
-            Spool(place / "spool" / name, name),
+            Spool(place.at(f"spool/{name}"), name),
             name,
-            place / "query" / name,
+            place.at(f"query/{name}"),
             dict(trigger or {}),
             output_mode=modes[name],
             job=spec.name,
         )
         for name, frame in given.items()
     }
-    return Streaming(spec, job, queries, outputs, next(iter(given.values())).sparkSession)
+    return Streaming(spec, job, queries, outputs, spark)
+
+
+def _checkpoint(spark: Any, checkpoint: str | Path, source: str) -> Place:
+    """Return the place of everything, ready to be written."""
+    if is_url(str(checkpoint)):
+        check_url(str(checkpoint), "checkpoint")
+        check_reach(spark, str(checkpoint), source)
+        return made(checkpoint, "checkpoint")
+    place = made(local_path(str(checkpoint)).absolute(), "checkpoint")
+    place.folder("output")
+    return place
 
 
 def _output_mode(given: str | Mapping[str, str], source: str) -> OutputMode:
@@ -146,12 +162,12 @@ class Streaming:
     Args:
         spec, job: The job, which has not begun.
         queries: Queries that feed its sources, not started.
-        outputs: The folder of each sink that writes one.
+        outputs: The place of each sink that writes one: a folder or a URL.
         spark: The session.
     """
 
     def __init__(
-        self, spec: JobSpec, job: AnyJob, queries: Mapping[str, Query], outputs: Mapping[str, Path], spark: Any
+        self, spec: JobSpec, job: AnyJob, queries: Mapping[str, Query], outputs: Mapping[str, str], spark: Any
     ) -> None:
         self.queries = queries
         """What feeds each source; `.query` is Spark's own handle."""
@@ -220,7 +236,7 @@ class Streaming:
         """Return a DataFrame of a sink's output so far, with the columns `TIMES`.
 
         Raises:
-            ConfigError: There is no such sink that writes a folder, or nothing in it.
+            ConfigError: There is no such sink that writes files, or nothing in its place.
         """
         name = sink or (next(iter(self._outputs)) if len(self._outputs) == 1 else "")
         if name not in self._outputs:
@@ -229,10 +245,12 @@ class Streaming:
                 hint="Say which: output(NAME).",
                 path=f"sink.{sink}",
             )
-        folder = self._outputs[name]
-        if not next(folder.glob("part-*"), None):
+        url = self._outputs[name]
+        if not any(file.startswith("part-") for file in place_of(url, "checkpoint").names()):
             raise ConfigError(f"sink {name!r} has taken nothing yet", hint="Wait for some.", path=f"sink.{name}")
-        return self._spark.read.parquet(str(folder))
+        from flamestream_spark.datasource import read_output
+
+        return read_output(self._spark, url)
 
     def progress(self) -> dict[str, Any]:
         """Return counts, latency in ms, and what Spark says of its queries.

@@ -28,14 +28,10 @@ def check_reach(spark: Any, url: str, source: str) -> None:
     Raises:
         SourceError: It has not.
     """
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is None or not is_url(url):
-        return
-    scheme = url.partition("://")[0]
     try:
-        settings = spark._jsparkSession.sessionState().newHadoopConf()
-        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
+        _look_up(spark, url)
     except Exception as error:
+        scheme, jvm = url.partition("://")[0], spark._jvm
         package = _JARS.get(scheme, "")
         if package.startswith("org.apache.hadoop"):
             package += f":{jvm.org.apache.hadoop.util.VersionInfo.getVersion()}"
@@ -51,3 +47,20 @@ def check_reach(spark: Any, url: str, source: str) -> None:
             source=source,
             position=url,
         ) from error
+
+
+def has_file_system(spark: Any, url: str) -> bool:
+    """Return whether a session has the file system of a URL. Over Spark Connect, where that is not known, it has."""
+    try:
+        _look_up(spark, url)
+    except Exception:  # noqa: BLE001 - whatever Java says of it
+        return False
+    return True
+
+
+def _look_up(spark: Any, url: str) -> None:
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None or not is_url(url):
+        return
+    settings = spark._jsparkSession.sessionState().newHadoopConf()
+    jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(url.partition("://")[0], settings)

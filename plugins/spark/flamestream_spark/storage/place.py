@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from flamecore.errors import ConfigError
-
 
 class Place(ABC):
     """Files below a path. Every method raises OSError: the disk or the server says no.
@@ -87,26 +85,6 @@ def is_hidden(name: str) -> bool:
 def is_url(path: str) -> bool:
     """Return whether a path leads outside of this machine's file system."""
     return "://" in path and not path.startswith("file://")
-
-
-def mounted(path: str | Path, where: str) -> Path:
-    """Return the folder that a path means, which Spark reads and writes as well.
-
-    Args:
-        path: A path, or a URL `file://`.
-        where: Path of the option, for errors.
-
-    Raises:
-        ConfigError: It is a URL of another place.
-    """
-    if is_url(str(path)):
-        raise ConfigError(
-            f"{where}: {path} is no folder, and Spark reads and writes there too",
-            hint="Name a folder of this machine, or one that is mounted wherever Spark runs; outputs, state and "
-            "spools of jobs may be in object stores.",
-            path=where,
-        )
-    return local_path(str(path))
 
 
 def local_path(path: str) -> Path:

@@ -23,16 +23,16 @@ import msgspec
 
 from flamecore.abc.sink import Mode, goes_on, taken_over
 from flamecore.abc.source import EdgeContext
-from flamecore.errors import SinkError, TimeRegressionError
+from flamecore.errors import SinkError, SourceError, TimeRegressionError
 from flamecore.model.meta import MIN_TIME
 from flamestream_spark.storage.objects import written
 from flamestream_spark.storage.place import Place
 from flamestream_spark.tables.partitions import pieces_of
 
 CLAIMS: Final = "_flamestream"
-_PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-(\d+)\.\w+")
+CLAIMED_PART: Final = re.compile(r"part-([0-9a-f]{8})-(-?\d{19,20})-(\d+)\.\w+")
 _TRIES: Final = 100
-"""Most attempts to take the next number while others take it."""
+"""Most attempts to take the next number while others take it, or to read the last claim while others forget it."""
 
 Write = Callable[[Any, Path], None]
 
@@ -244,12 +244,57 @@ class ClaimedFolder:
         return [name for name in found if PurePosixPath(name).name[0] not in "._"]
 
     def _run_of(self, name: str) -> str | None:
-        part = _PART.fullmatch(PurePosixPath(name).name)
+        part = CLAIMED_PART.fullmatch(PurePosixPath(name).name)
         return part[1] if part is not None else None
 
     def error(self, what: str, hint: str) -> SinkError:
         """Something is wrong with the output."""
         return SinkError(f"sink {self._context.name!r}: {what}", hint=hint, sink=self._context.name)
+
+
+def settled(place: Place) -> tuple[Claim, frozenset[str]] | None:
+    """Return the claim that says how far an output is, and the files of which it is open whether they count.
+
+    A file that was there before this is called counts, if it is of a run of the claim and not among the open ones: an
+    output that is opened later finds it.
+
+    Args:
+        place: The prefix.
+
+    Returns:
+        None: nobody has opened it yet.
+
+    Raises:
+        OSError: The server says no.
+        SourceError: A claim is not as it was written.
+    """
+    for _ in range(_TRIES):
+        numbers, opened = _numbers(place), False
+        if not numbers:
+            return None
+        for number in reversed(numbers):
+            if (data := place.read(_file(number))) is None:
+                break  # another one has taken its place
+            try:
+                claim = msgspec.json.decode(data, type=Claim)
+            except msgspec.DecodeError as error:
+                raise SourceError(
+                    f"{place.at(_file(number))} is not as it was written: {error}",
+                    hint=f"Have the job write its output anew, with all of {place.url} taken away.",
+                    source="flamestream",
+                    position="",
+                ) from error
+            if not claim.opens:
+                return claim, frozenset((*claim.void, *(claim.files if opened else ())))
+            opened = True
+        else:
+            return None
+    raise OSError(f"{place.url}: its claims go faster than they can be read")
+
+
+def _numbers(place: Place) -> list[int]:
+    names = (PurePosixPath(name) for name in place.names(CLAIMS))
+    return sorted(int(name.stem) for name in names if name.suffix == ".json" and name.stem.isdigit())
 
 
 def _file(number: int) -> str:

@@ -125,15 +125,33 @@ def test_a_spool_may_be_given_as_a_url_of_this_machine(spark: Any, tmp_path: Pat
     assert (tmp_path / "spool" / "batch-00000000000000000000.json").exists()
 
 
-def test_scratch_and_checkpoint_are_folders(spark: Any, tmp_path: Path) -> None:
+def test_scratch_and_checkpoint_are_in_no_place_where_nothing_is_made_once(spark: Any, tmp_path: Path) -> None:
     lines = spark.createDataFrame([("a",)], "line string")
-    with pytest.raises(ConfigError, match="scratch: s3a://bucket/x is no folder"):
-        flamestream_spark.run(words(), lines=lines, scratch="s3a://bucket/x")
-    with pytest.raises(ConfigError, match="checkpoint: s3a://bucket/x is no folder"):
-        flamestream_spark.stream(words(), lines=lines, checkpoint="s3a://bucket/x")
-    found = flamestream_spark.run(words(), lines=lines, scratch=f"file://{tmp_path}/scratch", order_by="line")
+    with pytest.raises(ConfigError, match="scratch: hdfs://host/x: nothing here writes"):
+        flamestream_spark.run(words(), lines=lines, scratch="hdfs://host/x")
+    with pytest.raises(ConfigError, match="checkpoint: hdfs://host/x: nothing here writes"):
+        flamestream_spark.stream(words(), lines=lines, checkpoint="hdfs://host/x")
+
+
+def test_scratch_may_be_given_as_a_url_of_this_machine(spark: Any, tmp_path: Path) -> None:
+    lines = spark.createDataFrame([("a",)], "line string")
+    found = flamestream_spark.run(words(), lines=lines, scratch=f"file://{tmp_path}/deep/scratch", order_by="line")
     assert [row.value for row in found.collect()] == ["a"]
-    assert list((tmp_path / "scratch").iterdir())
+    assert list((tmp_path / "deep" / "scratch").iterdir())
+
+
+def test_a_bucket_that_is_not_there_is_an_error_of_the_option(s3_environment: None, spark: Any) -> None:
+    lines = spark.createDataFrame([("a",)], "line string")
+    with pytest.raises(ConfigError, match="scratch: s3a://nowhere/x cannot be made") as caught:
+        flamestream_spark.run(words(), lines=lines, scratch="s3a://nowhere/x")
+    assert caught.value.path == "scratch"
+
+
+def test_a_checkpoint_that_spark_does_not_reach_is_refused(s3_environment: None, spark: Any, tmp_path: Path) -> None:
+    lines = spark.readStream.text(str(tmp_path))
+    with pytest.raises(SourceError, match="Spark has no file system for s3a://bucket/job") as caught:
+        flamestream_spark.stream(words(), lines=lines, checkpoint="s3a://bucket/job")
+    assert "hadoop-aws" in caught.value.hint
 
 
 @pytest.mark.parametrize(

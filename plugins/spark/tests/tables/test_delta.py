@@ -19,6 +19,7 @@ from flamecore.abc.source import EdgeContext
 from flamecore.errors import MissingDependencyError, SinkError, SourceError
 from flamestream_spark.sink import SparkSink
 from flamestream_spark.source import SparkSource
+from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.delta_table import DeltaTable
 from flamestream_spark.tables.outputs import output_of
 
@@ -143,16 +144,16 @@ def names(paths: list[str]) -> list[int]:
 def test_outputs_of_a_table_come_once_through_any_vacuum(tmp_path: Path) -> None:
     path = tmp_path / "out"
     none: dict[str, Any] = {"run": "", "time": 0}
-    assert output_of(path).latest(none, None) == none
+    assert output_of(place_of(path, "path")).latest(none, None) == none
     path.mkdir()
-    assert output_of(path).latest(none, None) == none
+    assert output_of(place_of(path, "path")).latest(none, None) == none
 
     async def run() -> None:
         sink = make(path)
         await sink.open()
         await sink.write(1, ["a"])
         await sink.write(2, ["b"])
-        output = output_of(path)
+        output = output_of(place_of(path, "path"))
         first = output.latest(none, None)
         assert names(output.between(none, first)) == [1, 2]
         assert output.latest(first, None) == first
@@ -173,7 +174,7 @@ def test_outputs_of_a_table_come_once_through_any_vacuum(tmp_path: Path) -> None
         assert output.between(second, later) == []
 
     asyncio.run(run())
-    output = output_of(path)
+    output = output_of(place_of(path, "path"))
     before = output.latest(none, None)
     asyncio.run(deliver(make(path), (1, ["new"])))
     with pytest.raises(SourceError, match=r"has been replaced since it was read"):
@@ -190,7 +191,7 @@ def test_outputs_of_a_table_come_once_through_any_vacuum(tmp_path: Path) -> None
 def test_outputs_in_partitions_are_for_others_to_read(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "out", pa.table({"value": ["a"], "day": ["b"]}), partition_by=["day"])
     with pytest.raises(SourceError, match=r"is partitioned by day"):
-        output_of(tmp_path / "out").files()
+        output_of(place_of(tmp_path / "out", "path")).files()
 
 
 def test_a_table_is_read_as_a_stream(spark: Any, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from flamecore.abc.source import EdgeContext
 from flamecore.errors import ConfigError, SinkError, SourceError
 from flamecore.testing.checks.edges import SinkTests
 from flamestream_spark.sink import SparkSink
+from flamestream_spark.storage.places import place_of
 from flamestream_spark.tables.outputs import output_of
 from flamestream_spark.tables.partitions import last_of, pieces_of
 
@@ -176,7 +177,7 @@ def test_files_of_others_in_a_partition_are_not_touched(tmp_path: Path) -> None:
 def test_a_folder_with_partitions_is_for_others_to_read(tmp_path: Path) -> None:
     asyncio.run(deliver(make(tmp_path / "out", partition_by=["letter"]), *BATCHES))
     with pytest.raises(SourceError, match="is partitioned by letter"):
-        output_of(tmp_path / "out").files()
+        output_of(place_of(tmp_path / "out", "path")).files()
 
 
 @pytest.mark.parametrize("by", [(), ("letter",)], ids=str)
